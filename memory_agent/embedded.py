@@ -36,6 +36,14 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
         """The memory that its arrays take."""
         return self.vectors.nbytes + self.spans.nbytes + self.word_bits.nbytes
 
+    def is_sound(self, ndim: int, word_bytes: int) -> bool:
+        """Whether it is what a model of `ndim` dimensions makes: vectors with a direction, and words of that size."""
+        has_shape = self.vectors.ndim == 2 and self.vectors.shape == (len(self.spans), ndim) and len(self.spans) > 0
+        if not has_shape or self.word_bits.shape[1] != word_bytes:
+            return False
+        lengths = np.einsum("pd,pd->p", self.vectors, self.vectors)
+        return bool(((lengths > 0) & (lengths < np.inf)).all())
+
 
 class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
     """What a model makes of a query.
@@ -53,6 +61,12 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
     def nbytes(self) -> int:
         """The memory that its arrays take."""
         return self.vector.nbytes + self.word_vectors.nbytes
+
+    def is_sound(self, ndim: int) -> bool:
+        """Whether it is what a model of `ndim` dimensions makes: a vector with a direction, and one for each word."""
+        length = float(np.linalg.norm(self.vector)) if self.vector.shape == (ndim,) else 0.0
+        has_words = len(self.word_vectors) == len(self.words) and bool(np.isfinite(self.word_vectors).all())
+        return 0.0 < length < np.inf and has_words
 
 
 def word_bytes(ndim: int) -> int:

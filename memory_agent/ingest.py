@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import msgspec
+import structlog
 
-from memory_agent.embedded import Embedded, embedded_text
+from memory_agent.embedded import Embedded, embedded_text, word_bytes
 from memory_agent.embedders import EmbedderInfo, Pending, comparable, comparable_words
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, UnhandledEventError
@@ -34,8 +35,11 @@ from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
+from memory_agent.storage.codec import StoreState
 from relay import Event, masked_kinds, read_event
 from relay.errors import MalformedEventError
+
+log = structlog.get_logger()
 
 _MOST_TYPES = 50
 _PROGRESS_BLOB = "progress"
@@ -146,6 +150,7 @@ class Vectors(msgspec.Struct, frozen=True):
         """Return `by_text` if its model is that of the store, or the store has none yet; else an empty dict.
 
         Words of the same model that are made in another way than those of the store replace them: all memories wait.
+        What cannot be stored is left out, so that its memory waits and is not lost with it.
         """
         if self.info is None:
             return {}
@@ -156,7 +161,16 @@ class Vectors(msgspec.Struct, frozen=True):
             return {}
         if words_stamp:
             batch.set_words_stamp(_kept(batch.state.words_stamp, words_stamp))
-        return self.by_text
+        return self._sound(batch.state)
+
+    def _sound(self, state: StoreState) -> dict[str, Embedded]:
+        assert self.info is not None
+        ndim = state.ndim or self.info.ndim
+        width = state.word_bytes or word_bytes(ndim)
+        sound = {text: found for text, found in self.by_text.items() if found.is_sound(ndim, width)}
+        if len(sound) < len(self.by_text) and structlog.is_configured():
+            log.error("embedder.unusable", texts=len(self.by_text) - len(sound), stamp=self.info.stamp)
+        return sound
 
 
 def _kept(known: str | None, words_stamp: str) -> str:

@@ -3,12 +3,14 @@
 The path `report.findings.claim` leads through objects by their keys, joined with dots, and through lists to each of
 their elements: `{"report": {"findings": [{"claim": "x"}]}}` has "x" there. A key with a dot in it reads like a path.
 Values are equal as in JSON: 1 and 1.0 are, 1 and true are not, "1" and 1 are not; null is a value. Objects and lists
-have no value of their own, and what JSON cannot hold (bytes, NaN) has none at all.
+have no value of their own, and what JSON cannot hold (bytes, NaN) has none at all. Nor has what lies at a path of more
+than 1,000 characters: 9,000 values below one key of 200,000 took 8 s and 1.7 GB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import repeat
 from math import isfinite
 from typing import Any
 
@@ -20,22 +22,34 @@ from memory_agent.records import MetadataValue
 
 MOST_VALUES = 1_000
 """Values that one filter may name."""
+MOST_PATH_CHARS = 1_000
+"""Characters of a path at which a value can be found."""
 _INTEGERS = range(-(2**63), 2**64)  # what MessagePack can hold
 
 Conditions = Mapping[str, MetadataValue | tuple[MetadataValue, ...]]
 
 
 def values_of(metadata: Mapping[str, Any]) -> Iterator[tuple[str, MetadataValue]]:
-    """Yield each value with its path; of any depth, without recursion."""
-    waiting: list[tuple[str, Any]] = [(str(key), value) for key, value in metadata.items()]
+    """Yield each value with its path, unless that is too long; of any depth, without recursion."""
+    waiting: list[Iterator[tuple[str, Any]]] = [_below("", metadata)]
     while waiting:
-        path, value = waiting.pop()
+        found = next(waiting[-1], None)
+        if found is None:
+            waiting.pop()
+            continue
+        path, value = found
+        if len(path) > MOST_PATH_CHARS:
+            continue
         if isinstance(value, Mapping):
-            waiting += [(f"{path}.{key}", below) for key, below in value.items()]
+            waiting.append(_below(f"{path}.", value))
         elif isinstance(value, list | tuple):
-            waiting += [(path, element) for element in value]
+            waiting.append(zip(repeat(path), value, strict=False))
         elif value is None or isinstance(value, str | int) or (isinstance(value, float) and isfinite(value)):
             yield path, value
+
+
+def _below(prefix: str, members: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((f"{prefix}{key}", value) for key, value in members.items())
 
 
 def number_of(path: str, value: MetadataValue) -> int:
@@ -80,6 +94,10 @@ def check_conditions(field: str, conditions: Conditions) -> None:
         each = values if isinstance(values, tuple) else (values,)
         count += len(each)
         place = f"{field}.{path}".encode(errors="replace").decode()
+        if len(path) > MOST_PATH_CHARS:
+            raise InvalidInputError(
+                field, f"has a path of {len(path)} characters, at most {MOST_PATH_CHARS} are allowed"
+            )
         if not each:
             raise InvalidInputError(place, "names no value")
         for value in each:

@@ -279,8 +279,9 @@ def _take(batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report)
     fits = batch.state.stamp == head.stamp and batch.state.ndim in (None, head.ndim)
     if fits and batch.state.words_stamp is None and head.words_stamp is not None:
         batch.set_words_stamp(head.words_stamp)
-        batch.state.word_bytes = head.word_bytes
     has_words = batch.state.words_stamp == head.words_stamp and batch.state.word_bytes in (None, head.word_bytes)
+    if fits and has_words:
+        batch.state.word_bytes = head.word_bytes  # the store may wait for its first words
     taken = known = without_vector = 0
     for done, (record, bodies, events) in enumerate(arrivals):
         if done % _STEP == 0:

@@ -39,7 +39,7 @@ def forget(
 ) -> None:
     """Erase memories, and the events they came from, from every file, and print a receipt.
 
-    Of the filters (--kind to --min-quality), all that are given must match. This cannot be undone. Backups, and
+    Of the filters (--kind to --exclude-since), all that are given must match. This cannot be undone. Backups, and
     events that publishers have not sent yet, are not covered. Unknown ids are listed. Exit code 1: the erasure is not
     complete yet, for the reason on the last line; the receipt's `complete` is false then.
 

@@ -124,6 +124,8 @@ def _words(names: Sequence[str], said: Sequence[str], spans: Ints) -> Words:
 
 def _said(text: str, tokens: Tokens, count: int) -> tuple[list[str], Ints]:
     """Return the content words of `text` with tokens among the first `count`: folded, in order, and their tokens."""
+    end = int(tokens.spans[:count, 1].max(initial=0))
+    text = text[: end + LONGEST_WORD + 1]  # no word beyond has a token there, and a text may have megabytes
     edges = list(accumulate(map(len, pieces(text))))  # of gaps and words in turn
     where = zip(edges[::2], edges[1::2], strict=False)
     said = [pair for pair in zip(text_words(text), where, strict=True) if len(pair[0]) <= LONGEST_WORD]

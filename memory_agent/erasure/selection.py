@@ -12,7 +12,8 @@ from memory_agent.arguments import located
 from memory_agent.embedders import check_text
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import InvalidInputError
-from memory_agent.metadata import check_conditions, matches
+from memory_agent.metadata import matches
+from memory_agent.recall.query import check_filter
 from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord
 
 
@@ -58,12 +59,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             check_text("session_id", self.session_id)
             if not self.session_id.strip():
                 raise InvalidInputError("session_id", "is empty")
-        if self.filter in (MemoryFilter(), MemoryFilter(exclude=Exclusion())):
-            raise InvalidInputError("filter", "is empty, and would erase everything")
-        if self.filter is not None and self.filter.min_score is not None:
-            raise InvalidInputError("filter", "min_score asks for a query, and an erasure has none")
         if self.filter is not None:
-            check_conditions("filter.metadata", self.filter.metadata)
+            _check(self.filter)
         if not self.ids and self.session_id is None and self.filter is None:
             raise InvalidInputError("selection", "names nothing to erase")
 
@@ -75,6 +72,18 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             or (self.session_id is not None and record.session_id == self.session_id)
             or (self.filter is not None and passes(record, self.filter))
         )
+
+
+def _check(filter: MemoryFilter) -> None:
+    """Raise `InvalidInputError` for a filter of everything, or with an empty name, which a recall ignores."""
+    for place, part in (("filter", filter), ("filter.exclude", filter.exclude or Exclusion())):
+        for field, value in msgspec.structs.asdict(part).items():
+            if value == "" or (isinstance(value, tuple) and "" in value):
+                raise InvalidInputError(f"{place}.{field}", "has an empty name")
+    if check_filter(filter) == MemoryFilter():
+        raise InvalidInputError("filter", "is empty, and would erase everything")
+    if filter.min_score is not None:
+        raise InvalidInputError("filter", "min_score asks for a query, and an erasure has none")
 
 
 def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:

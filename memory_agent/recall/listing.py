@@ -52,7 +52,7 @@ def list_page(
     rows, times_us, total = _following(archive, chosen, order, limit + 1, _place_of(after, order))
     records: list[MemoryRecord] = []
     shown = size = 0
-    for record in archive.store.records(rows[:limit]):
+    for record in map(archive.store.record, rows[:limit].tolist()):  # one by one: a large one may take megabytes
         size += 0 if record is None else len(msgspec.msgpack.encode(record))
         if shown and size > _MOST_BYTES:
             break

@@ -64,6 +64,8 @@ class QueryVectors:
             with failing_as_model_error():
                 found = pending.result()
                 info = self._embedder.get(0).info
+            if not found.is_sound(info.ndim):
+                raise ModelError(f"{info.stamp}: the vector of a query cannot be compared")
         except EmbedderUnavailableError:
             deadline.degrade("embedder_timeout")
             return None

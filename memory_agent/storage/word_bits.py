@@ -23,6 +23,7 @@ from memory_agent.storage.ranges import ABSENT, Counts, Ranges, RangesView
 
 _STEPS = 127  # of the largest component of a query's word
 _LEAST = 1e-6  # of that component: below, a word has no direction
+_AT_ONCE = 1_000  # slots: 20 MB for 40 words each and 64 of the query
 
 
 class WordBitsView:
@@ -54,15 +55,18 @@ class WordBitsView:
         none of d dimensions.
         """
         found = np.full((len(query_words), len(slots)), np.nan)
-        bits, counts = self.of(slots)
-        has_words = counts > 0
-        if not has_words.any() or not len(query_words) or 8 * bits.shape[1] != query_words.shape[1]:
+        if not len(query_words) or 8 * self._bits.itemsize != query_words.shape[1]:
             return found
         largest = np.maximum(np.abs(query_words).max(axis=1, keepdims=True), _LEAST, dtype=np.float32)
         steps = np.rint(query_words * (_STEPS / largest)).astype(np.int8)
-        starts = np.cumsum(counts[has_words]) - counts[has_words]
-        best = greatest_with_signs(steps, bits, starts)
-        found[:, has_words] = best.T * (largest / (_STEPS * np.sqrt(query_words.shape[1])))
+        scales = largest / (_STEPS * np.sqrt(query_words.shape[1]))
+        for start in range(0, len(slots), _AT_ONCE):
+            bits, counts = self.of(slots[start : start + _AT_ONCE])
+            has_words = counts > 0
+            if has_words.any():
+                starts = np.cumsum(counts[has_words]) - counts[has_words]
+                best = greatest_with_signs(steps, bits, starts)
+                found[:, start : start + _AT_ONCE][:, has_words] = best.T * scales
         return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.metadata import check_conditions, matches, number_of, values_of
+from memory_agent.metadata import MOST_PATH_CHARS, check_conditions, matches, number_of, values_of
 from memory_agent.records import MetadataValue
 
 leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
@@ -79,6 +80,27 @@ def test_metadata_of_any_depth_has_values() -> None:
     assert matches({"a": value}, {"a": "bottom"})
     assert matches(deep, {".".join(["k"] * 500): 1})
     assert list(values_of({"long": "x" * 100_000})) == [("long", "x" * 100_000)]
+
+
+def test_lists_and_objects_beside_each_other_keep_their_paths() -> None:
+    metadata = {"a": [1, {"b": [2, 3]}, 4], "c": {"d": [5], "e": 6}}
+    assert sorted(values_of(metadata)) == [("a", 1), ("a", 4), ("a.b", 2), ("a.b", 3), ("c.d", 5), ("c.e", 6)]
+
+
+def test_long_paths_cost_no_more_than_they_take_in_a_request() -> None:
+    key, below = "k" * 200_000, {str(number): number for number in range(9_000)}
+    tracemalloc.start()
+    try:
+        found = list(values_of({key: below, "short": 1, "nested": {"l" * MOST_PATH_CHARS: below}}))
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [("short", 1)]
+    assert most_bytes < 4 * len(key)
+    longest = "p" * MOST_PATH_CHARS
+    assert matches({longest: 1}, {longest: 1})
+    with pytest.raises(InvalidInputError, match="at most 1000"):
+        check_conditions("f", {longest + "p": 1})
 
 
 @pytest.mark.parametrize(

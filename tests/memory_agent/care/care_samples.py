@@ -35,12 +35,14 @@ def run_events(number: int, user_id: str = "alice") -> list[dict[str, Any]]:
 
 
 def fill(memory: Memory, runs: int = 8) -> None:
-    """Add runs, recalls, feedback, remembered memories, and a deletion."""
+    """Add runs, recalls, feedback, remembered memories, one of several passages, and a deletion."""
     for number in range(runs):
         memory.ingest(run_events(number, memory.user_id), seqs=range(4 * number + 1, 4 * number + 5))
         result = memory.recall("flaky login test mutex", now=NOW + timedelta(days=1))
         if number % 2 and result.memories:
             memory.feedback(result.recall_id, [result.memories[0].record.id], 0.9)
-    memory.remember("the deploy needs the VPN " + "and patience " * 60, tags=["deploy"], metadata={"n": [1, None, "x"]})
+    memory.remember(
+        "the deploy needs the VPN " + "and patience " * 300, tags=["deploy"], metadata={"n": [1, None, "x"]}
+    )
     gone = memory.remember("this one goes again")
     memory.forget([gone.id])

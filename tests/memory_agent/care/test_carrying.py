@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 
 from memory_agent.care.checkup import check_user
 from memory_agent.care.export import Imported, export_lines, import_lines
+from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, StoreFullError
+from memory_agent.memory import Memory
 from memory_agent.records import MemoryRecord, Utility
-from memory_agent.settings import StoreSettings
+from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.snapshot import EVENTS, RECORDS, USAGE, VECTORS
+from memory_agent.storage.snapshot import EVENTS, OF_A_ROW
 
 SMALL = StoreSettings(map_size_bytes=64 << 20, reserve_bytes=64 << 10)
 
@@ -52,11 +54,11 @@ def stored(folder: Path) -> list[object]:
         place = {row: number for number, row in enumerate(rows)}
         records = [snapshot.record(row) for row in rows]
         values = [
-            [(snapshot._transaction.get(name, row.to_bytes(8, "big")) or b"")[8:] for name in (RECORDS, VECTORS, USAGE)]
-            for row in rows
+            [(snapshot._transaction.get(name, row.to_bytes(8, "big")) or b"")[8:] for name in OF_A_ROW] for row in rows
         ]
         events = {key: place.get(int.from_bytes(row, "big")) for key, row in snapshot._transaction.scan(EVENTS)}
-        state = (snapshot.state.stamp, snapshot.state.ndim)
+        known = snapshot.state
+        state = (known.stamp, known.ndim, known.words_stamp, known.word_bytes)
     archive.close()
     return [records, values, events, state]
 
@@ -65,6 +67,7 @@ def test_a_store_round_trips_bit_for_bit(filled: Path, tmp_path: Path) -> None:
     data = exported(filled)
     done = imported(tmp_path / "other", data)
     assert (done.known, done.without_vector) == (0, 0)
+    assert any(json.loads(line).get("passages") for line in data.splitlines()[1:])
     assert stored(tmp_path / "other") == stored(filled)
     assert exported(tmp_path / "other") == data
     assert check_user(tmp_path / "other", "alice", GRAPH, quiet).findings == ()
@@ -98,7 +101,7 @@ def test_a_bad_line_is_named_by_number_and_nothing_is_imported(filled: Path, tmp
     lines[5] = wrong
     with pytest.raises(InvalidInputError, match=r"nothing was imported: line 6"):
         imported(tmp_path / "other", b"\n".join(lines))
-    assert stored(tmp_path / "other") == [[], [], {}, (None, None)]
+    assert stored(tmp_path / "other") == [[], [], {}, (None, None, None, None)]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +160,19 @@ def test_vectors_of_another_embedder_are_dropped_and_recomputed(filled: Path, tm
     archive.close()
     done = imported(tmp_path / "other", exported(filled))
     assert done.without_vector == done.taken > 0
+    assert check_user(tmp_path / "other", "alice", GRAPH, quiet).findings == ()
+
+
+def test_a_store_that_waits_for_its_first_words_takes_those_of_an_export(
+    filled: Path, tmp_path: Path, embedder: Embedder
+) -> None:
+    with Memory.open(tmp_path / "other", settings=Settings(store=GRAPH), embedder=embedder) as memory:
+        memory.care.rebuild(vectors=True)
+        state = memory._archive.store.state
+        assert (state.words_stamp, state.word_bytes) == (embedder.info.words_stamp, None)
+    data = exported(filled)
+    assert imported(tmp_path / "other", data).without_vector == 0
+    assert exported(tmp_path / "other") == data
     assert check_user(tmp_path / "other", "alice", GRAPH, quiet).findings == ()
 
 

@@ -11,10 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_agent.embedded import Embedded
-from memory_agent.embedders import Embedder
+from memory_agent.embedders import Embedder, passages
 from memory_agent.embedders.minilm import MiniLM
-from memory_agent.embedders.passages import MOST_PASSAGES, MOST_QUERY_WORDS, MOST_TEXT_WORDS, OVERLAP, text_words_of
-from memory_agent.storage.terms import fold, text_words
+from memory_agent.embedders.passages import (
+    MOST_PASSAGES,
+    MOST_QUERY_WORDS,
+    MOST_TEXT_WORDS,
+    OVERLAP,
+    query_words_of,
+    text_words_of,
+)
+from memory_agent.storage.terms import LONGEST_WORD, fold, pieces, text_words
 
 FACT = "The kiln in the north workshop is fired with olive wood."
 FILLER = "The committee discussed the schedule of the next quarter and the colour of the new chairs at some length. "
@@ -153,6 +160,37 @@ def test_a_text_of_a_hundred_thousand_characters_is_read_to_the_last_passage(int
     assert found.vectors.shape == (MOST_PASSAGES, 384)
     assert found.length == int8_model.count_tokens(text)
     assert 0 < len(found.word_bits) <= MOST_TEXT_WORDS
+
+
+def test_what_lies_behind_the_last_passage_is_not_split_into_words(
+    int8_model: MiniLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(passages, "pieces", lambda text: pieces(read.append(text) or text))
+    text = FILLER * 10_000
+    tokens, cuts = int8_model.read(text)
+    end = int(tokens.spans[cuts[-1, 1] - 1, 1])
+    assert text_words_of(text, tokens, int(cuts[-1, 1])).names
+    assert end <= max(map(len, read)) <= end + LONGEST_WORD + 1
+
+
+@given(
+    said=st.lists(
+        st.sampled_from(["kiln", "x" * LONGEST_WORD, "y" * 65, "naïve", "cafe\u0301", "🙂", "3.14"]), max_size=30
+    )
+)
+@settings(deadline=None)
+def test_the_words_of_the_first_tokens_are_those_that_end_there(int8_model: MiniLM, said: list[str]) -> None:
+    text = " ".join(f"{word}{place}" for place, word in enumerate(said))
+    tokens, _ = int8_model.read(text)
+    every = query_words_of(text, tokens, len(tokens.ids))
+    for count in range(len(tokens.ids)):
+        words = query_words_of(text, tokens, count)
+        ends = every.ends[every.ends <= count]
+        assert words.ends.tolist() == ends.tolist()
+        assert [words.names[place] for place in words.places] == [
+            every.names[place] for place in every.places[: len(ends)]
+        ]
 
 
 @pytest.mark.parametrize(("text", "words"), [("", 0), ("?!… ...", 0), ("\u200b", 0), ("was it", 2), ("a" * 65, 0)])

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from memory_samples import START, message
@@ -175,6 +176,26 @@ def test_what_a_filter_excludes_is_not_erased(memory: Memory) -> None:
     )
     assert memory.erasure.erase(filter=MemoryFilter(exclude=kept)).memories == 1
     assert [record.id for record in memory.get(ids)] == [*ids[:4], ids[5]]
+
+
+@pytest.mark.parametrize(
+    ("filter", "field"),
+    [
+        ({"exclude": {"sessions": [""]}}, "filter.exclude.sessions"),
+        ({"exclude": {"records": ["", ""], "runs": ["r"]}}, "filter.exclude.records"),
+        ({"session_id": "", "kinds": ["finding"]}, "filter.session_id"),
+        ({"tags": ["", "deploy"]}, "filter.tags"),
+        ({"since": datetime(2020, 1, 1)}, "filter.since"),  # noqa: DTZ001
+        ({"exclude": {"since": datetime(2020, 1, 1)}}, "filter.exclude.since"),  # noqa: DTZ001
+        ({"min_quality": 70}, "filter.min_quality"),
+    ],
+)
+def test_a_filter_with_a_mistake_erases_nothing(memory: Memory, filter: dict[str, Any], field: str) -> None:
+    memory.remember("Staging needs the VPN", tags=["deploy"], quality_score=1.0)
+    with pytest.raises(InvalidInputError) as caught:
+        memory.erasure.erase(filter=filter)
+    assert caught.value.field == field
+    assert memory.stats().memories == 1
 
 
 def test_readers_and_writers_go_on_while_the_file_is_replaced(tmp_path: Path, embedder: Embedder) -> None:

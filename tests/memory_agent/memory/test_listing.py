@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -116,6 +117,21 @@ def test_large_memories_make_short_pages(filled: Memory, monkeypatch: pytest.Mon
     assert [record.id for page in found for record in page] == expected(filled, MemoryFilter(), "newest")
     monkeypatch.setattr(listing, "_MOST_BYTES", 1)
     assert len(list(pages(filled, MemoryFilter(phase="act"), "newest", 50))) == 20
+
+
+def test_a_page_reads_no_more_than_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "_MOST_BYTES", 1 << 20)
+    with Memory.open(tmp_path / "alice", settings=NO_MODEL) as memory:
+        for number in range(100):
+            memory.remember(f"Step {number}", metadata={"log": "x" * 500_000})
+        tracemalloc.start()
+        try:
+            page = memory.list(limit=100)
+            most_bytes = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert (len(page.records), page.total) == (2, 100)
+    assert most_bytes < 10 << 20
 
 
 def test_an_empty_memory_has_one_empty_page(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,6 +64,26 @@ def test_similarities_are_those_of_the_nearest_word(
     bits.append(list(held.values()))
     slots = data.draw(st.lists(st.integers(0, len(held) - 1), max_size=20))
     check(bits.view(), held, asked(rng, queries), slots)
+
+
+def test_many_memories_are_compared_in_bounded_memory() -> None:
+    rng = np.random.default_rng(2)
+    held = {slot: made(rng, None if slot % 7 == 0 else 12) for slot in range(4_100)}
+    bits = WordBits()
+    bits.append(list(held.values()))
+    view, query = bits.view(), asked(rng, 40)
+    check(view, held, query, list(reversed(held)))
+    few, most = (peak_bytes(view, query, slots) for slots in (1_000, 4_100))
+    assert most < 1.5 * few + 8 * len(query) * 4_100
+
+
+def peak_bytes(view: WordBitsView, query: np.ndarray, slots: int) -> int:
+    tracemalloc.start()
+    try:
+        view.similarities(query, np.arange(slots))
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def test_words_of_a_model_are_compared_within_two_thousandths() -> None:
