@@ -36,10 +36,13 @@ class Embedded(msgspec.Struct, frozen=True, eq=False):
         """The memory that its arrays take."""
         return self.vectors.nbytes + self.spans.nbytes + self.word_bits.nbytes
 
-    def is_sound(self, ndim: int, word_bytes: int) -> bool:
-        """Whether it is what a model of `ndim` dimensions makes: vectors with a direction, and words of that size."""
+    def is_sound(self, ndim: int, word_bytes: int | None) -> bool:
+        """Whether it is what a model of `ndim` dimensions makes: vectors with a direction, and words of that size.
+
+        Without a size words do not matter.
+        """
         has_shape = self.vectors.ndim == 2 and self.vectors.shape == (len(self.spans), ndim) and len(self.spans) > 0
-        if not has_shape or self.word_bits.shape[1] != word_bytes:
+        if not has_shape or word_bytes not in (None, self.word_bits.shape[1]):
             return False
         lengths = np.einsum("pd,pd->p", self.vectors, self.vectors)
         return bool(((lengths > 0) & (lengths < np.inf)).all())

@@ -166,7 +166,7 @@ class Vectors(msgspec.Struct, frozen=True):
     def _sound(self, state: StoreState) -> dict[str, Embedded]:
         assert self.info is not None
         ndim = state.ndim or self.info.ndim
-        width = state.word_bytes or word_bytes(ndim)
+        width = (state.word_bytes or word_bytes(ndim)) if self.info.words_stamp else None
         sound = {text: found for text, found in self.by_text.items() if found.is_sound(ndim, width)}
         if len(sound) < len(self.by_text) and structlog.is_configured():
             log.error("embedder.unusable", texts=len(self.by_text) - len(sound), stamp=self.info.stamp)
@@ -372,9 +372,10 @@ class Intake:
             last = rows[-1]
             if not makes_words:  # then only vectors can be filled in
                 rows = [row for row, vector in zip(rows, store.vectors(rows), strict=True) if not vector.any()]
-            if rows and not (done := self._fill(rows)):
+            done = self._fill(rows) if rows else 0
+            if done is None:
                 break
-            filled += done if rows else 0
+            filled += done
             if progress is not None:
                 progress(filled, total)
         return filled
@@ -392,12 +393,12 @@ class Intake:
                 Vectors({}, info).admitted(batch)
         return bool(info.words_stamp)
 
-    def _fill(self, rows: Sequence[int]) -> int:
-        """Embed the memories in `rows` and store what came; return how many."""
+    def _fill(self, rows: Sequence[int]) -> int | None:
+        """Embed the memories in `rows` and store what came; return how many, None without the model of the store."""
         texts = [embedded_text(record) for record in self._archive.store.records(rows) if record is not None]
         vectors = self.embed(texts)
-        if not vectors.by_text:
-            return 0
+        if vectors.info is None or not comparable(self._archive.store.stamp or vectors.info.stamp, vectors.info.stamp):
+            return None
         with self._archive.batch() as batch:
             admitted = vectors.admitted(batch)
             found = {row: embedded_text(record) for row in rows if (record := batch.record(row))}

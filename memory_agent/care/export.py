@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.erasure.eraser import note_reimported
-from memory_agent.erasure.selection import passes
+from memory_agent.erasure.selection import passes, with_excluded_memories
 from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
 from memory_agent.layout import Layout
 from memory_agent.recall.query import check_filter
@@ -199,6 +199,7 @@ def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: Me
     snapshot = Snapshot(transaction)
     state, total = snapshot.state, snapshot.counts().memories
     if filter is not None:
+        filter = with_excluded_memories(filter, snapshot)
         total = sum(passes(record, filter) for _, record in snapshot.scan())
     events: defaultdict[int, list[bytes]] = defaultdict(list)
     for key, value in transaction.scan(EVENTS):

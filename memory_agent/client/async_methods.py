@@ -241,9 +241,10 @@ class AsyncMemoryMethods:
         """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
         With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
-        event and its usage stay, and `updated_at` is set. If there is none, it is stored under this id; one that was
-        forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default: now).
-        Raises `InvalidInputError` (with the argument's name).
+        event and its usage stay, and `updated_at` is set. The bytes of what was replaced stay in the files for a while,
+        as after `forget`. If there is none, it is stored under this id; one that was forgotten may return. Without an
+        `id` every call adds a memory. `timestamp` is when it happened (default: now). Raises `InvalidInputError` (with
+        the argument's name).
         """
         return await self._ask(
             "remember",

@@ -37,7 +37,7 @@ from memory_agent.erasure.intent_log import (
 )
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.retention import Expired, RetentionSchedule
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.selection import Selection, with_excluded_memories
 from memory_agent.erasure.user_removal import has_journal, moved_aside_reason
 from memory_agent.errors import MemoryAgentError, StoreError
 from memory_agent.records import MemoryRecord
@@ -67,6 +67,9 @@ class Eraser:
         if selection.expired:
             return self._expired_intent(self._schedule.expired(now), now)
         with self._archive.store.snapshot() as snapshot:
+            if selection.filter is not None:
+                filter = with_excluded_memories(selection.filter, snapshot)
+                selection = msgspec.structs.replace(selection, filter=filter)
             found = {row: record for row, record in snapshot.scan() if selection.takes(record)}
             if selection.session_id is not None:
                 for row in self._forgetting.rows_of_session(snapshot, selection.session_id) - set(found):

@@ -15,6 +15,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.metadata import matches
 from memory_agent.recall.query import check_filter
 from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord
+from memory_agent.storage.snapshot import Snapshot
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,6 +91,19 @@ def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:
     """Return the intent for a user without a store: the session's events in the journal. Raises `InvalidInputError`."""
     selection.check()
     return Intent(started_at=now, session_id=selection.session_id)
+
+
+def with_excluded_memories(filter: MemoryFilter, snapshot: Snapshot) -> MemoryFilter:
+    """Return the filter with the memories that its excluded events lead to excluded by id, for `passes`.
+
+    Several events may lead to one memory, which names the first alone.
+    """
+    exclude = filter.exclude
+    if exclude is None or not exclude.events:
+        return filter
+    rows = [row for row in map(snapshot.row_of_event, exclude.events) if row is not None]
+    ids = [record.id for record in map(snapshot.record, rows) if record is not None]
+    return msgspec.structs.replace(filter, exclude=msgspec.structs.replace(exclude, records=(*exclude.records, *ids)))
 
 
 def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:

@@ -30,7 +30,7 @@ from memory_agent.recall.highlights import beginning, highlights
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.search import Search, passing
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory
-from memory_agent.storage.codec import time_of
+from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.indexes import Scores, Slots
 from memory_agent.storage.store import Store
 
@@ -51,7 +51,7 @@ class _Occurrences(NamedTuple):
 
 
 class Answering:
-    """Builds the answer to one recall. Reads each memory once, from one snapshot."""
+    """Builds the answer to one recall. Reads each memory once, all from one snapshot, newer than the search."""
 
     def __init__(self, store: Store, search: Search, advice: Advice, picks: Sequence[Pick]) -> None:
         self._search = search
@@ -61,18 +61,29 @@ class Answering:
         self._picks = list(zip(picks, occurrences, strict=True))
         named = dict.fromkeys(row for pick, occurring in self._picks for row in self._named(pick, occurring))
         found = zip(named, store.records(named, search.query.with_embedding), strict=True)
-        self._records = {row: record for row, record in found if record is not None}
+        self._records = {row: record for row, record in found if record is not None and self._may_show(row, record)}
         self._cosines, best = self._nearest()
         self._passages = self._places_of(best, store)
         self._of_all = self._of_all_memories()
 
     def memories(self) -> tuple[RetrievedMemory, ...]:
-        """Return the memories of the answer, in the order of the picks, without any that was deleted meanwhile."""
+        """Return the memories of the answer, in the order of the picks.
+
+        Without any that was deleted meanwhile, or, under a filter, replaced.
+        """
         return tuple(
             self._memory(pick, self._records[pick.row], cosine, occurring)
             for (pick, occurring), cosine in zip(self._picks, self._cosines.tolist(), strict=True)
             if pick.row in self._records
         )
+
+    def _may_show(self, row: int, record: MemoryRecord) -> bool:
+        """Whether the filter passed this record, and not one that it replaced since the search."""
+        if not self._search.is_filtered:
+            return True
+        view = self._search.view
+        updated_us = microseconds(record.updated_at or record.timestamp, "updated_at")
+        return updated_us == int(view.updated_us[view.slots([row])[0]])
 
     def _occurrences(self, same: Slots) -> _Occurrences:
         view, slots = self._search.view, passing(self._search, same)

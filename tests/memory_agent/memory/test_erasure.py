@@ -11,9 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from memory_samples import START, message
 
+from memory_agent.care.export import export_lines
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.history import fingerprint, note_erasure, note_reimported_ids, read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, Intent, read_intent, write_intent
@@ -21,6 +23,7 @@ from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.memory import Memory
 from memory_agent.records import Exclusion, MemoryFilter
+from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
@@ -176,6 +179,26 @@ def test_what_a_filter_excludes_is_not_erased(memory: Memory) -> None:
     )
     assert memory.erasure.erase(filter=MemoryFilter(exclude=kept)).memories == 1
     assert [record.id for record in memory.get(ids)] == [*ids[:4], ids[5]]
+
+
+def test_a_memory_is_excluded_by_each_event_that_leads_to_it(tmp_path: Path, embedder: Embedder) -> None:
+    said = {"event_type": "worker.task.progress", "user_id": "alice", "session_id": "s"}
+    wanted = MemoryFilter(exclude=Exclusion(events=("repeat",)))
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        for event_id in ("first", "repeat"):
+            memory.ingest([said | {"event_id": event_id, "payload": {"text": "indexing the repository"}}], now=NOW)
+        (kept,) = memory.list().records
+        gone = memory.remember("a note that goes")
+        assert [record.id for record in memory.list(wanted).records] == [gone.id]
+    lines = [*export_lines(tmp_path / "alice", "alice", StoreSettings(), quiet, filter=wanted)]
+    assert [msgspec.json.decode(line)["record"]["id"] for line in lines[1:]] == [gone.id]
+    with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
+        assert memory.erasure.erase(filter=wanted).memories == 1
+        assert [record.id for record in memory.list().records] == [kept.id]
+
+
+def quiet(*_: object) -> None:
+    return None
 
 
 @pytest.mark.parametrize(

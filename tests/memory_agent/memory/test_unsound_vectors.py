@@ -14,6 +14,7 @@ from made_vectors import Made, MadeQuery, MadeVectors
 from memory_agent import Memory
 from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import Pending, Progress
+from memory_agent.settings import EmbedderSettings, Settings
 
 Spoil = Callable[[np.ndarray], np.ndarray]
 GOOD, BAD = "the kiln is fired with olive wood", "the canteen serves lunch at noon"
@@ -102,3 +103,15 @@ def test_a_query_without_a_usable_vector_is_answered_by_words(tmp_path: Path, fi
             answer = memory.recall("olive wood", mode=mode, min_relevance=0)
             assert [found.record.text for found in answer.memories] == [GOOD]
             assert answer.degraded == (() if mode == "lexical" else ("no_model",))
+
+
+def test_memories_that_cannot_be_embedded_keep_none_behind_them_waiting(tmp_path: Path) -> None:
+    no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
+    with Memory.open(tmp_path / "alice", settings=no_model) as memory:
+        for number in range(260):  # more than are embedded at once
+            memory.remember(f"{BAD}, day {number}")
+        memory.remember(GOOD)
+    with Memory.open(tmp_path / "alice", embedder=Spoiled("vectors", without_number)) as memory:
+        assert memory.fill_vectors(5) == 1
+        assert memory.stats().waiting == 260
+        assert memory.recall(GOOD, mode="vector", min_relevance=0).memories[0].record.text == GOOD
