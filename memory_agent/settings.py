@@ -99,9 +99,9 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     `mode`: `auto` applies the learned ranking once interleaved comparisons have shown that it helps, `on` always, `off`
     learns nothing. Weights, 0 is off: `association` for memories used in similar requests, as a share of their own
     score; `recurrence` on top when the same request recurs; `shift` for the similarity to the adapted query; `outcome`
-    for approved over failed runs at about equal similarity; `prior` for memories that helped, regardless of the query.
-    From a cosine of `retry_similarity`, the later of two requests is a rewording of the earlier; from
-    `request_similarity`, a recall and a request are the same.
+    for approved over failed runs at about equal similarity, as a share of the best score; `prior` for memories that
+    helped, regardless of the query. From a cosine of `retry_similarity`, the later of two requests is a rewording of
+    the earlier; from `request_similarity`, a recall and a request are the same.
     """
 
     mode: Literal["auto", "on", "off"] = "auto"

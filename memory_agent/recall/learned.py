@@ -1,15 +1,15 @@
 """The learner's part of the scores of one recall. Pure numpy.
 
     association = w_a * reach * own + w_r * min(support, 1) + w_p * lift        shift = w_s * <memory, direction>
-    outcome = w_o * (quality - 1/2) * own^6, 0 without a quality
+    outcome = w_o * best * (quality - 1/2) * own^6, 0 without a quality
 
 `reach` is the likeness of the request to one for which a run used the memory, `support` adds up over all such runs from
-a cosine of .5 on (`sona/association`), `lift` is how much better than usual the runs went that used it, `own` the
-memory's score as a share of the best. A used memory gains only as far as it also answers this query, unless runs used
-it again and again for the same request; so frequently used memories do not displace better answers (decision 0020). The
-outcome counts half for a memory a tenth below the best and next to nothing further down: among about equally good ones,
-those that worked come first. Each part is bounded, so no score rises by more than their sum. Whether the learner may
-rank is decided by `learning/learner`.
+a cosine of .5 on (`sona/association`), `lift` is how much better than usual the runs went that used it, `best` the best
+score and `own` the memory's as a share of it. A used memory gains only as far as it also answers this query, unless
+runs used it again and again for the same request; so frequently used memories do not displace better answers (decision
+0020). The outcome counts half for a memory a tenth below the best and next to nothing further down: among about equally
+good ones, those that worked come first, whatever the scale of scores. Each part is bounded, so no score rises by more
+than their sum. Whether the learner may rank is decided by `learning/learner`.
 
 Shapes: n candidates, m memories reached, p leaders, d dimensions.
 """
@@ -111,7 +111,8 @@ def lifts(
     `qualities` (p,) are those outcomes, NaN without one.
     """
     shifts = settings.shift * (vectors @ adaptation.direction).astype(np.float64)
-    return Lifts(shifts, settings.outcome * _own(totals) ** _STEEPNESS * np.nan_to_num(qualities - 0.5))
+    most = settings.outcome * max(float(totals.max(initial=0.0)), 0.0)
+    return Lifts(shifts, most * _own(totals) ** _STEEPNESS * np.nan_to_num(qualities - 0.5))
 
 
 def _own(totals: Scores) -> Scores:

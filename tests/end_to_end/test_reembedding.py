@@ -54,6 +54,8 @@ def fill(daemon: DaemonProcess, user: str) -> None:
         client.remember(LONG, id="long", timestamp=AT)
         client.remember("Ask Ann before, on any weekday.", id="titled", title="Deployments", timestamp=AT)
         client.remember("The tunnel must be up first.", id="tagged", tags=["staging machines", "vpn"], timestamp=AT)
+        client.care.rebuild(vectors=True)  # what a busy embedder left out
+        wait_until(lambda: not client.stats().waiting)
 
 
 def answers(client: MemoryClient) -> list[Any]:
@@ -98,11 +100,11 @@ def test_a_rebuild_that_is_killed_goes_on_and_answers_as_a_store_that_had_the_mo
     own_daemon.configure(*OTHER_MODEL)
     own_daemon.start()
     with MemoryClient("alice", data_dir=own_daemon.data_dir) as client:
-        assert client.recall(QUESTIONS[0]).degraded == ("model_changed",)
+        assert client.recall(QUESTIONS[0], deadline_ms=60_000).degraded == ("model_changed",)
         assert client.stats().waiting == 0  # a change of the model alone drops nothing
         rebuild = begin_rebuild(own_daemon, "alice")
         wait_until(lambda: 0 < client.stats().waiting < total)
-        meanwhile = client.recall("lamp number 17", 1, min_relevance=0)
+        meanwhile = client.recall("lamp number 17", 1, min_relevance=0, deadline_ms=60_000)
         assert meanwhile.memories[0].record.text.startswith("Please check")
         assert set(meanwhile.degraded) & {"vectors_pending", "word_vectors_pending"}
     own_daemon.kill()
@@ -114,7 +116,7 @@ def test_a_rebuild_that_is_killed_goes_on_and_answers_as_a_store_that_had_the_mo
         left = client.care.rebuild(vectors=True)
         assert 0 < left < total
         while client.stats().waiting:
-            found = client.recall("lamp number 17", 1, min_relevance=0)
+            found = client.recall("lamp number 17", 1, min_relevance=0, deadline_ms=60_000)
             assert found.memories[0].record.text.startswith("Please check")
         assert client.stats().memories == total
         after = answers(client)

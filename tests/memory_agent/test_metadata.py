@@ -7,7 +7,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memory_agent.errors import InvalidInputError
@@ -20,6 +20,12 @@ near = st.sampled_from([0, 1, -1, 2**53, 2**53 + 1, 2**63]).flatmap(
 )
 
 
+@example(one=1, other=True)
+@example(one=False, other=0.0)
+@example(one=1, other=1.0)
+@example(one="1", other=1)
+@example(one=None, other="None")
+@example(one=2**53 + 1, other=2.0**53)
 @given(one=leaves | near, other=leaves | near)
 def test_values_have_one_number_exactly_where_json_has_them_equal(one: MetadataValue, other: MetadataValue) -> None:
     same_kind = isinstance(one, bool) == isinstance(other, bool)

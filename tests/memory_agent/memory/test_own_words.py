@@ -64,9 +64,10 @@ def test_a_message_that_arrived_is_not_the_answer_to_itself(told: Memory, mode: 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_answer_is_the_same_before_and_after_the_message_arrives(told: Memory, mode: Mode) -> None:
-    before = recall(told, mode=mode, by_event="echo", by_session="s-1", by_run="r-1")
+    own = {"by_event": "echo", "by_session": "s-1", "by_run": "r-1", "min_relevance": 0}  # which would hide them too
+    before = recall(told, mode=mode, **own)
     told.ingest([said("echo", 0, session_id="s-1"), begun("plan", 0, "r-1")], now=NOW)
-    after = recall(told, mode=mode, by_event="echo", by_session="s-1", by_run="r-1")
+    after = recall(told, mode=mode, **own)
     assert [(one.record.id, one.score, one.sona_score) for one in before.memories] == [
         (one.record.id, one.score, one.sona_score) for one in after.memories
     ]
