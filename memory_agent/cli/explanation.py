@@ -23,7 +23,7 @@ from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMem
 _PARTS = {
     "fused": "fused",
     "date": "date_boost",
-    "user": "user_boost",
+    "speaker": "speaker",
     "context": "context",
     "lent": "contiguity",
     "learned": "learned",
@@ -47,7 +47,7 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
     click.echo()
     if not result.memories:
         return
-    is_shown = {"user": _is_lifted_by_user(result), "learned": _is_learned(result)}
+    is_shown = {"speaker": _tells_speakers_apart(result), "learned": _is_learned(result)}
     parts = [name for name in _PARTS if is_shown.get(name, True)]
     rows = [_row(place, memory, parts, now) for place, memory in enumerate(result.memories, 1)]
     legend = f"score = {' + '.join(parts)} - alike\n{_WORDS}"
@@ -106,8 +106,8 @@ def _dates(result: RecallResult, mode: Dates | None) -> list[str]:
     return [f"date {describe(date)}" for date in result.dates] if mode == "filter" else []
 
 
-def _is_lifted_by_user(result: RecallResult) -> bool:
-    return any(memory.explanation.get("user_boost") for memory in result.memories)
+def _tells_speakers_apart(result: RecallResult) -> bool:
+    return any(memory.explanation.get("speaker") for memory in result.memories)
 
 
 def _is_learned(result: RecallResult) -> bool:

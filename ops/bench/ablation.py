@@ -81,7 +81,7 @@ _PARTS = (
     Part("words met beside", {"context_words": 0.0}),
     Part("answers", {"contiguity": 0.0}),
     Part("times", {"dates": "ignore"}),
-    Part("who spoke", {"user_weight": 0.0}),
+    Part("who spoke", {"speaker_weight": 0.0}),
     Part("likeness", {"diversity": 0.0}),
     Part("least relevance", {"min_relevance": 0.0}),
 )

@@ -33,7 +33,7 @@ Learning = Literal["auto", "on", "off"]
 _NOTHING_BUT_VECTORS: dict[str, Any] = {
     "contiguity": 0.0,
     "context_words": 0.0,
-    "user_weight": 0.0,
+    "speaker_weight": 0.0,
     "dates": "ignore",
     "diversity": 0.0,
 }
