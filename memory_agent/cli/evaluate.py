@@ -112,9 +112,9 @@ def beam(trial: Trial, folder: Path | None) -> None:
 
     FOLDER is a folder of one chat, with chat.json and probing_questions/probing_questions.json, or one that holds such
     folders at any depth (chats/100K, or chats). One user per chat, named by its path below FOLDER; each message is a
-    memory of its role, a batch is a session. The evidence is the messages of `source_chat_ids`; abstention questions have none and
-    are left out; a chat without messages or without questions is refused. The metrics are those of `eval locomo`; no
-    language model judges answers, so these are not the scores that BEAM publishes.
+    memory of its role, a batch is a session. The evidence is the messages of `source_chat_ids`; abstention questions
+    have none and are left out; a chat without messages or without questions is refused. The metrics are those of `eval
+    locomo`; no language model judges answers, so these are not the scores that BEAM publishes.
 
     \b
     Examples:
