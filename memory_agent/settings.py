@@ -71,6 +71,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     `vector_weight`: the weight of cosine similarity in a memory's own score; its words have the rest. `contiguity`:
     where the query asks, the share of its surplus that a memory that asks lends to the one that follows.
     `context_words`: the weight of how well a memory and its neighbours in the session meet the query's words together.
+    `speaker_weight`: what agents said along the way, such as an assistant's messages, counts less by this.
     `dates`: how a time in the query is used; `date_weight`: the boost for a memory of that time. `diversity`: the
     penalty for resembling a better result (MMR). `echo_minutes`: how long what the calling session said, and a request
     in the query's words, is left out of its answers. `min_relevance`: memories of less relevance are left out, even if
@@ -87,6 +88,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     deadline_ms: Positive = 2_000.0
     contiguity: Fraction = 1.0
     context_words: Fraction = 0.75
+    speaker_weight: Fraction = 0.08
     dates: Dates = "boost"
     date_weight: Fraction = 0.3
     diversity: Fraction = 0.5

@@ -112,9 +112,9 @@ def beam(trial: Trial, folder: Path | None) -> None:
 
     FOLDER is a folder of one chat, with chat.json and probing_questions/probing_questions.json, or one that holds such
     folders at any depth (chats/100K, or chats). One user per chat, named by its path below FOLDER; each message is a
-    memory, a batch is a session. The evidence is the messages of `source_chat_ids`; abstention questions have none and
-    are left out; a chat without messages or without questions is refused. The metrics are those of `eval locomo`; no
-    language model judges answers, so these are not the scores that BEAM publishes.
+    memory of its role, a batch is a session. The evidence is the messages of `source_chat_ids`; abstention questions
+    have none and are left out; a chat without messages or without questions is refused. The metrics are those of `eval
+    locomo`; no language model judges answers, so these are not the scores that BEAM publishes.
 
     \b
     Examples:
@@ -172,7 +172,8 @@ def jsonl(trial: Trial, file: Path | None) -> None:
     (each on one line). `relevant` lists ids, or grades them: 1 or more, 0 for not relevant. A query is answered from
     the records of its own user; without relevant ids it is left out. `timestamp` is when a record happened or a query
     is asked; each `category` has a row, `none` for queries without one. Records become events of a type that keeps
-    their kind, with "Feedback:" before the text for `pattern`. A bad line is refused with its number and field. The
+    their kind, with "Feedback:" before the text for `pattern`; an episode is a user's message, or with `"role":
+    "assistant"` an assistant's. A bad line is refused with its number and field. The
     metrics are those of `eval locomo`, with records for turns, and sessions where records name them.
 
     \b

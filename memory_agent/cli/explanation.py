@@ -20,7 +20,14 @@ from memory_agent.recall.context import age, endings, repeats
 from memory_agent.recall.dates import describe
 from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMemory
 
-_PARTS = {"fused": "fused", "date": "date_boost", "context": "context", "lent": "contiguity", "learned": "learned"}
+_PARTS = {
+    "fused": "fused",
+    "date": "date_boost",
+    "speaker": "speaker",
+    "context": "context",
+    "lent": "contiguity",
+    "learned": "learned",
+}
 """Columns that add up to the score, and their keys in an explanation."""
 _WORDS = "words: the match of words, as a share of the best one's"
 _HEAD_CHARS = 60
@@ -40,7 +47,8 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
     click.echo()
     if not result.memories:
         return
-    parts = [name for name in _PARTS if name != "learned" or _is_learned(result)]
+    is_shown = {"speaker": _tells_speakers_apart(result), "learned": _is_learned(result)}
+    parts = [name for name in _PARTS if is_shown.get(name, True)]
     rows = [_row(place, memory, parts, now) for place, memory in enumerate(result.memories, 1)]
     legend = f"score = {' + '.join(parts)} - alike\n{_WORDS}"
     columns = ("#", "score", "cosine", "words", *parts, "alike", "when", "what")
@@ -96,6 +104,10 @@ def _conditions(filters: Mapping[str, Any]) -> list[str]:
 def _dates(result: RecallResult, mode: Dates | None) -> list[str]:
     """Return the dates of the query as conditions, where they filter."""
     return [f"date {describe(date)}" for date in result.dates] if mode == "filter" else []
+
+
+def _tells_speakers_apart(result: RecallResult) -> bool:
+    return any(memory.explanation.get("speaker") for memory in result.memories)
 
 
 def _is_learned(result: RecallResult) -> bool:

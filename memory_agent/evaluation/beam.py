@@ -7,10 +7,10 @@ content, time_anchor?}]]}`. In the published tables, and hence after the downloa
 messages; the chats of ten million tokens group batches in plans, `{"plan-1": [batches], …}`. All three are read.
 Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, two for each of ten types.
 
-An item is a message of either side, without the locator `->-> 1,2` at its end; a session is a batch. An item's time is
-the day of the last anchor so far (`March-15-2024`), a question's that of the last anchor of the chat. The evidence is
-the messages of `source_chat_ids`, which may be nested by their role in the question. Questions without ids, such as
-abstention questions, are left out. An id of no message, or of several, is ignored and counted.
+An item is a message of either side, with its role, without the locator `->-> 1,2` at its end; a session is a batch. An
+item's time is the day of the last anchor so far (`March-15-2024`), a question's that of the last anchor of the chat.
+The evidence is the messages of `source_chat_ids`, which may be nested by their role in the question. Questions without
+ids, such as abstention questions, are left out. An id of no message, or of several, is ignored and counted.
 
 Not verified, for lack of a file: whether message ids are unique in the chats of ten million tokens, and whether their
 questions give ids by plan. BEAM has a language model judge answers; recall of evidence is not a BEAM score.
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role
 
 _QUESTIONS = Path("probing_questions") / "probing_questions.json"
 _CHATS = ("chat_trunecated.json", "chat.json")
@@ -44,6 +44,7 @@ T = TypeVar("T")
 
 class _Message(msgspec.Struct, frozen=True):
     content: str
+    role: str | None = None
     id: int | None = None
     time_anchor: str | None = None
 
@@ -121,7 +122,8 @@ def _items(batches: list[_Batch]) -> tuple[list[Item], dict[int, str]]:
         if message.id is not None and is_known:
             of_messages[message.id] = item_id
         text = _LOCATOR.sub("", message.content)
-        items.append(Item(id=item_id, text=text, timestamp=timestamps[place], session=session))
+        role: Role = "assistant" if message.role == "assistant" else "user"
+        items.append(Item(id=item_id, text=text, timestamp=timestamps[place], session=session, role=role))
     return items, of_messages
 
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from memory_agent.records import Kind
+
+Role = Literal["user", "assistant"]
+"""Who said a message: people, or a program."""
 
 _EVENTS: dict[Kind, tuple[str, str]] = {
     "episode": ("chat.user_msg", "text"),
@@ -20,16 +23,21 @@ _EVENTS: dict[Kind, tuple[str, str]] = {
     "pattern": ("feedback.note", "comment"),
 }
 """The event type and payload field that the default signal table turns into a memory of each kind."""
+_ANSWER = ("chat.assistant_msg", "text")
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
-    """A text to remember. `session` groups items. Without a timestamp, an item gets the time of its ingest."""
+    """A text to remember. `session` groups items. Without a timestamp, an item gets the time of its ingest.
+
+    `role` is who said it, which matters for an episode alone.
+    """
 
     id: str
     text: str
     timestamp: datetime | None = None
     session: str | None = None
     kind: Kind = "episode"
+    role: Role = "user"
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +98,8 @@ def event_id(user_id: str, item_id: str) -> str:
 
 
 def _event(item: Item, user_id: str) -> dict[str, Any]:
-    event_type, place = _EVENTS[item.kind]
+    is_answer = item.kind == "episode" and item.role == "assistant"
+    event_type, place = _ANSWER if is_answer else _EVENTS[item.kind]
     return {
         "event_id": event_id(user_id, item.id),
         "event_type": event_type,

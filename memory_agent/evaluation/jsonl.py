@@ -3,11 +3,11 @@
     {"type": "record", "id": "r1", "text": "The deploy needs the VPN", "timestamp": "2026-02-16T10:00:00Z"}
     {"type": "query", "id": "q1", "text": "why does the deploy hang?", "relevant": ["r1"]}
 
-A record may have `user`, `session_id`, `timestamp` and `kind`; a query may have `user`, `category` (default "none") and
-`timestamp`, when it is asked. `relevant` is a list of ids, or an object of ids and integer grades, 0 for not relevant,
-as in TREC. Lines without `user` belong to the user "default"; a query is answered from the records of its own user.
-Records are ingested in the order of the file; queries may be anywhere. A bad line is refused with its number and field.
-So are unknown fields, because a benchmark with a typo measures something else.
+A record may have `user`, `session_id`, `timestamp`, `kind` and `role` (user or assistant); a query may have `user`,
+`category` (default "none") and `timestamp`, when it is asked. `relevant` is a list of ids, or an object of ids and
+integer grades, 0 for not relevant, as in TREC. Lines without `user` belong to the user "default"; a query is answered
+from the records of its own user. Records are ingested in the order of the file; queries may be anywhere. A bad line is
+refused with its number and field. So are unknown fields, because a benchmark with a typo measures something else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role
 from memory_agent.records import Kind
 from relay import validate_id, validate_timestamp, validate_user_id
 from relay.errors import MalformedEventError
@@ -43,6 +43,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     session_id: str | None = None
     timestamp: Any = None
     kind: Kind = "episode"
+    role: Role = "user"
 
 
 class _Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="query"):
@@ -125,6 +126,7 @@ def _history(file: Path, user: str, records: Iterable[_Numbered], queries: Itera
             timestamp=_moment(file, number, line.timestamp),
             session=line.session_id or None,
             kind=line.kind,
+            role=line.role,
         )
         for number, line in records
         if line.user == user

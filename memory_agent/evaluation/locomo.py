@@ -2,7 +2,7 @@
 
 A file is a list of `{conversation: {session_N: [{speaker, dia_id, text, blip_caption?}], session_N_date_time}, qa:
 [{question, evidence, category}]}`. Each conversation is a user, named by its position in the file; an item is a turn.
-All questions are asked at the time of the last session.
+Both speakers are people, so every item has the role of a user. All questions are asked at the time of the last session.
 """
 
 from __future__ import annotations

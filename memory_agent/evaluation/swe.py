@@ -6,7 +6,8 @@ no times: a memory is 40 s after the one before.
 
 Items. In each fourth run, a thought is an item, and so is a command with its output. The other runs report 3 to 12
 steps at a time, which makes long items. The text of an issue without its title is an item, and so is what a run said at
-its end, if longer than 140 characters. The same text twice is one item.
+its end, if longer than 140 characters. The same text twice is one item. The text of the issue is a user's, all others
+are the agent's.
 
 Questions, with the items that answer them. Their own words are in no item: a thought that is asked is left out of
 items and reports, in the run it comes from.
@@ -32,7 +33,7 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role
 
 _USER = "runs"
 _BEGIN = datetime(2025, 6, 1, tzinfo=UTC)
@@ -150,7 +151,7 @@ class _Items:
         thoughts: dict[int, Item] = {}
         shown: dict[int, Item] = {}
         if run.body and run.instance_id not in self._bodies:
-            self._bodies[run.instance_id] = self._add(run.body, session)
+            self._bodies[run.instance_id] = self._add(run.body, session, "user")
         for part in _parts(number, len(run.steps)):
             self._time += _STEP
             said = {place: "" if place in asked.steps else run.steps[place].said for place in part}
@@ -205,11 +206,11 @@ class _Items:
             outside_session=outside,
         )
 
-    def _add(self, text: str, session: str) -> Item:
+    def _add(self, text: str, session: str, role: Role = "assistant") -> Item:
         """Return the item of a text, which is added unless it is there."""
         item = self._of_text.get(text)
         if item is None:
-            item = Item(id=f"i{len(self.items)}", text=text, timestamp=self._time, session=session)
+            item = Item(id=f"i{len(self.items)}", text=text, timestamp=self._time, session=session, role=role)
             self._of_text[text] = item
             self.items.append(item)
         return item

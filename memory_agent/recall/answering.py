@@ -1,6 +1,6 @@
 """The selected candidates as memories of an answer: passages, counts, other occurrences, and why each is there.
 
-    sona_score = vector and lexical fused + date_boost + context + contiguity + learned - likeness
+    sona_score = vector and lexical fused + date_boost + speaker + context + contiguity + learned - likeness
     learned    = association + shift + outcome
 
 These are fields of `explanation`. `vector` is the cosine, `lexical` BM25 as a share of the best match, `words` and
@@ -163,6 +163,7 @@ class Answering:
             "alpha": search.settings.vector_weight if is_hybrid(search) else float(search.cosines is not None),
             "fused": float(found.fused[place]),
             "date_boost": float(found.dates[place]),
+            "speaker": float(found.speaker[place]),
             "context": float(found.context[place]),
             "contiguity": float(found.lent[place]),
             "lent_by": self._ids(self._lenders(pick)),

@@ -1,6 +1,9 @@
 """The memories that may answer a query, with the parts of their scores, so that an answer can explain them.
 
-    total = fused + dates + context + lent + association
+    total = fused + dates + speaker + context + lent + association
+
+`speaker`: what an agent says along the way, such as an assistant's messages, repeats what the user said and what was
+found, at greater length. It gives way to others that match about as well (decision 0042).
 
 A stage takes candidates and returns candidates; `shortlist` makes the first ones.
 
@@ -18,9 +21,11 @@ from memory_agent.recall.fusion import fuse, highest, lexical_share
 from memory_agent.recall.late_interaction import REACH, Met, late_interaction
 from memory_agent.recall.relevance import CALIBRATED_MODEL, Parts, evidence
 from memory_agent.recall.search import Search, passing
+from memory_agent.records import KINDS, SOURCES
 from memory_agent.storage.indexes import Mask, Scores, Slots
 
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
+_AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -43,6 +48,7 @@ class Candidates(msgspec.Struct, frozen=True):
     evidence: Scores
     fused: Scores
     dates: Scores
+    speaker: Scores
     context: Scores
     lent: Scores
     lenders: Slots
@@ -53,7 +59,7 @@ class Candidates(msgspec.Struct, frozen=True):
     @property
     def total(self) -> Scores:
         """The score that they are ranked by."""
-        return self.fused + self.dates + self.context + self.lent + self.association
+        return self.fused + self.dates + self.speaker + self.context + self.lent + self.association
 
 
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
@@ -89,6 +95,7 @@ def scored(search: Search, slots: Slots) -> Candidates:
         evidence=_evidence(search, slots, cosines, met),
         fused=_fused(search, cosines, met.own, lexical_share(bm25, best_bm25)),
         dates=_dates(search, slots),
+        speaker=_by_speaker(search, slots),
         context=nothing,
         lent=nothing,
         lenders=np.full(slots.shape, -1, dtype=np.int64),
@@ -132,6 +139,14 @@ def _dates(search: Search, slots: Slots) -> Scores:
     if not search.boosting:
         return np.zeros(slots.shape)
     return search.settings.date_weight * nearness(search.view.times_us[slots], search.boosting)
+
+
+def _by_speaker(search: Search, slots: Slots) -> Scores:
+    """Return what candidates lose because an agent said them along the way; nothing where all of them are such."""
+    is_said = (search.view.sources[slots] == _AGENT) & (search.view.kinds[slots] == _EPISODE)
+    if not is_hybrid(search) or is_said.all():
+        return np.zeros(slots.shape)
+    return np.where(is_said, -search.settings.speaker_weight, 0.0)
 
 
 def _by_vector(search: Search, limit: int, sure: int) -> Slots:

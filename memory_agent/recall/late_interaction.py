@@ -4,7 +4,7 @@ Late interaction (Khattab and Zaharia, 2020): each word of the query looks for t
 memory's words are the signs of the model's vectors for its content words (`storage/word_bits`), and a word of the query
 counts by its rarity. Where a memory's words are not known, a word that it has in any inflection counts `_SAME_WORD`.
 
-    met(t, i)    = 3 similarity(t, i)^2.5 - .065 ln(words of i)
+    met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)
     own_i        = sum over t of share_t met(t, i)
     near_i       = sum over t of share_t max over |j - i| <= 2 in the session of met(t, j)
     closeness_i  = as near_i, of the similarities of word vectors themselves
@@ -32,7 +32,7 @@ from memory_agent.storage.indexes import Mask, Scores, Slots
 REACH = 2
 _SAME_WORD = 0.5
 _GAIN = 3.0
-_DISCOUNT = 0.065
+_DISCOUNT = 0.055
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
 _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity

@@ -84,7 +84,8 @@ _PARTS = (
     Part("likeness", {"diversity": 0.0}),
     Part("least relevance", {"min_relevance": 0.0}),
 )
-_COSINE = Part("cosine", {"vector_weight": 0.0})
+_KEPT = (Part("cosine", {"vector_weight": 0.0}), Part("who spoke", {"speaker_weight": 0.0}))
+"""Parts of every hybrid line but the one without them."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def lines() -> list[Line]:
     for place, part in enumerate(_PARTS, 1):
         rest = _PARTS[place:]
         found.append(_without(f"+ {part.name}" if rest else _SHIPPED, rest))
-    return found + [_without(f"shipped without {part.name}", [part]) for part in (_COSINE, *_PARTS[:-1])]
+    return found + [_without(f"shipped without {part.name}", [part]) for part in (*_KEPT, *_PARTS[:-1])]
 
 
 def _without(name: str, parts: Sequence[Part]) -> Line:
@@ -237,7 +238,8 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
         f"Written by `python -m ops.bench.ablation` on {now:%Y-%m-%d}; figures in %.",
         "",
         "- Every line is the shipped code under other settings. The first two lines have one side and nothing else. In",
-        "  `cosine and words` a word of the query counts where a memory has it; each further line adds a part.",
+        "  `cosine and words` a word of the query counts where a memory has it; each further line adds a part. All of",
+        "  these know who spoke.",
         "- Differences are less the shipped recall, with the 95 % interval of a paired bootstrap over groups. A data",
         "  set supports a part if the line without it has an interval below 0.",
         f"- `+ {_PARTS[-2].name}` is shipped without {_PARTS[-1].name}.",
@@ -256,7 +258,7 @@ def page(tables: Iterable[Table], machine: dict[str, str], now: datetime) -> str
 
 def _shipped() -> dict[str, object]:
     """Return the settings that the lines change, as shipped, with the size of the shortlist."""
-    names = ["candidates", "date_weight", *(name for part in (_COSINE, *_PARTS) for name in part.off)]
+    names = ["candidates", "date_weight", *(name for part in (*_KEPT, *_PARTS) for name in part.off)]
     return {name: getattr(RecallSettings(), name) for name in names}
 
 

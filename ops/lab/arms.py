@@ -30,7 +30,13 @@ from ops.lab.histories import SplitName
 
 Learning = Literal["auto", "on", "off"]
 
-_NOTHING_BUT_VECTORS: dict[str, Any] = {"contiguity": 0.0, "context_words": 0.0, "dates": "ignore", "diversity": 0.0}
+_NOTHING_BUT_VECTORS: dict[str, Any] = {
+    "contiguity": 0.0,
+    "context_words": 0.0,
+    "speaker_weight": 0.0,
+    "dates": "ignore",
+    "diversity": 0.0,
+}
 
 
 @dataclass(frozen=True)

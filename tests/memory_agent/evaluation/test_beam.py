@@ -37,6 +37,13 @@ def test_messages_are_items_without_their_locator_and_batches_are_sessions(tmp_p
     assert [item.session for item in history.items] == ["batch-1"] * 4 + ["batch-2"] * 2
 
 
+def test_messages_of_the_assistant_are_events_of_its_own_type(tmp_path: Path) -> None:
+    history = read(tmp_path, BATCHES)
+    assert [item.role for item in history.items] == ["user", "assistant"] * 3
+    types = [event["event_type"] for event in history.events("beam-2")]
+    assert types == ["chat.user_msg", "chat.assistant_msg"] * 3
+
+
 def test_a_message_has_the_day_of_the_last_anchor_and_questions_that_of_the_very_last(tmp_path: Path) -> None:
     history = read(tmp_path, BATCHES)
     assert [item.timestamp for item in history.items] == [MARCH] * 4 + [APRIL] * 2

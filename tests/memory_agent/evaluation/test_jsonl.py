@@ -68,6 +68,19 @@ def test_a_record_becomes_an_event_that_the_relay_accepts(tmp_path: Path, kind: 
 
 
 @pytest.mark.parametrize(
+    ("of_line", "event_type"),
+    [
+        ({}, "chat.user_msg"),
+        ({"role": "assistant"}, "chat.assistant_msg"),
+        ({"role": "assistant", "kind": "finding"}, "worker.task.finding"),
+    ],
+)
+def test_who_said_an_episode_decides_its_event(tmp_path: Path, of_line: dict[str, str], event_type: str) -> None:
+    (history,) = read(tmp_path, RECORD | of_line).histories
+    assert [event["event_type"] for event in history.events("jsonl-default")] == [event_type]
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         ("not json", "own.jsonl:3: JSON is malformed"),

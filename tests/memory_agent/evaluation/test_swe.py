@@ -131,6 +131,10 @@ def test_at_most_eight_lookups_of_a_run_are_asked_spread_over_it(tmp_path: Path)
     assert lookups == [f"lookup:0:{place}" for place in range(0, 20, 3)]
 
 
+def test_the_text_of_an_issue_is_a_users_and_all_else_the_agents(history: History) -> None:
+    assert {item.text for item in history.items if item.role == "user"} == {"Its last one.", "Lunch has none."}
+
+
 def test_the_same_text_is_one_item(history: History) -> None:
     texts = [item.text for item in history.items]
     assert len(set(texts)) == len(texts)

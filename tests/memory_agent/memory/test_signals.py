@@ -29,6 +29,9 @@ FEEDBACK = {"run_id": "run_7", "comment": "Exactly what I wanted"}
 ROWS: list[tuple[str, dict[str, Any], str, str, float | None, str]] = [
     ("chat.user_msg", {"message": OBJECTIVE}, "user_input", "episode", None, OBJECTIVE),
     ("user_input", {"payload": {"text": OBJECTIVE}}, "user_input", "episode", None, OBJECTIVE),
+    ("chat.assistant_msg", {"message": OBJECTIVE}, "worker_result", "episode", None, OBJECTIVE),
+    ("chat.agent_msg", {"content": OBJECTIVE}, "worker_result", "episode", None, OBJECTIVE),
+    ("assistant_output", {"response": OBJECTIVE}, "worker_result", "episode", None, OBJECTIVE),
     (
         "conductor.run.started",
         {"objective": OBJECTIVE, "strategy": "Reproduce first"},
