@@ -22,11 +22,13 @@ from memory_agent.storage.terms import STOP_WORDS, query_words, stems
 MOST_CHARS = 4_000
 """Characters of a query that are read, to bound the time."""
 _DAY = timedelta(days=1)
-_ANYTHING = frozenset(
-    stems(
-        ["activity", "anything", "been", "chat", "conversation", "did", "discuss", "discussed", "do", "event", "everything", "going", "happen", "happened", "happening", "history", "hear", "know", "let", "list", "log", "look", "memory", "mention", "new", "news", "note", "occur", "please", "recall", "recap", "remember", "remind", "review", "said", "saw", "say", "see", "show", "something", "speak", "spoke", "summarise", "summarize", "summary", "talk", "tell", "thing", "told", "topic", "up", "update", "went", "work", "d", "ll", "m", "re", "s", "t", "ve"]
-    )
-)
+_ASKING_FOR_ANYTHING = """
+    activity anything been chat conversation did discuss discussed do event everything going happen happened happening
+    history hear know let list log look memory mention new news note occur past please recall recap remember remind
+    review said saw say see show something speak spoke summarise summarize summary talk tell thing told topic up update
+    went work d ll m re s t ve
+"""
+_ANYTHING = frozenset(stems(_ASKING_FOR_ANYTHING.split()))
 """Stems of words that ask for whatever there was: "what happened", "recap what we talked about"."""
 
 
