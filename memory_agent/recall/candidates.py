@@ -107,7 +107,7 @@ def scored(search: Search, slots: Slots) -> Candidates:
 def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores:
     lengths = search.view.words.lengths
     words = search.view.words.total if search.mask is None else int(np.dot(lengths, search.mask))
-    parts = Parts(cosines, met.closeness, met.held, met.held_nearby, lengths[slots], met.rarity, words)
+    parts = Parts(cosines, met.closeness, met.closest, met.held, met.held_nearby, lengths[slots], met.rarity, words)
     found = evidence(parts)
     return found if is_calibrated(search) else np.where(np.isnan(cosines), found, np.nan)
 

@@ -8,9 +8,10 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     own_i        = sum over t of share_t met(t, i)
     near_i       = sum over t of share_t max over |j - i| <= 2 in the session of met(t, j)
     closeness_i  = as near_i, of the similarities of word vectors themselves
+    closest_i    = max over t and |j - i| <= 2 in the session of similarity(t, j)
     held_i       = sum over t of share_t, of the words that i has
 
-The shares of the last two, which are for the relevance, are of a rarity that is also one in a store of few memories.
+These three are for the relevance. Their shares are of a rarity that is also one in a store of few memories.
 
 Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
 words of a long report above it.
@@ -41,12 +42,14 @@ _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
 class Met(NamedTuple):
     """How well the words of a query are met by memories (n,): by their own words, and with their neighbours'.
 
-    `closeness` is NaN where word vectors are missing. `rarity` is that of all words of the query, 0 without words.
+    `closeness` and `closest` are NaN where word vectors are missing. `rarity` is that of all words of the query, 0
+    without words.
     """
 
     own: Scores
     near: Scores
     closeness: Scores
+    closest: Scores
     held: Scores
     held_nearby: Scores
     rarity: float
@@ -70,7 +73,8 @@ def late_interaction(search: Search, slots: Slots) -> Met:
     words, similarities, has = _compare(search, everyone)
     if not words or not len(slots):
         nothing = np.zeros(slots.shape)
-        return Met(nothing, nothing, np.full(slots.shape, np.nan), nothing, nothing, 0.0)
+        unknown = np.full(slots.shape, np.nan)
+        return Met(nothing, nothing, unknown, unknown, nothing, nothing, 0.0)
     places, known = places_of(everyone, around)
     mine, places = places[:, REACH], np.where(known, places, len(everyone))
     compared = np.fmax(similarities, np.where(has, _SAME_WORD, 0.0))
@@ -78,11 +82,13 @@ def late_interaction(search: Search, slots: Slots) -> Met:
     met = _GAIN * compared**2 * np.sqrt(compared) - _DISCOUNT * np.log(length)
     shares, rarities = _rarities(search, words)
     smooth = rarities / rarities.sum()
-    closeness = smooth @ _nearest(np.fmax(similarities, -1.0), places)
+    nearest = _nearest(np.fmax(similarities, -1.0), places)
+    is_known = ~np.isnan(similarities[0, mine])
     return Met(
         own=shares @ met[:, mine],
         near=shares @ _nearest(met, places),
-        closeness=np.where(np.isnan(similarities[0, mine]), np.nan, closeness),
+        closeness=np.where(is_known, smooth @ nearest, np.nan),
+        closest=np.where(is_known, nearest.max(axis=0), np.nan),
         held=smooth @ has[:, mine],
         held_nearby=smooth @ _nearest(has.astype(np.float64), places),
         rarity=float(rarities.sum()),

@@ -26,7 +26,7 @@ from memory_agent.learning.learner import USUAL, Advice, UserLearner
 from memory_agent.recall.answering import Answering
 from memory_agent.recall.candidates import Candidates, keep, shortlist
 from memory_agent.recall.context import context_block
-from memory_agent.recall.dates import understand_dates
+from memory_agent.recall.dates import ask_for_nothing_else, understand_dates
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.duplicates import FormerRequests, Leader, Leaders, leaders_of
 from memory_agent.recall.interleaving import Pick, interleave
@@ -42,7 +42,6 @@ from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.terms import STOP_WORDS, query_words
 from sona.learner import Adaptation
 
 _SPARE = 25
@@ -119,7 +118,7 @@ class RecallPipeline:
             limit, searched = limit * _FURTHER, looking_at_all(searched)
 
     def _baseline(self, searched: Search, found: Candidates, best: float, former: FormerRequests) -> list[Pick]:
-        found = _relevant(found, best, _least_relevance(searched))
+        found = _relevant(found, best, searched)
         leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         vectors = searched.view.vectors.vectors(found.slots[places])
@@ -131,7 +130,7 @@ class RecallPipeline:
     ) -> list[Pick]:
         settings = self._learner.settings
         found = with_past_use(found, searched, adaptation, settings)
-        found = _relevant(found, best, _least_relevance(searched))
+        found = _relevant(found, best, searched)
         leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         slots, totals = found.slots[places], found.total[places]
@@ -163,19 +162,18 @@ def _best_evidence(found: Candidates, leaders: Leaders, former: FormerRequests) 
     return float(np.fmax.reduce(found.evidence[vouching], initial=-np.inf))
 
 
-def _least_relevance(searched: Search) -> float:
-    """Return the least relevance of an answer; none where a time is all that the query asks for."""
-    of_dates = {word for date in searched.dates for word in query_words(date.phrase)}
-    return searched.query.min_relevance if set(searched.words) - STOP_WORDS - of_dates or not of_dates else 0.0
+def _relevant(found: Candidates, best: float, searched: Search) -> Candidates:
+    """Return the candidates with their relevance, without those known to have too little.
 
-
-def _relevant(found: Candidates, best: float, least: float) -> Candidates:
-    """Return the candidates with their relevance, without those known to have less than `least`.
-
-    What runs used again and again for such a request stays.
+    What runs used again and again for such a request stays. Where a time is all that the query asks for, what is of
+    that time answers it.
     """
-    found = msgspec.structs.replace(found, relevance=relevance(found.evidence, best))
-    is_irrelevant = (found.relevance < least) & ~is_vouched(found)
+    likely = relevance(found.evidence, best)
+    if ask_for_nothing_else((date.phrase for date in searched.dates), searched.words):
+        of_then = searched.view.within((date.since, date.until) for date in searched.dates)
+        likely = np.where(of_then[found.slots], 1.0, likely)
+    found = msgspec.structs.replace(found, relevance=likely)
+    is_irrelevant = (likely < searched.query.min_relevance) & ~is_vouched(found)
     return keep(found, ~is_irrelevant) if is_irrelevant.any() else found
 
 

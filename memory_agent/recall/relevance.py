@@ -1,13 +1,16 @@
 """How likely it is that a memory bears on the query: one number from 0 to 1, with one meaning in every mode. Pure.
 
-    s_i          = cosine + near + .4 held^2 - .03 ln(T / 20,000)
-    e_i          = 13 (s_i - .86)
+    s_i          = cosine + 1.35 near + .3 closest + .35 held^2 - .26 (G(T) - G(20,000))
+    G(T)         = sqrt(2 ln(1 + T / 30))
+    e_i          = 10.5 (s_i - 1.28)
     relevance_i  = sigma((e_i + max(e_i, min(E, 3))) / 2)    E = the best e among the candidates, requests left out
 
-`near` is how near the query's words are to those of the memory and its neighbours, `held` the share of them that the
-memory itself has (`late_interaction`), T the tokens of all memories that may answer: the best of more text is better by
-chance. One good memory vouches for the others of its answer, since evidence is often said in other words: each memory
-by itself loses 9 points of R@10 at the same refusal. But it vouches with 3 at most, or it would take everything along.
+`near` is how near the query's words are to those of the memory and its neighbours, `closest` how near the nearest of
+them is, `held` the share of them that the memory itself has (`late_interaction`). T are the tokens of all memories that
+may answer: the best of more text is better by chance, by the expected maximum of as many normal variables, which grows
+fast among few memories and slowly among many. One good memory vouches for the others of its answer, since evidence is
+often said in other words: each memory by itself loses 9 points of R@10 at the same refusal. But it vouches with 3 at
+most, or it would take everything along.
 Without word vectors, without words or without a vector, another line with its own slope and centre says the same
 (`Line`). A mode decides who is a candidate, and nothing here.
 
@@ -20,6 +23,7 @@ Shapes: n memories.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -32,12 +36,13 @@ CALIBRATED_MODEL = "all-MiniLM-L6-v2"
 
 _TOKENS_PER_WORD = 1.3
 _USUAL_TOKENS = 20_000
+_TOKENS_PER_CHANCE = 30.0  # to resemble a query: about a message
 _LEAST_TOKENS = 16  # of a memory: shorter ones are not discounted
 _SHRINKAGE = 8.0  # of rarity held by chance, in square roots of the query's
 
 
 class Line(NamedTuple):
-    """A logit from a sum of parts: `slope` (sum - `centre`), where the sum loses `growth` per unit of ln T."""
+    """A logit from a sum of parts: `slope` (sum - `centre`), where the sum loses `growth` per unit of G(T)."""
 
     slope: float
     centre: float
@@ -45,26 +50,27 @@ class Line(NamedTuple):
 
 
 # Fitted on LoCoMo, BEAM, SWE and airline runs (decision 0036); `python -m ops.bench.relevance` fits them again.
-ALL = Line(13.0, 0.86, 0.03)
-NO_WORD_VECTORS = Line(16.7, 0.555, 0.03)
-NO_WORDS = Line(21.1, 0.4, 0.02)
-NO_VECTOR = Line(14.7, 0.36, 0.03)
-_HELD = 0.4
+ALL = Line(10.5, 1.28, 0.26)
+NO_WORD_VECTORS = Line(13.0, 0.545, 0.2)
+NO_WORDS = Line(21.1, 0.4, 0.1)
+NO_VECTOR = Line(14.7, 0.34, 0.1)
+_NEAR, _CLOSEST, _HELD = 1.35, 0.3, 0.35
 _SAID, _SAID_NEARBY = 0.2, 0.3  # without word vectors
-_GAIN, _LENGTH = 3.0, 0.05  # without a vector
+_GAIN, _LENGTH = 3.0, 0.07  # without a vector
 _MOST_VOUCHED = 3.0  # at 2, 1 point of R@10 is lost, at 4 an answer has .1 to .4 more memories
 
 
 class Parts(NamedTuple):
     """What the relevance of memories is made of, each (n,) but the last two.
 
-    `cosines` are NaN without a vector, `near` is NaN without word vectors. `held` and `held_nearby` are the shares of
-    the query's rarity in words that the memory has, or it or a neighbour. `lengths` are words. `rarity` is that of the
-    whole query, 0 without words; `words` are those of all memories that may answer.
+    `cosines` are NaN without a vector, `near` and `closest` without word vectors. `held` and `held_nearby` are the
+    shares of the query's rarity in words that the memory has, or it or a neighbour. `lengths` are words. `rarity` is
+    that of the whole query, 0 without words; `words` are those of all memories that may answer.
     """
 
     cosines: Scores
     near: Scores
+    closest: Scores
     held: Scores
     held_nearby: Scores
     lengths: npt.NDArray[np.int32]
@@ -74,10 +80,11 @@ class Parts(NamedTuple):
 
 def evidence(parts: Parts) -> Scores:
     """Return the evidence of each memory by itself (n,), as a logit; NaN where nothing is known of it."""
-    size = np.log(max(parts.words, 1) * _TOKENS_PER_WORD / _USUAL_TOKENS)
+    size = _by_chance(parts.words * _TOKENS_PER_WORD) - _by_chance(_USUAL_TOKENS)
     if not parts.rarity:
         return _logit(NO_WORDS, parts.cosines, size)
-    with_vectors = _logit(ALL, parts.cosines + parts.near + _HELD * parts.held**2, size)
+    met = _NEAR * parts.near + _CLOSEST * parts.closest + _HELD * parts.held**2
+    with_vectors = _logit(ALL, parts.cosines + met, size)
     said = parts.cosines + _SAID_NEARBY * parts.held_nearby + _SAID * parts.held**2
     found = np.where(np.isnan(parts.near), _logit(NO_WORD_VECTORS, said, size), with_vectors)
     return np.where(np.isnan(parts.cosines), _logit(NO_VECTOR, _by_words(parts), size), found)
@@ -97,6 +104,11 @@ def _by_words(parts: Parts) -> Scores:
     share = met / (parts.rarity + _SHRINKAGE * np.sqrt(parts.rarity))
     by_words: Scores = _GAIN * share - _LENGTH * np.log(tokens / _LEAST_TOKENS)
     return by_words
+
+
+def _by_chance(tokens: float) -> float:
+    """Return the expected best of unrelated memories, in standard deviations."""
+    return math.sqrt(2.0 * math.log1p(tokens / _TOKENS_PER_CHANCE))
 
 
 def _logit(line: Line, sums: Scores, size: float) -> Scores:

@@ -8,6 +8,7 @@ dates. The modules behind it (`contexts`, `phrases`, `windows`) are imported by 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 
@@ -16,10 +17,19 @@ import msgspec
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.dates.words import mentions_time, plain
 from memory_agent.records import UnderstoodDate
+from memory_agent.storage.terms import STOP_WORDS, query_words, stems
 
 MOST_CHARS = 4_000
 """Characters of a query that are read, to bound the time."""
 _DAY = timedelta(days=1)
+_ASKING_FOR_ANYTHING = """
+    activity anything been chat conversation did discuss discussed do event everything going happen happened happening
+    history hear know let list log look memory mention new news note occur past please recall recap remember remind
+    review said saw say see show something speak spoke summarise summarize summary talk tell thing told topic up update
+    went work d ll m re s t ve
+"""
+_ANYTHING = frozenset(stems(_ASKING_FOR_ANYTHING.split()))
+"""Stems of words that ask for whatever there was: "what happened", "recap what we talked about"."""
 
 
 class DateSpan(msgspec.Struct, frozen=True):
@@ -55,6 +65,13 @@ def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ..
         for window in reading.windows
     )
     return tuple(span for span in spans if span is not None)
+
+
+def ask_for_nothing_else(phrases: Iterable[str], words: Sequence[str]) -> bool:
+    """Whether dates, by their phrases, are all that the `words` of a query ask for: "what did we do last week?"."""
+    of_dates = {word for phrase in phrases for word in query_words(phrase)}
+    others = [word for word in words if word not in STOP_WORDS and word not in of_dates]
+    return bool(of_dates) and _ANYTHING.issuperset(stems(others))
 
 
 def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:

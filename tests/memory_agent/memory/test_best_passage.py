@@ -22,7 +22,7 @@ def test_a_fact_behind_two_thousand_words_is_found_and_shown(tmp_path: Path, emb
     assert len(FILLER.split()) > 2_000
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest([message(1, LONG), *(message(2 + n, f"Lunch number {n} was soup") for n in range(20))], now=NOW)
-        found = memory.recall("Which key opens the fire door of the archive?", 1, mode=mode, min_relevance=0.0, now=NOW)
+        found = memory.recall("Which key opens the fire door of the archive?", 1, mode=mode, now=NOW)
     (best,) = found.memories
     assert best.record.text.startswith("The minutes of week 0")
     (shown,) = best.highlights

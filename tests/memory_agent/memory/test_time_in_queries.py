@@ -15,10 +15,12 @@ from memory_samples import message
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
+from memory_agent.recall.dates import ask_for_nothing_else
 from memory_agent.recall.dates.nearness import nearness
-from memory_agent.records import UnderstoodDate
+from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.codec import microseconds
+from memory_agent.storage.terms import query_words
 
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)  # a Monday
 DAY = timedelta(days=1)
@@ -137,3 +139,82 @@ def test_nearness_is_a_share_and_whole_within(times: list[int], since: int | Non
     high = np.inf if end is None else at(end)
     inside = np.array([low <= time < high for time in times])
     assert (gains[inside] == 1.0).all()
+
+
+YESTERDAY = ("Ann glazed twelve bowls in celadon", "The invoice of the printer is paid", "Per lost his bicycle key")
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
+    """Three different memories of yesterday, among others of each day before and after. Read-only."""
+    said = [
+        *((f"Walnut number {days} fell from the tree", NOW - days * DAY) for days in (0, *range(2, 40))),
+        *((text, NOW - DAY) for text in YESTERDAY),
+    ]
+    with Memory.open(tmp_path_factory.mktemp("mixed") / "u", embedder=embedder) as memory:
+        memory.ingest(
+            [message(number, text, timestamp=time.isoformat()) for number, (text, time) in enumerate(said)], now=NOW
+        )
+        yield memory
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "what did we do yesterday?",
+        "yesterday",
+        "What happened yesterday?",
+        "recap yesterday's conversation",
+        "what have we been talking about yesterday",
+        "Summarize what was discussed on 15 February 2026, please",
+        "what went on yesterday",
+        "let's look at what I worked on yesterday",
+        "do you remember anything from yesterday?",
+        "what's new since yesterday?",
+    ],
+)
+def test_a_question_for_a_time_alone_lists_that_time(mixed: Memory, query: str) -> None:
+    result = mixed.recall(query, 10, reference_time=NOW)
+    of_then = [one for one in result.memories if one.record.text in YESTERDAY]
+    assert sorted(one.record.text for one in of_then) == sorted(YESTERDAY)
+    assert [one.relevance for one in of_then] == [1.0] * 3
+    assert all(since <= one.record.timestamp < until for one in result.memories for since, until in spans(result))
+
+
+def spans(result: RecallResult) -> list[tuple[datetime, datetime]]:
+    latest = datetime.max.replace(tzinfo=UTC)
+    return [(date.since or NOW - 999 * DAY, date.until or latest) for date in result.dates]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "which submarine did we sink yesterday?",
+        "what did we decide about Mongolian export tariffs yesterday?",
+        "what happened to the volcano last week?",
+    ],
+)
+def test_a_question_for_something_of_a_time_is_judged_by_that(mixed: Memory, query: str) -> None:
+    result = mixed.recall(query, 10, reference_time=NOW)
+    assert result.dates
+    assert result.memories == ()
+
+
+def test_a_time_that_is_ignored_answers_nothing(mixed: Memory) -> None:
+    assert mixed.recall("what did we do yesterday?", 10, reference_time=NOW, dates="ignore").memories == ()
+
+
+@pytest.mark.parametrize(
+    ("query", "phrases", "is_all"),
+    [
+        ("what did we do yesterday?", ["yesterday"], True),
+        ("what happened on Monday and on Friday", ["on Monday", "on Friday"], True),
+        ("what did we do?", [], False),
+        ("what did Ann do yesterday?", ["yesterday"], False),
+        ("who decided yesterday", ["yesterday"], False),
+    ],
+)
+def test_words_that_ask_for_whatever_there_was_ask_for_no_more_than_the_time(
+    query: str, phrases: list[str], is_all: bool
+) -> None:
+    assert ask_for_nothing_else(phrases, query_words(query)) is is_all
