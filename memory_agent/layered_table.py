@@ -17,7 +17,7 @@ _HEADER = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
 
 
 class LayeredTable:
-    """Two layers of tables. In `rows`, the table that holds the rows, `remove = ["name"]` of the user's file drops rows.
+    """Two layers of tables. `rows` names the table of the rows; `remove = ["name"]` of the user's file removes rows.
 
     A row or table of the user's file overrides the fields that it sets in the one of the same name.
     """
@@ -53,6 +53,11 @@ class LayeredTable:
         except msgspec.ValidationError as error:
             reason, _, path = str(error).partition(" - at `")
             raise self.error(path.rstrip("`").removeprefix("$."), reason) from error
+
+    def require_tables(self) -> None:
+        """Raise `SettingsError` if there is a table besides that of the rows."""
+        for name in self.merged.keys() - {self.rows}:
+            raise self.error(name, "there is no such table")
 
     def error(self, place: str, reason: str) -> SettingsError:
         """Return the error of a place such as `signal.NAME.field`, with its line in the user's file."""

@@ -18,6 +18,7 @@ import structlog
 
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.reactor import Reactor
 from memory_agent.erasure.intent_log import Intent, erasable, read_intent
 from memory_agent.erasure.receipt import ErasureReceipt, with_journal
 from memory_agent.erasure.selection import intent_for_absent_user
@@ -50,20 +51,25 @@ class DaemonEraser:
         self,
         hosts: Hosts,
         dispatcher: Dispatcher,
+        reactor: Reactor,
         journal: AsyncSubscriber,
         data_dir: Path,
         encryption: EncryptionSettings,
     ) -> None:
         self._hosts = hosts
         self._dispatcher = dispatcher
+        self._reactor = reactor
         self._journal = journal
         self._data_dir = data_dir
         self._encryption = encryption
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase and return the receipt. Idempotent: a repeat continues. Raises what the memory and the relay raise."""
-        async with self._lock_of(user_id):
+        """Erase and return the receipt. Idempotent: a repeat continues. Raises what the memory and the relay raise.
+
+        Blocks that quote what is erased go with it, so none is published meanwhile.
+        """
+        async with self._lock_of(user_id), self._reactor.paused(user_id):
             if params.selection.everything:
                 params.selection.check()
                 return await self._erase_user(user_id, params, deadline_ms)
@@ -89,7 +95,8 @@ class DaemonEraser:
                     key = open_user_key(self._encryption, self._data_dir, user_id)
                     intent = await asyncio.to_thread(read_intent, user_folder(self._data_dir, user_id), key)
                     if intent is not None and intent.with_journal:
-                        receipt = await self._finish(user_id, intent)
+                        async with self._reactor.paused(user_id):
+                            receipt = await self._finish(user_id, intent)
                         log.info(
                             "erasure.finished",
                             user_id=user_id,
