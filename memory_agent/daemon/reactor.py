@@ -148,7 +148,8 @@ class Reactor:
         try:
             reply = await self._hosts.call(cause.user_id, "react", params, left_ms)
             block: Block | None = decode_reply(reply, BY_NAME["react"].result)
-            outcome = "silent" if block is None else self._publish(cause, block)
+            is_late = time.monotonic() > cause.deadline_s
+            outcome = "silent" if block is None else "late" if is_late else self._publish(cause, block)
         except (MemoryAgentError, RelayError) as error:
             outcome = "failed"
             log.warning("trigger.failed", user_id=cause.user_id, trigger=cause.trigger, code=error.code)

@@ -37,6 +37,7 @@ _QUERY_CHARS = 1_500
 """About what the model reads of a query: 256 tokens at 4 to 6 characters."""
 _HEADING = re.compile(r"^(?:#{1,6}\s+(?P<marked>.+?)\s*#*|(?P<underlined>[^\s].*)\n(?:={3,}|-{3,})\s*)$", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?…。！？])[\"')\]]*\s+|\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)])\s)|[。！？]")
+_BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
 _SPACE = re.compile(r"\s+")
 
 
@@ -80,9 +81,20 @@ def document_query(title: str, text: str, document: str, revisions: Revisions, e
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the distinct sentences and list items of a text, at most 20,000, each on a line, cut at 300 characters."""
-    parts = (_SPACE.sub(" ", part).strip() for part in _END.split(text))
-    return list(dict.fromkeys(part[:_SENTENCE_CHARS] for part in parts if len(part) >= _LEAST_CHARS))[:_MOST_SENTENCES]
+    """Return the distinct sentences and list items of a text, at most 20,000, each on one line.
+
+    What has no end within 300 characters, such as code, is cut there.
+    """
+    found: dict[str, None] = {}
+    for part in _END.split(text):
+        line = _SPACE.sub(" ", _BULLET.sub("", part)).strip()
+        for start in range(0, len(line), _SENTENCE_CHARS):
+            piece = line[start : start + _SENTENCE_CHARS]
+            if len(piece) >= _LEAST_CHARS:
+                found[piece] = None
+        if len(found) >= _MOST_SENTENCES:
+            break
+    return list(found)[:_MOST_SENTENCES]
 
 
 def _headings(text: str) -> list[str]:
