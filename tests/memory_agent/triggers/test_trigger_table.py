@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,13 @@ def test_a_table_of_ones_own_adds_changes_removes_and_switches_off_rows(tmp_path
     assert (table.rows["message"].top_k, table.rows["message"].role) == (9, "conductor")
     assert table.name_of("writer.revision.created") is None
     assert table.name_of("conductor.worker.call") is None
+
+
+def test_the_table_of_the_reference_is_accepted(tmp_path: Path) -> None:
+    reference = (Path(__file__).parents[3] / "ops" / "REFERENCE.md").read_text(encoding="utf-8")
+    shown = re.findall(r'```toml title="triggers.toml"\n(.*?)```', reference, re.DOTALL)
+    table = own_table(tmp_path, *shown)
+    assert [table.name_of(one) for one in ("deploy.requested", "writer.revision.created")] == ["deploy", None]
 
 
 @pytest.mark.parametrize(
