@@ -54,6 +54,7 @@ class Triggers:
         """Return the block that `trigger` prescribes for an encoded event; None where the event says nothing.
 
         The event need not have been ingested. It, its run and what its session said last are left out of the answer.
+        As nobody may read it, the recall counts for a run only if feedback or an event of the run names its id.
         Raises `InvalidInputError` for an unknown trigger.
 
         >>> record = memory.remember("Staging needs the VPN, or the deploy hangs", kind="finding")
@@ -111,7 +112,7 @@ class Triggers:
             now,
             self._stored_text,
         )
-        return msgspec.structs.replace(query, context_heading=row.heading)
+        return msgspec.structs.replace(query, by_trigger=True, context_heading=row.heading)
 
     def _vectors(self, texts: Sequence[str]) -> Embedding | None:
         """Return the vectors of a document's sentences, None without a model.

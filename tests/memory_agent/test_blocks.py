@@ -177,6 +177,21 @@ def test_a_block_is_no_memory_no_cause_and_no_step_of_a_run(here: World) -> None
         assert [step.event_type for step in run.steps if step.event_type.startswith("memory.")] == []
 
 
+def test_a_block_counts_for_a_run_only_if_the_run_says_so(here: World) -> None:
+    with here.client("alice") as alice, follow(alice, here, role="worker") as blocks:
+        known = alice.remember(VPN, kind="strategy")
+        for run_id in ("run-1", "run-2"):
+            here.tell("conductor.run.started", "alice", {"objective": QUESTION, "run_id": run_id})
+        read = {block.run_id: block for block in (the_next(blocks), the_next(blocks))}["run-2"]
+        assert [memory.id for memory in read.memories] == [known.id]
+        report = {"summary": VPN, "run_id": "run-2", "recall_id": read.recall_id}
+        here.tell("conductor.run.completed", "alice", {"summary": VPN, "run_id": "run-1"})
+        here.tell("conductor.run.completed", "alice", report)
+        here.settled()
+        runs = [alice.runs.get(run_id) for run_id in ("run-1", "run-2")]
+        assert [run.recall_ids for run in runs if run is not None] == [(), (read.recall_id,)]
+
+
 def test_the_same_event_twice_has_one_block(here: World) -> None:
     with here.client("alice") as alice, follow(alice, here) as blocks:
         for _ in range(3):
