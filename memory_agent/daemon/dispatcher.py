@@ -164,9 +164,13 @@ class Dispatcher:
         decode_reply(await self._hosts.call(user_id, "stats", encode(NoParams()), _READY_DEADLINE_MS), MemoryStats)
 
     async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
-        with _relay_errors():
-            batch = await self._journal.fetch(after_seq, _FETCH_EVENTS, max_bytes=_FETCH_BYTES, user_id=user_id)
-        return [Pending(entry.seq, entry.data) for entry in batch.entries]
+        while True:
+            with _relay_errors():
+                batch = await self._journal.fetch(after_seq, _FETCH_EVENTS, max_bytes=_FETCH_BYTES, user_id=user_id)
+            found = [Pending(entry.seq, entry.data) for entry in batch.entries if not is_own(entry.event_type)]
+            if found or not batch.entries:
+                return found
+            after_seq = batch.entries[-1].seq
 
     async def content(self, seq: int) -> bytes | None:
         with _relay_errors():
