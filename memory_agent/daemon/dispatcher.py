@@ -42,6 +42,7 @@ _FETCH_BYTES = 4 << 20
 _BUFFER_BYTES = 64 << 20
 _IDLE_WAIT_S = 1.0
 _COMMIT_INTERVAL_S = 0.2
+_COUNTED_OF_ONE_USER = 200
 _READY_DEADLINE_MS = 10_000.0
 _NO_OWNER = "no key for all users has named the user whose its run or session is: see daemon.owner_claims, on_behalf_of"
 
@@ -146,6 +147,10 @@ class Dispatcher:
     def lag(self) -> int:
         """Return how many journal numbers lie between the low-water mark and the last one read."""
         return self._read_through - self._low_water()
+
+    def waiting(self) -> int:
+        """Return how many events wait to be ingested; of one user at most 200 count, and none that errors hold up."""
+        return sum(min(lane.waiting, _COUNTED_OF_ONE_USER) for lane in self._lanes.values())
 
     async def commit(self) -> None:
         """Commit the low-water mark as the journal's cursor. Durable on return. Raises `RelayError`, `StoreError`."""

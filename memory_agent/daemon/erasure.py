@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -69,7 +69,8 @@ class DaemonEraser:
 
         Blocks that quote what is erased go with it, so none is published meanwhile.
         """
-        async with self._lock_of(user_id), self._reactor.paused(user_id):
+        quiet = nullcontext() if params.dry_run else self._reactor.paused(user_id)
+        async with self._lock_of(user_id), quiet:
             if params.selection.everything:
                 params.selection.check()
                 return await self._erase_user(user_id, params, deadline_ms)

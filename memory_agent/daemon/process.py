@@ -199,7 +199,7 @@ class Daemon:
             self._settings.triggers,
             table,
             self._capacity.answer_threads,
-            lambda: self._dispatcher.lag(),
+            lambda: self._dispatcher.waiting(),
         )
 
     def _make_gateway(self) -> Gateway:

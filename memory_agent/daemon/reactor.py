@@ -45,9 +45,9 @@ class Reactor:
         settings: TriggerSettings,
         table: TriggerTable,
         calls_at_once: int,
-        lag: Callable[[], int] = lambda: 0,
+        waiting: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Wait while `calls_at_once` requests of callers run. `lag` says how many events wait to be ingested.
+        """Wait while `calls_at_once` requests of callers run. `waiting` says how many events wait to be ingested.
 
         The `publisher` stays the caller's to close.
         """
@@ -56,7 +56,7 @@ class Reactor:
         self._settings = settings
         self._table = table
         self._calls_at_once = calls_at_once
-        self._lag = lag
+        self._waiting = waiting
         self._off_for = frozenset(settings.off_for)
         self._queue = TriggerQueue(settings.waiting, _OF_ONE_USER)
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -135,7 +135,7 @@ class Reactor:
 
     def _is_crowded(self) -> bool:
         calls = self._hosts.calls_under_way - len(self._running)
-        return calls >= self._calls_at_once or self._lag() > self._settings.lag_events
+        return calls >= self._calls_at_once or self._waiting() > self._settings.lag_events
 
     def _ended(self, user_id: str, _task: asyncio.Task[None]) -> None:
         del self._running[user_id]

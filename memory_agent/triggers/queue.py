@@ -1,4 +1,4 @@
-"""Causes that wait for their recall: bounded, newest first to stay, in turn over users, one pause per document. Pure.
+"""Causes that wait for their recall: bounded, in turn over users, messages before documents, which pause. Pure.
 
 Times are seconds of one monotonic clock, which the caller reads.
 """
@@ -82,9 +82,10 @@ class TriggerQueue:
             if user_id in self._busy:
                 continue
             own = self._users.get(user_id, OrderedDict())
-            place = next((place for place, waiting in own.items() if waiting.due_s <= now_s), None)
-            if place is not None:
-                return self._taken(user_id, place, now_s)
+            due = [place for place, waiting in own.items() if waiting.due_s <= now_s]
+            if due:  # a conductor that waits for its message comes before a document, whose recall takes longer
+                first = min(due, key=lambda place: own[place].cause.document is not None)
+                return self._taken(user_id, first, now_s)
         return None
 
     def done(self, user_id: str) -> None:

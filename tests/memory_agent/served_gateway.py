@@ -129,7 +129,8 @@ async def _serve(
     async with AsyncSubscriber(*relay, "memory") as journal:
         owners = Owners(layout.owners)
         publisher = Publisher(relay.ingest)
-        reactor = Reactor(hosts, publisher, settings.triggers, TriggerTable.load(settings.triggers.table), 8)
+        table = TriggerTable.load(settings.triggers.table)
+        reactor = Reactor(hosts, publisher, settings.triggers, table, 8, lambda: dispatcher.waiting())
         dispatcher = Dispatcher(journal, hosts, owners, settings.daemon, reactor.notice)
 
         async def describe() -> DaemonStatus:
@@ -151,8 +152,8 @@ async def _serve(
         service = Service(hosts, dispatcher, journal, eraser, absent, describe)
         await eraser.resume()
         gateway = Gateway(Reception(service, credentials, 64), sockets, 64, settings.daemon.requests_bytes)
-        table = SignalTable.load(settings.ingest.signals)
-        rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, table)
+        signals = SignalTable.load(settings.ingest.signals)
+        rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, signals)
         upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)
         tasks = [
             asyncio.create_task(work) for work in (dispatcher.run(), reactor.run(), gateway.run(), rounds.run(), upkeep)

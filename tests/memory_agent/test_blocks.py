@@ -156,10 +156,11 @@ def test_noise_and_unnamed_types_call_for_nothing(here: World) -> None:
     here.tell("user_input", "alice", {"text": "ping"})
     here.tell("user_input", "alice", {"type": "heartbeat", "text": "the worker is alive and well"})
     here.tell("worker.task.finding", "alice", {"claim": VPN})
+    here.tell("conductor.assignment.dispatched", "alice", {"run_id": "run-1", "worker_id": "w-7"})
     with here.client("alice") as alice, follow(alice, here) as blocks:
         said = here.tell("user_input", "alice", {"text": QUESTION})
         assert the_next(blocks).cause_event_id == said
-    assert here.settled()["silent"] == 2
+    assert here.settled()["silent"] == 3
 
 
 def test_a_block_is_no_memory_no_cause_and_no_step_of_a_run(here: World) -> None:

@@ -26,6 +26,14 @@ def test_users_take_turns_and_one_users_causes_keep_their_order() -> None:
     assert drained(queue, 0.0) == [("alice", 1), ("bob", 4), ("alice", 2), ("alice", 3)]
 
 
+def test_messages_come_before_documents() -> None:
+    queue = TriggerQueue(10, 5)
+    queue.offer(cause("alice", 1, document="d"), 0.0)
+    queue.offer(cause("alice", 2), 0.0)
+    queue.offer(cause("alice", 3), 0.0)
+    assert drained(queue, 0.0) == [("alice", 2), ("alice", 3), ("alice", 1)]
+
+
 def test_a_user_has_one_recall_under_way() -> None:
     queue = TriggerQueue(10, 5)
     queue.offer(cause("alice", 1), 0.0)
