@@ -80,7 +80,7 @@ def test_a_conductor_and_the_command_line_receive_the_block_of_a_message(daemon:
         printed = following.stdout.read()
         assert VPN in printed
         assert "nothing relevant" in printed
-    assert memory.status().triggers["published"] >= 2
+        assert memory.status().triggers["published"] >= 2
 
 
 def test_a_follower_that_nothing_comes_for_ends_with_its_timeout(daemon: DaemonProcess) -> None:
