@@ -78,23 +78,10 @@ def test_a_block_keeps_its_budget_with_its_heading(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload",
-    [
-        {},
-        {"text": ""},
-        {"text": None},
-        {"text": "ping"},
-        {"text": "\ud800"},
-        {"type": "heartbeat", "text": QUESTION},
-        [],
-    ],
+    "payload", [{}, {"text": ""}, {"text": None}, {"text": "ping"}, {"type": "heartbeat", "text": QUESTION}]
 )
-def test_an_event_without_words_calls_for_nothing(memory: Memory, payload: Any) -> None:
-    try:
-        data = event("user_input", payload)
-    except Exception:  # noqa: BLE001 - the relay refuses it before the journal
-        return
-    assert memory.triggers.react(data, "message", 1_000.0) is None
+def test_an_event_without_words_calls_for_nothing(memory: Memory, payload: dict[str, Any]) -> None:
+    assert reaction(memory, "user_input", payload) is None
 
 
 @pytest.mark.parametrize(
