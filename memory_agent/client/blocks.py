@@ -1,8 +1,8 @@
 """Follows the blocks that memory publishes for one user, by the relay's live feed.
 
 The feed says that there is something new, the journal says what: a subscriber that stops reading costs nobody
-anything, and one that continues misses only what the journal no longer keeps. Only blocks that a key for all users
-published count, as the daemon's own does, so that no user's key can fake one.
+anything, and one that continues misses only what the journal no longer keeps. Only blocks that the data folder's own
+key published count, which is the daemon's: no other key can fake one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from memory_agent.client.address import Address
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.triggers.block import RECALLED, Block
 from relay import (
+    LOCAL,
     SYSTEM_USER,
     AsyncSubscriber,
     Batch,
@@ -67,7 +68,7 @@ class Wanted:
 
     def block_in(self, entry: JournalEntry) -> Block | None:
         """Return the block in an entry, if it is wanted."""
-        if entry.event_type != RECALLED or not entry.is_vouched:
+        if entry.event_type != RECALLED or entry.origin is None or entry.origin.key_id != LOCAL:
             return None
         block = Block.of_event(entry.data)
         named = ((self.role, block.role), (self.run, block.run_id), (self.session, block.session_id))

@@ -239,8 +239,9 @@ def test_naming_anothers_run_shows_nothing_to_its_conductor_and_takes_nothing(he
             MemoryClient("alice", endpoint=here.served.gateway, token=key.token).blocks(relay=relay)
 
 
-def test_a_users_key_cannot_fake_a_block(here: World) -> None:
-    key = identity_of(create_key(here.served.data_dir, "of-alice", "alice", frozenset({Scope.PUBLISH})))
+@pytest.mark.parametrize("user_id", ["alice", None])
+def test_a_key_of_a_user_or_of_a_conductor_cannot_fake_a_block(here: World, user_id: str | None) -> None:
+    key = identity_of(create_key(here.served.data_dir, "theirs", user_id, frozenset({Scope.PUBLISH})))
     with (
         here.client("alice") as alice,
         follow(alice, here) as blocks,
