@@ -44,8 +44,8 @@ class Feed(NamedTuple):
 
     @classmethod
     def of(cls, address: Address, relay: Endpoints | None) -> Self:
-        """Return the feed of the daemon at `address`. Raises `InvalidInputError` if that is not on this machine."""
-        if relay is None and not address.is_local:
+        """Return the feed of the daemon at `address`: of its data folder, or at `relay`. Raises `InvalidInputError`."""
+        if relay is None and address.endpoint != address.layout.gateway:
             raise InvalidInputError("relay", "name the relay's endpoints, as its daemon listens at another one")
         shown = address.identity
         if address.named_token is not None:

@@ -57,13 +57,9 @@ class Triggers:
         As nobody may read it, the recall counts for a run only if feedback or an event of the run names its id.
         Raises `InvalidInputError` for an unknown trigger.
 
-        >>> record = memory.remember("Staging needs the VPN, or the deploy hangs", kind="finding")
-        >>> text = {"text": "why does the deploy to staging hang?"}
-        >>> event = event_from_mapping(
-        ...     {"event_type": "user_input", "user_id": "alice", "payload": text}, EventLimits(), datetime.now(UTC)
-        ... )
-        >>> block = memory.triggers.react(encode_event(event), "message", deadline_ms=1000.0)
-        >>> block.role, [one.id for one in block.memories] == [record.id], block.text.splitlines()[0]
+        >>> record = memory.remember("The deploy to staging hangs while the VPN is off")
+        >>> block = memory.triggers.react(encode_event(events[1]), "message", deadline_ms=1000.0)  # "The deploy hangs"
+        >>> block.role, block.quotes == (record.id,), block.text.splitlines()[0]
         ('conductor', True, 'Relevant history')
         """
         began_s = time.monotonic()
