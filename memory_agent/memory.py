@@ -62,6 +62,7 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_key_of
 from memory_agent.trajectory import FeedbackReport
+from memory_agent.triggers.asking import Triggers
 from relay import (
     Event,
     Masker,
@@ -91,6 +92,7 @@ class Memory:
     sona: Sona
     care: Care
     erasure: Erasure
+    triggers: Triggers
 
     def __init__(self, user_id: str, archive: Archive, embedder: LazyEmbedder, settings: Settings) -> None:
         """Wire the parts of an open archive together. Call `open` instead."""
@@ -113,6 +115,9 @@ class Memory:
         self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
         self.care = Care(archive, self._intake, self._call)
         self.erasure = Erasure(user_id, archive, self._forgetting, settings.retention, table, self._call)
+        self.triggers = Triggers(
+            settings.triggers, settings.recall, reader, self._pipeline, embedder, self._stored_text, self._call
+        )
         self.sona = Sona(user_id, archive, self._learner, self._consolidation, self._call)
 
     @classmethod
@@ -131,9 +136,9 @@ class Memory:
         """Open the memory in a folder, or create it, and own it until `close`.
 
         `settings` are those of the daemon: `load_settings` reads them from a file. A memory uses the tables `embedder`,
-        `store`, `ingest`, `recall`, `learning`, `retention`, `encryption`, `relay.events` and `relay.masking`. Without
-        them the defaults hold, except that no model is downloaded. `keywords` replace one table each; they are kept for
-        callers of former versions.
+        `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`, `relay.events` and
+        `relay.masking`. Without them the defaults hold, except that no model is downloaded. `keywords` replace one
+        table each; they are kept for callers of former versions.
 
         `user_id` defaults to the folder's name; where the folder is encrypted, it selects the key. An `embedder` stays
         the caller's and is not closed; without one, the memory opens its own when it first needs it. Memories older

@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 from ulid import ULID
 
 from memory_agent.arguments import check_deadline_ms, check_mode, check_options
+from memory_agent.embedders import check_text
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
@@ -339,6 +340,33 @@ class EraseFinishParams(Params, Intent, frozen=True, kw_only=True):
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
         """Return the intent."""
         return {"intent": Intent(**asdict(self))}
+
+
+class OwnerParams(Params, frozen=True, kw_only=True):
+    """Parameters of `owner`: a run or a session."""
+
+    run_id: str | None = None
+    session_id: str | None = None
+
+    @classmethod
+    def of(cls, **arguments: Any) -> Self:
+        """Build from the arguments of `owner`. Raises `InvalidInputError` unless there is exactly one."""
+        named = [name for name in ("run_id", "session_id") if arguments.get(name) is not None]
+        if len(named) != 1:
+            raise InvalidInputError("run_id", "name a run or a session")
+        check_text(named[0], arguments[named[0]])
+        return super().of(**arguments)
+
+
+class ReactParams(Params, frozen=True, kw_only=True):
+    """Parameters of `react`: an event of the journal, and the trigger that reacts to it."""
+
+    event: bytes
+    trigger: str
+
+    def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
+        """Add the deadline."""
+        return asdict(self) | {"deadline_ms": remaining_ms}
 
 
 class AgeParams(Params, frozen=True, kw_only=True):

@@ -156,7 +156,11 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of the daemon. `limits`: what it starts and runs at most (`daemon.capacity`)."""
+    """The state of the daemon.
+
+    `limits`: what it starts and runs at most (`daemon.capacity`). `triggers`: blocks that were published, and causes
+    that were dropped, by reason.
+    """
 
     version: str
     uptime_s: float
@@ -168,6 +172,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     recalls: dict[str, float]
     model: str | None
     limits: dict[str, int] = {}
+    triggers: dict[str, float] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()

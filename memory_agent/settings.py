@@ -148,6 +148,22 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     interval_s: Positive = 86_400.0
 
 
+class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Recalls that events cause, whose blocks the daemon publishes (`memory.recalled`).
+
+    `table` is a TOML file that changes the default table of triggers. `off_for` are users without any. At most
+    `at_once` recalls run at a time, and at most `waiting` causes wait, of which the oldest are dropped. There are none
+    while more than `lag_events` events wait to be ingested (200 at most of one user count).
+    """
+
+    enabled: bool = True
+    table: str = ""
+    off_for: tuple[str, ...] = ()
+    at_once: Count = 2
+    waiting: Count = 256
+    lag_events: Count = 500
+
+
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon.
 
@@ -190,6 +206,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recall: RecallSettings = RecallSettings()
     learning: LearningSettings = LearningSettings()
     retention: RetentionSettings = RetentionSettings()
+    triggers: TriggerSettings = TriggerSettings()
     daemon: DaemonSettings = DaemonSettings()
 
 

@@ -27,9 +27,11 @@ from memory_agent.params import (
     IdsParams,
     ListParams,
     NoParams,
+    OwnerParams,
     Params,
     QuarantineIdsParams,
     QuarantineParams,
+    ReactParams,
     RebuildParams,
     RecallParams,
     RememberParams,
@@ -52,6 +54,7 @@ from memory_agent.protocol import (
 )
 from memory_agent.records import Compacted, MemoryPage, MemoryRecord, MemoryStats, RecallResult
 from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
+from memory_agent.triggers.block import Block
 from relay import Scope
 
 Repeat = Literal["never", "read", "idempotent", "by event id"]
@@ -185,12 +188,17 @@ VERBS: tuple[Verb, ...] = (
          "Carry out a recorded erasure.", scope=None, repeat="idempotent"),
     Verb("age", "erasure.age", AgeParams, int,
          "Forget what reached its age, if a check is due.", scope=None, repeat="idempotent"),
+    Verb("react", "triggers.react", ReactParams, Block | None,
+         "Return the block that an event calls for.", scope=None, repeat="read"),
     Verb("status", "status", NoParams, DaemonStatus,
          "Return the state of the daemon.", about="daemon", answered_by="daemon"),
     Verb("address", "address", NoParams, HostAddress,
          "Wake the user and return the Ray actor that hosts it.", about="daemon", answered_by="daemon"),
     Verb("wait", "wait", WaitParams, None,
          "Wait until events are handled.", scope=Scope.PUBLISH, about="named users", answered_by="daemon"),
+    Verb("owner", "owner", OwnerParams, str | None,
+         "Return the user that owns a run or a session, or None.",
+         scope=Scope.RECALL, repeat="read", about="daemon", answered_by="daemon"),
     Verb("quarantine_list", "quarantined", QuarantineParams, list[QuarantinedEvent],
          "Return quarantined events, oldest first.", about="daemon", answered_by="relay"),
     Verb("quarantine_retry", "retry_quarantined", QuarantineIdsParams, RetryReport,

@@ -123,9 +123,12 @@ class Erasing:
 def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
     if event.event_id in wanted.event_ids:
         return True
-    if not wanted.session_ids and not wanted.run_ids:
+    if not wanted.session_ids and not wanted.run_ids and not wanted.quoted:
         return False
     traces = _traces.decode(event.data)
+    quotes = traces.payload.get("quotes")
+    if isinstance(quotes, list) and any(_is_among(one, wanted.quoted) for one in quotes):
+        return True
     return _is_of(traces.session_id, traces.payload.get("run_id"), traces.actor_id, wanted)
 
 

@@ -225,7 +225,9 @@ class Reading:
             if plain is None:
                 raise EntryDamagedError(str(self._path), number(key))
             first = False
-            yield JournalEntry(number(key), plain.user_id, plain.event_type, plain.data, plain.origin)
+            yield JournalEntry(
+                number(key), plain.user_id, plain.event_type, plain.data, plain.origin, plain.received_ms
+            )
 
     def seqs_of(self, transaction: Transaction, user_id: str, after_seq: int) -> Iterator[int]:
         """Yield the numbers of one user's entries."""

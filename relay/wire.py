@@ -96,6 +96,8 @@ class RetryQuarantined(_Message, frozen=True, tag="retry_quarantined"):
 class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events to erase: all of a user, or the user's events with these ids, sessions or runs.
 
+    `quoted` are ids of the caller's: an event whose payload lists one of them under `quotes` goes with it.
+
     `system_seqs` are numbers of events of `system`, and `quarantine_ids` quarantine entries without a number, to erase
     as well. The caller knows that they are the user's; a session does not prove it, since any key may name any session.
     """
@@ -108,6 +110,7 @@ class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     system_seqs: frozenset[int] = frozenset()
     after_seq: int = 0
     quarantine_ids: frozenset[int] = frozenset()
+    quoted: frozenset[str] = frozenset()
 
 
 class Erase(_Message, frozen=True, tag="erase"):
@@ -184,13 +187,17 @@ class Answer(_Message, frozen=True, tag="answer"):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
-    """An event in the journal. `data` is its canonical MessagePack (`event.read_event`)."""
+    """An event in the journal. `data` is its canonical MessagePack (`event.read_event`).
+
+    `received_ms` is when the relay received it, in milliseconds since 1970; 0 from a relay that does not say.
+    """
 
     seq: int
     user_id: str
     event_type: str
     data: bytes
     origin: Origin | None = None
+    received_ms: int = 0
 
     @property
     def is_vouched(self) -> bool:

@@ -114,6 +114,7 @@ def _print_status(status: DaemonStatus) -> None:
         "users awake": status.active_users,
         "dispatcher": status.dispatched,
         "recalls": status.recalls,
+        "triggers": status.triggers,
         "limits": status.limits,
         **{name: endpoint for name, endpoint in status.endpoints.items() if endpoint},
     }

@@ -20,6 +20,7 @@ VERBS = {
     "serve": ("daemon", "serve"),
     "publish": ("publish", "publish"),
     "recall": ("recall", "recall"),
+    "blocks": ("blocks", "blocks"),
     "remember": ("recall", "remember"),
     "list": ("recall", "list_memories"),
     "feedback": ("trajectory", "feedback"),

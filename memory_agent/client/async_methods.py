@@ -320,6 +320,13 @@ class AsyncMemoryMethods:
         """
         return await self._ask("wait", through=through, timeout_s=timeout_s)
 
+    async def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
+        """Return the user that owns a run or a session, whose events a conductor publishes as `system`; None unknown.
+
+        Needs a key for all users. Raises `InvalidInputError` unless one of the two is named.
+        """
+        return await self._ask("owner", run_id=run_id, session_id=session_id)
+
     async def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
         """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`."""
         return await self._ask("quarantined", after=after, limit=limit)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from memory_agent.client.address import GRACE_S, check_named, find_daemon
 from memory_agent.client.async_methods import AsyncMemoryMethods
+from memory_agent.client.blocks import AsyncBlocks, Feed, Wanted
 from memory_agent.protocol import DEFAULT_USER, decode_reply
 from memory_agent.verbs import BY_METHOD, Call
+from relay import Endpoints
 from relay.net import AsyncRequestSocket
 
 
@@ -42,6 +45,20 @@ class AsyncMemoryClient(AsyncMemoryMethods):
             self._socket = AsyncRequestSocket(self._address.endpoint, self._address.identity)
         frames = await self._socket.request(request, call.patience_ms / 1000 + GRACE_S)
         return decode_reply(frames[0], call.verb.result)
+
+    def blocks(
+        self,
+        role: str | None = None,
+        run: str | None = None,
+        session: str | None = None,
+        *,
+        relay: Endpoints | None = None,
+    ) -> AsyncBlocks:
+        """As `MemoryClient.blocks`; follows from `async with`, `begin` or the first block on."""
+        wanted = Wanted(role, run, session)
+        self._address.require()
+        ask = partial(self.owner, run) if run is not None else partial(self.owner, None, session)
+        return AsyncBlocks(Feed.of(self._address, relay), self.user_id, wanted, ask)
 
     async def close(self) -> None:
         """Close the connection."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from memory_agent.client.address import GRACE_S, check_named, find_daemon
+from memory_agent.client.blocks import Blocks, Feed, Wanted
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.errors import DeadlineExceededError
 from memory_agent.protocol import DEFAULT_USER, decode_reply
 from memory_agent.verbs import BY_METHOD, Call
+from relay import Endpoints
 from relay.net import RequestSocket
 
 
@@ -57,6 +60,31 @@ class MemoryClient(MemoryMethods):
             self._address.require()
             raise
         return decode_reply(frames[0], call.verb.result)
+
+    def blocks(
+        self,
+        role: str | None = None,
+        run: str | None = None,
+        session: str | None = None,
+        *,
+        relay: Endpoints | None = None,
+    ) -> Blocks:
+        """Follow the blocks that memory publishes of its own accord (`triggers.toml`), from this call on.
+
+        Only those for a role, about a run or a session, where these are named. As the user `system`, follow the owner
+        of the run or session. `relay` are the endpoints of the daemon's relay, if the daemon was named by an endpoint.
+        The result is for one thread; the caller closes it. Raises `UnavailableError`, `InvalidInputError`.
+
+        >>> with memory.blocks(role="conductor") as blocks:
+        ...     text = {"text": "Staging needs the VPN"}
+        ...     event_id = publisher.publish({"event_type": "user_input", "user_id": "alice", "payload": text})
+        ...     next(blocks).cause_event_id == event_id
+        True
+        """
+        wanted = Wanted(role, run, session)
+        self._address.require()
+        ask = partial(self.owner, run) if run is not None else partial(self.owner, None, session)
+        return Blocks(Feed.of(self._address, relay), self.user_id, wanted, ask)
 
     def close(self) -> None:
         """Close the connections. No request may be running."""

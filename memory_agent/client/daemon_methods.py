@@ -48,6 +48,17 @@ class DaemonMethods(Protocol):
         """
         ...
 
+    def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
+        """Return the user that owns a run or a session, whose events a conductor publishes as `system`; None unknown.
+
+        Needs a key for all users. Raises `InvalidInputError` unless one of the two is named.
+
+        >>> run = memory.runs.begin("Deploy to staging")
+        >>> memory.owner(run_id=run.id), memory.owner(run_id="unknown")
+        ('alice', None)
+        """
+        ...
+
     def quarantined(self, after: int = 0, limit: int = 100) -> list[QuarantinedEvent]:
         """Return events that could not be handled, oldest first: at most `limit`, with ids above `after`.
 

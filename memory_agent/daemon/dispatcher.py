@@ -31,7 +31,8 @@ from memory_agent.params import NoParams
 from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
 from memory_agent.settings import DaemonSettings
-from memory_agent.storage.owners import Owners, named_owner, ownership_keys, quarantined_traces, run_keys
+from memory_agent.signals.table import is_own
+from memory_agent.storage.owners import Owners, named_owner, owner_keys, ownership_keys, quarantined_traces
 from relay import SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
 
 log = structlog.get_logger()
@@ -41,18 +42,32 @@ _FETCH_BYTES = 4 << 20
 _BUFFER_BYTES = 64 << 20
 _IDLE_WAIT_S = 1.0
 _COMMIT_INTERVAL_S = 0.2
+_COUNTED_OF_ONE_USER = 200
 _READY_DEADLINE_MS = 10_000.0
 _NO_OWNER = "no key for all users has named the user whose its run or session is: see daemon.owner_claims, on_behalf_of"
+
+
+Notice = Callable[[str, int, str, bytes, int], None]
+"""Takes user, journal number, type, bytes and time of arrival (ms since 1970) of an event; returns at once."""
 
 
 class Dispatcher:
     """Dispatches the journal's events of all users. Lives in one event loop."""
 
-    def __init__(self, journal: AsyncSubscriber, hosts: Hosts, owners: Owners, settings: DaemonSettings) -> None:
+    def __init__(
+        self,
+        journal: AsyncSubscriber,
+        hosts: Hosts,
+        owners: Owners,
+        settings: DaemonSettings,
+        notice: Notice = lambda *_: None,
+    ) -> None:
+        """`notice` is told of each event once its user is known; again after a restart, up to the cursor."""
         self._journal = journal
         self._hosts = hosts
         self._owners = owners
         self._settings = settings
+        self._notice = notice
         self._lanes: dict[str, Lane] = {}
         self._parking = Parking(settings.parked_events)
         self._budget = Budget(_BUFFER_BYTES)
@@ -94,6 +109,10 @@ class Dispatcher:
             raise UnhandledEventError("", _NO_OWNER)
         return owner
 
+    def owner(self, run_id: str | None, session_id: str | None) -> str | None:
+        """Return the user that owns a run and session, the run being more specific, or None."""
+        return self._owners.owner(owner_keys(run_id, session_id))
+
     async def system_events_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
         """Return the numbers of the `system` events of this user, of these runs and sessions (None: of all)."""
         found: set[int] = set()
@@ -123,11 +142,15 @@ class Dispatcher:
         `is_vouched`: with a key for all users. Durable with the next commit; events waiting for an owner are released.
         """
         if self._counts(is_vouched):
-            self._learn(run_keys(run_id), user_id)
+            self._learn(owner_keys(run_id, None), user_id)
 
     def lag(self) -> int:
         """Return how many journal numbers lie between the low-water mark and the last one read."""
         return self._read_through - self._low_water()
+
+    def waiting(self) -> int:
+        """Return how many events wait to be ingested; of one user at most 200 count, and none that errors hold up."""
+        return sum(min(lane.waiting, _COUNTED_OF_ONE_USER) for lane in self._lanes.values())
 
     async def commit(self) -> None:
         """Commit the low-water mark as the journal's cursor. Durable on return. Raises `RelayError`, `StoreError`."""
@@ -146,9 +169,13 @@ class Dispatcher:
         decode_reply(await self._hosts.call(user_id, "stats", encode(NoParams()), _READY_DEADLINE_MS), MemoryStats)
 
     async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
-        with _relay_errors():
-            batch = await self._journal.fetch(after_seq, _FETCH_EVENTS, max_bytes=_FETCH_BYTES, user_id=user_id)
-        return [Pending(entry.seq, entry.data) for entry in batch.entries]
+        while True:
+            with _relay_errors():
+                batch = await self._journal.fetch(after_seq, _FETCH_EVENTS, max_bytes=_FETCH_BYTES, user_id=user_id)
+            found = [Pending(entry.seq, entry.data) for entry in batch.entries if not is_own(entry.event_type)]
+            if found or not batch.entries:
+                return found
+            after_seq = batch.entries[-1].seq
 
     async def content(self, seq: int) -> bytes | None:
         with _relay_errors():
@@ -264,18 +291,24 @@ class Dispatcher:
 
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1
+        if not is_own(entry.event_type):  # a block names the run of its cause, which proves nothing
+            self._route_to_owner(entry)
+        self._read_through = entry.seq
+        self._progress.set()
+
+    def _route_to_owner(self, entry: JournalEntry) -> None:
         keys = ownership_keys(entry.data)
         if entry.user_id != SYSTEM_USER:
             if self._counts(entry.is_vouched):
                 self._learn(keys, entry.user_id)
             self._lane(entry.user_id).offer(Pending(entry.seq, entry.data))
+            self._notice(entry.user_id, entry.seq, entry.event_type, entry.data, entry.received_ms)
         elif (owner := self._owner(entry, keys)) is not None:
             self._lane(owner).offer(Pending(entry.seq, entry.data, late=True))
+            self._notice(owner, entry.seq, entry.event_type, entry.data, entry.received_ms)
         else:
             until_s = time.monotonic() + self._settings.owner_wait_s
-            self._parking.park(Parked(entry.seq, entry.data, keys, until_s))
-        self._read_through = entry.seq
-        self._progress.set()
+            self._parking.park(Parked(entry.seq, entry.data, keys, until_s, entry.event_type, entry.received_ms))
 
     def _owner(self, entry: JournalEntry, keys: tuple[str, ...]) -> str | None:
         """Return the owner of a `system` event; a user named in it owns its run and session from now on."""
@@ -299,6 +332,7 @@ class Dispatcher:
                 self._parking.park(event)
             else:
                 self._lane(owner).offer(Pending(event.seq, event.data, late=True))
+                self._notice(owner, event.seq, event.event_type, event.data, event.received_ms)
 
     async def _expire_parked(self) -> None:
         for event in self._parking.expired(time.monotonic()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -18,6 +18,7 @@ import structlog
 
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.reactor import Reactor
 from memory_agent.erasure.intent_log import Intent, erasable, read_intent
 from memory_agent.erasure.receipt import ErasureReceipt, with_journal
 from memory_agent.erasure.selection import intent_for_absent_user
@@ -50,20 +51,26 @@ class DaemonEraser:
         self,
         hosts: Hosts,
         dispatcher: Dispatcher,
+        reactor: Reactor,
         journal: AsyncSubscriber,
         data_dir: Path,
         encryption: EncryptionSettings,
     ) -> None:
         self._hosts = hosts
         self._dispatcher = dispatcher
+        self._reactor = reactor
         self._journal = journal
         self._data_dir = data_dir
         self._encryption = encryption
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase and return the receipt. Idempotent: a repeat continues. Raises what the memory and the relay raise."""
-        async with self._lock_of(user_id):
+        """Erase and return the receipt. Idempotent: a repeat continues. Raises what the memory and the relay raise.
+
+        Blocks that quote what is erased go with it, so none is published meanwhile.
+        """
+        quiet = nullcontext() if params.dry_run else self._reactor.paused(user_id)
+        async with self._lock_of(user_id), quiet:
             if params.selection.everything:
                 params.selection.check()
                 return await self._erase_user(user_id, params, deadline_ms)
@@ -89,7 +96,8 @@ class DaemonEraser:
                     key = open_user_key(self._encryption, self._data_dir, user_id)
                     intent = await asyncio.to_thread(read_intent, user_folder(self._data_dir, user_id), key)
                     if intent is not None and intent.with_journal:
-                        receipt = await self._finish(user_id, intent)
+                        async with self._reactor.paused(user_id):
+                            receipt = await self._finish(user_id, intent)
                         log.info(
                             "erasure.finished",
                             user_id=user_id,

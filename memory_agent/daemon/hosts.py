@@ -54,12 +54,21 @@ class Hosts:
         self._hosts: dict[str, Host] = {}
         self._spares: list[Host] = []
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
+        self.calls_under_way = 0
+        """How many calls run or wait, batches of events aside."""
         self._busy: defaultdict[str, int] = defaultdict(int)
         self._seating = asyncio.Lock()
         self._changed = asyncio.Event()
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         """Return the encoded reply of the user's memory. Raises `DeadlineExceededError`, `HostDiedError`."""
+        self.calls_under_way += 1
+        try:
+            return await self._call(user_id, method, params, deadline_ms)
+        finally:
+            self.calls_under_way -= 1
+
+    async def _call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         verb, deadline_s = BY_NAME[method], time.monotonic() + deadline_ms / 1000
         try:
             if self._is_settled(user_id):

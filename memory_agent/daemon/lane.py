@@ -107,6 +107,7 @@ class Lane:
         self._skipped_through = 0
         self._task: asyncio.Task[None] | None = None
         self._handling = asyncio.Lock()
+        self._is_failing = False
 
     async def read_again(self) -> None:
         """Read waiting events from the journal again before handling them: it may have erased some.
@@ -160,6 +161,11 @@ class Lane:
         elif self._behind:
             waiting.append(self._held_through + 1)
         return min(waiting, default=None)
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait here for their turn; 0 while errors hold them up."""
+        return 0 if self._is_failing else len(self._queue) + len(self._late)
 
     async def close(self) -> None:
         """Stop; unhandled events are still in the journal."""
@@ -323,6 +329,7 @@ class Lane:
                 return None
 
     async def _settle(self, batch: list[Pending], report: IngestReport) -> None:
+        self._is_failing = False
         for rejected in report.rejected:
             await self._quarantine(batch[rejected.position], UnhandledEventError.code, rejected.reason)
         self._around.report(self._user_id, report)
@@ -340,6 +347,7 @@ class Lane:
                 await self._pause(next(pauses), error)
 
     async def _pause(self, pause_s: float, error: MemoryAgentError) -> None:
+        self._is_failing = True
         log.warning("lane.waits", user_id=self._user_id, code=error.code, pause_s=round(pause_s, 2))
         await asyncio.sleep(pause_s)
 

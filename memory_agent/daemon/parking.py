@@ -11,12 +11,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parked:
-    """A waiting event: journal number, bytes, keys of its run and session, and when waiting ends (monotonic s)."""
+    """A waiting event: journal number, bytes, keys of its run and session, and when waiting ends (monotonic s).
+
+    `event_type` and `received_ms` are as in the journal.
+    """
 
     seq: int
     data: bytes
     keys: tuple[str, ...]
     until_s: float
+    event_type: str = ""
+    received_ms: int = 0
 
 
 class Parking:

@@ -28,6 +28,7 @@ from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.reactor import Reactor
 from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.reception import Reception
@@ -41,12 +42,14 @@ from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.owners import Owners
 from memory_agent.storage.user_key import open_user_key, require_keys
+from memory_agent.triggers.table import TriggerTable
 from memory_agent.version import VERSION
 from relay import (
     SYSTEM_USER,
     AsyncSubscriber,
     Credentials,
     CurveAuthenticator,
+    Publisher,
     RelayError,
     RelaySettings,
     RelaySettingsError,
@@ -73,6 +76,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
     RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # refused here, not by each host
+    TriggerTable.load(settings.triggers.table)
     require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)
     layout.create()
@@ -150,9 +154,15 @@ class Daemon:
         stack.callback(owners.close)
         self._hosts = Hosts(self._cluster, self._settings.daemon, self._capacity)
         stack.push_async_callback(self._hosts.close)
-        self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon)
+        self._reactor = self._make_reactor(stack)
+        self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon, self._reactor.notice)
         self._eraser = DaemonEraser(
-            self._hosts, self._dispatcher, self._journal, self._layout.data_dir, self._settings.encryption
+            self._hosts,
+            self._dispatcher,
+            self._reactor,
+            self._journal,
+            self._layout.data_dir,
+            self._settings.encryption,
         )
         absent = AbsentUsers(
             self._layout.data_dir, self._layout.absent_users, self._settings.recall, self._settings.learning
@@ -165,10 +175,32 @@ class Daemon:
     def _run_in_background(self, stack: contextlib.AsyncExitStack, gateway: Gateway) -> None:
         table = SignalTable.load(self._settings.ingest.signals)
         rounds = RetentionRounds(self._hosts, self._eraser, self._layout.data_dir, self._settings.retention, table)
-        for work in (self._dispatcher.run(), self._keep_up(), rounds.run(), self._watch_ray(), gateway.run()):
+        for work in (
+            self._dispatcher.run(),
+            self._reactor.run(),
+            self._keep_up(),
+            rounds.run(),
+            self._watch_ray(),
+            gateway.run(),
+        ):
             task = asyncio.create_task(work)
             task.add_done_callback(self._stop_if_failed)
             stack.push_async_callback(_cancel, task)
+
+    def _make_reactor(self, stack: contextlib.AsyncExitStack) -> Reactor:
+        """Make what reacts to events, with a publisher of its own, so that blocks are acknowledged apart."""
+        limits = self._settings.relay.events
+        publisher = Publisher(relay_endpoints(self._layout.data_dir).ingest, limits=limits)
+        stack.push_async_callback(_closed, publisher)
+        table = TriggerTable.load(self._settings.triggers.table)
+        return Reactor(
+            self._hosts,
+            publisher,
+            self._settings.triggers,
+            table,
+            self._capacity.answer_threads,
+            lambda: self._dispatcher.waiting(),
+        )
 
     def _make_gateway(self) -> Gateway:
         credentials = Credentials(self._layout.data_dir)
@@ -261,6 +293,7 @@ class Daemon:
             recalls=self._service.recall_latency.summary(),
             model=self._model,
             limits=asdict(self._capacity),
+            triggers=self._reactor.status(),
         )
 
     def _catch_signals(self) -> None:
@@ -302,6 +335,14 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     for outcome in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
+
+
+async def _closed(publisher: Publisher) -> None:
+    """Close the publisher of the blocks; one that no acknowledgement came for is lost, as in a crash."""
+    try:
+        await asyncio.to_thread(publisher.close)
+    except RelayError as error:
+        log.warning("blocks.not_published", code=error.code)
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

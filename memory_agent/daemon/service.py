@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import numpy as np
 import structlog
 from ulid import ULID
 
@@ -20,6 +18,7 @@ from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.latency import LatencyWindow
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.errors import (
     DeadlineExceededError,
@@ -32,7 +31,7 @@ from memory_agent.errors import (
     UnknownMethodError,
     UserNotAllowedError,
 )
-from memory_agent.params import EraseParams, NoParams, QuarantineIdsParams, QuarantineParams, WaitParams
+from memory_agent.params import EraseParams, NoParams, OwnerParams, QuarantineIdsParams, QuarantineParams, WaitParams
 from memory_agent.protocol import (
     DaemonStatus,
     HostAddress,
@@ -53,27 +52,6 @@ from relay import AsyncSubscriber, MalformedEventError, Principal, QuarantineEnt
 log = structlog.get_logger()
 
 _PAGE = 200
-_WINDOW = 1_000
-
-
-class LatencyWindow:
-    """The durations of the last thousand requests, in milliseconds."""
-
-    def __init__(self) -> None:
-        self._took_ms: deque[float] = deque(maxlen=_WINDOW)
-        self._count = 0
-
-    def add(self, took_ms: float) -> None:
-        """Add one request."""
-        self._took_ms.append(took_ms)
-        self._count += 1
-
-    def summary(self) -> dict[str, float]:
-        """Return the `count` of all requests, and `p50_ms` and `p99_ms` of the window, unless it is empty."""
-        if not self._took_ms:
-            return {"count": 0.0}
-        p50_ms, p99_ms = np.quantile(np.fromiter(self._took_ms, float), (0.5, 0.99))
-        return {"count": float(self._count), "p50_ms": round(float(p50_ms), 3), "p99_ms": round(float(p99_ms), 3)}
 
 
 class Service:
@@ -169,6 +147,10 @@ class Service:
     async def answer_wait(self, request: Request, params: WaitParams) -> None:
         """Wait until the events are handled."""
         await self._dispatcher.wait(params.through, request.deadline_ms / 1000)
+
+    async def answer_owner(self, _request: Request, params: OwnerParams) -> str | None:
+        """Return the owner of a run or session."""
+        return self._dispatcher.owner(params.run_id, params.session_id)
 
     async def answer_quarantine_list(self, _request: Request, params: QuarantineParams) -> list[QuarantinedEvent]:
         """Describe quarantined events."""

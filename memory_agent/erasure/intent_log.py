@@ -149,6 +149,8 @@ def close_intent(folder: Path) -> None:
 def erasable(user_id: str, intent: Intent) -> Erasable:
     """Return the user's own events to erase from the journal: those of the memories, the session and its runs.
 
+    Blocks that quote one of the memories (`memory.recalled`) are among them.
+
     Events that conductors published for the user as `system` are found by the map of run owners (`storage.owners`).
     """
     return Erasable(
@@ -157,4 +159,5 @@ def erasable(user_id: str, intent: Intent) -> Erasable:
         event_ids=frozenset(intent.event_ids),
         session_ids=frozenset() if intent.session_id is None else frozenset({intent.session_id}),
         run_ids=frozenset(intent.run_ids),
+        quoted=frozenset(intent.all_ids),
     )

@@ -1,8 +1,9 @@
 """Links runs to recalls, and later runs to earlier ones.
 
-A recall belongs to the run whose events name it, or in whose name it was made. Otherwise it is guessed: same request
-(or a near vector), shortly before the run began, in no other session. A guess gives way to an explicit link. Feedback
-on a recall that has no run yet creates a trajectory of its own; the run takes it over once it is known.
+A recall belongs to the run whose events name it, or in whose name it was made. Otherwise it is guessed, unless a
+trigger made it: same request (or a near vector), shortly before the run began, in no other session. A guess gives way
+to an explicit link. Feedback on a recall that has no run yet creates a trajectory of its own; the run takes it over
+once it is known.
 
 A run retries an earlier one when it says so, or when it makes the same request in other words soon after that one
 ended (or began, while it was still going). A successful run speaks for the runs it continues, for the runs those
@@ -67,7 +68,7 @@ def _is_free(note: RecallNote, run_id: str) -> bool:
 
 def _fits(note: RecallNote, run: StoredTrajectory, request: RunRequest, settings: LearningSettings) -> bool:
     is_elsewhere = None not in (note.session_id, run.session_id) and note.session_id != run.session_id
-    if note.by_run is not None or is_elsewhere or note.run_id not in (None, note.recall_id):
+    if note.by_run is not None or note.by_trigger or is_elsewhere or note.run_id not in (None, note.recall_id):
         return False
     return run.id != note.run_id and asks_for(note, request, settings.request_similarity)
 

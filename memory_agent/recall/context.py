@@ -37,10 +37,13 @@ def context_block(
     result: RecallResult,
     max_tokens: int = USUAL_TOKENS,
     *,
+    heading: str = "",
     now: datetime | None = None,
     count_tokens: CountTokens | None = None,
 ) -> str:
     """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" when none fits.
+
+    `heading` is the line above the fence, for a reader of several blocks.
 
     The first memory that does not fit is shortened and ends the block. Each entry is counted once by `count_tokens`,
     such as an embedder's, and the counts are added: exact where tokens end at line ends, as in WordPiece. Without it
@@ -57,18 +60,19 @@ def context_block(
     """
     now = now or datetime.now(UTC)
     count = count_tokens or estimate_tokens
-    room = max_tokens - count(f"{_OPEN}\n{_CLOSE}")
+    opening = f"{heading}\n{_OPEN}" if heading else _OPEN
+    room = max_tokens - count(f"{opening}\n{_CLOSE}")
     entries: list[str] = []
     for place, memory in enumerate(result.memories, 1):
-        heading, body = _heading(place, memory, now), _body(memory)
-        entry = f"{heading}\n{_quoted(body)}"
+        facts, body = _heading(place, memory, now), _body(memory)
+        entry = f"{facts}\n{_quoted(body)}"
         tokens = _tokens(entry, room, count)
         if tokens > room:
-            entries += _shortened(heading, body, room, count)
+            entries += _shortened(facts, body, room, count)
             break
         entries.append(entry)
         room -= tokens
-    return "\n".join((_OPEN, *entries, _CLOSE)) if entries else ""
+    return "\n".join((opening, *entries, _CLOSE)) if entries else ""
 
 
 def age(timestamp: datetime, now: datetime) -> str:

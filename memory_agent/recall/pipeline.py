@@ -152,7 +152,13 @@ class RecallPipeline:
         if query.context_tokens is None:
             return result
         count = TokenCounter(self._embedder, deadline)
-        block = context_block(result, query.context_tokens, now=query.reference_time, count_tokens=count)
+        block = context_block(
+            result,
+            query.context_tokens,
+            heading=query.context_heading,
+            now=query.reference_time,
+            count_tokens=count,
+        )
         return msgspec.structs.replace(result, context=block)
 
 

@@ -43,9 +43,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `floor` is the least raw cosine, None for any. A floor from the caller (`insists`) leaves out memories without a
     vector, even if those are all; a floor from the settings holds only where there are vectors. Memories of less than
     `min_relevance` are left out. Times in the text are relative to `reference_time`. `context_tokens` bounds the block
-    for a prompt, None for no block. `by_run`, `by_session` and `by_event` are the run and the session that ask, and the
-    event that makes them; `stored_text` is the text as an event with it would be stored, and `present_us` the time, in
-    microseconds since 1970, whose words are the caller's own; None for none.
+    for a prompt, None for no block, and `context_heading` is its first line, "" for none. `by_run`, `by_session` and
+    `by_event` are the run and the session that ask, and the event that makes them, `by_trigger` if nobody asked;
+    `stored_text` is the text as an event with it would be stored, and `present_us` the time, in microseconds since
+    1970, whose words are the caller's own; None for none.
     """
 
     text: str
@@ -63,6 +64,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     by_run: str | None = None
     by_session: str | None = None
     by_event: str | None = None
+    by_trigger: bool = False
+    context_heading: str = ""
     stored_text: str = ""
     present_us: tuple[int, int] | None = None
 

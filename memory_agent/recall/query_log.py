@@ -35,7 +35,7 @@ def note_of(
         recall_id=recall_id,
         at_us=microseconds(now, "now"),
         session_id=query.by_session or (None if filter is None else filter.session_id),
-        by_run=query.by_run,
+        by_run=None if query.by_trigger else query.by_run,
         vector=vector_of_query(None if vector is None else vector.raw),
         stamp=None if vector is None else vector.stamp,
         shown=tuple(Shown(pick.row, _ARMS[pick.arm], pick.folded) for pick in picked),
@@ -43,4 +43,5 @@ def note_of(
         is_contested=advice.route == "interleave",
         request=request_digest(query.text),
         size=len(picked),
+        by_trigger=query.by_trigger,
     )

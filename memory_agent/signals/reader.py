@@ -76,6 +76,29 @@ class EventReader:
         except NotTextError as error:
             raise UnhandledEventError(event.event_id, f"{error}: not valid Unicode text") from error
 
+    def words(self, event: Event) -> tuple[str, list[str]]:
+        """Return the title of `event`, and the parts of its text without labels and accompanying parts.
+
+        No parts for noise, and for text that cannot be read.
+        """
+        if not isinstance(event.payload, dict):
+            return "", []
+        objects, signal = roots(event.payload), self.match(event.event_type)
+        try:
+            return self._words(objects, signal)
+        except NotTextError:
+            return "", []
+
+    def _words(self, objects: Objects, signal: Signal | None) -> tuple[str, list[str]]:
+        if self._marked_as_noise(objects):
+            return "", []
+        title, parts = "", []
+        if signal is not None:
+            title = _one_line(read_part(objects, self.table.titles[signal])) or ""
+            parts = [read_part(objects, part) for part in self.table.parts[signal] if not part.accompanies]
+        found = list(filter(None, parts)) or list(filter(None, [self._fallback_words(objects, ())]))
+        return ("", []) if self._noise_of("\n".join(found)) else (title, found)
+
     def _to_record(self, event: Event, signal: Signal, objects: Objects) -> MemoryRecord | Dropped:
         if reason := self._marked_as_noise(objects):
             return Dropped(reason)

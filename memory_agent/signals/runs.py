@@ -14,7 +14,7 @@ import msgspec
 from memory_agent.errors import UnhandledEventError
 from memory_agent.signals.payloads import NotTextError, clean, read_name, read_part, roots, with_reports
 from memory_agent.signals.reader import id_of, run_id_of, utc
-from memory_agent.signals.table import Signal, SignalTable
+from memory_agent.signals.table import Signal, SignalTable, is_own
 from memory_agent.signals.verdicts import Verdict, reason_of, verdict
 from memory_agent.trajectory import Outcome, RunRole
 from relay import Event
@@ -52,7 +52,7 @@ class RunSign(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_run_sign(event: Event, table: SignalTable) -> RunSign | None:
     """Return what the event says about a run, or None. Never raises."""
-    if not isinstance(event.payload, dict):
+    if not isinstance(event.payload, dict) or is_own(event.event_type):
         return None
     try:
         return _read(event, table, table.match(event.event_type), roots(event.payload))

@@ -69,15 +69,16 @@ _decoder = msgspec.msgpack.Decoder(_Traces)
 def ownership_keys(event: bytes) -> tuple[str, ...]:
     """Return the keys of an encoded event's run and session, the most specific first: `run:…`, then `session:…`."""
     traces = _decoder.decode(event)
-    keys = []
     run_id = traces.payload.get("run_id")
     if not isinstance(run_id, str) and traces.actor_id and traces.actor_id.startswith("conductor:"):
         run_id = traces.actor_id.removeprefix("conductor:")
-    if isinstance(run_id, str) and run_id:
-        keys.append(_key("run", run_id))
-    if traces.session_id:
-        keys.append(_key("session", traces.session_id))
-    return tuple(keys)
+    return owner_keys(run_id if isinstance(run_id, str) else None, traces.session_id)
+
+
+def owner_keys(run_id: str | None, session_id: str | None) -> tuple[str, ...]:
+    """Return the keys of a run and a session, the most specific first; none for those without an id."""
+    named = (("run", run_id), ("session", session_id))
+    return tuple(_key(kind, id_) for kind, id_ in named if id_)
 
 
 def named_owner(event: bytes) -> str | None:
@@ -110,11 +111,6 @@ def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
         return msgspec.msgpack.encode(traces)
     except UnicodeEncodeError:
         return None
-
-
-def run_keys(run_id: str) -> tuple[str, ...]:
-    """Return the keys of a run's events."""
-    return (_key("run", run_id),)
 
 
 def keys_of(session_id: str | None, run_ids: Iterable[str]) -> frozenset[str]:

@@ -41,7 +41,8 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     """One recall. `vector` is float16 bytes of (d,), raw, of unit length, or empty; `stamp` its embedder.
 
     `shown` is in the order of the answer and loses what is forgotten; `size` is its original length. `by_run` is the
-    run that made the recall; `run_id` the one that it was linked to, with `is_guess` if only by similarity.
+    run that made the recall; `run_id` the one that it was linked to, with `is_guess` if only by similarity. Whether
+    anybody read the answer to a recall `by_trigger` is not known: it belongs to a run only if an event says so.
     """
 
     recall_id: str
@@ -57,6 +58,7 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     size: int = 0
     run_id: str | None = None
     is_guess: bool = False
+    by_trigger: bool = False
 
     @property
     def rows(self) -> tuple[int, ...]:

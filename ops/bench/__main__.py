@@ -36,6 +36,7 @@ from ops.bench import (
     recall,
     resident,
     storage,
+    triggers,
 )
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.grown_stores import QUICK_SIZES, SIZES, grown_stores
@@ -49,6 +50,7 @@ _ON_STORE = {
     "hosts": hosts.measure,
     "resident": resident.measure,
     "learning": learning.measure,
+    "triggers": triggers.measure,
 }
 _ON_GROWN = {
     "cost": cost.measure,

@@ -35,6 +35,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "storage": storage_rows,
         "filters": filters_rows,
         "learning": learning_rows,
+        "triggers": triggers_rows,
     }
     return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
 
@@ -272,6 +273,18 @@ def learning_rows(figures: Figures) -> Iterator[Row]:
               f"learning off {_spread(asked['off_ms'])} ms")  # fmt: skip
     yield Row("recall, slower by the learned ranking", f"{_spread(asked['slower_ms'])} ms", "0", f"≤ {most:g} ms",
               asked["slower_ms"]["median"] <= most)  # fmt: skip
+
+
+def triggers_rows(figures: Figures) -> Iterator[Row]:
+    """Yield the time from the ack of a message to its block, beside a recall of a caller."""
+    loads = {"idle": "idle", "ingesting": f"at {figures['events_per_s']} events/s"}
+    for name, load in loads.items():
+        block, recall = figures[name]["block_ms"], figures[name]["recall_ms"]
+        yield Row(
+            f"block by itself after the ack, {load}",
+            f"p50 {_spread(block['p50'])} ms, p99 {block['p99']} ms",
+            f"recall {_spread(recall['p50'])} ms; {block['count']} of {figures[name]['messages']} came",
+        )
 
 
 def _spread(figure: Figures) -> str:

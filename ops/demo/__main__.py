@@ -21,6 +21,7 @@ from ops.demo import scenes
 from ops.demo.books import close_the_books
 from ops.demo.on_call import learn_for_three_weeks
 from ops.demo.screen import Screen
+from ops.demo.speaking import let_memory_speak
 from ops.demo.stage import Stage
 from ops.demo.story import Story
 from ops.process_memory import process_tree, still_running
@@ -84,9 +85,11 @@ def _play(stage: Stage, took_s: float) -> None:
     screen.scene("4  Week three comes in, and an actor is killed")
     scenes.kill_in_the_middle(stage)
     scenes.ask_as_somebody_else(stage)
-    screen.scene("5  Three weeks on call: the same kinds of incidents recur, and the memory learns from how runs end")
+    screen.scene("5  Nobody asks: a message goes in, and the block comes out by itself")
+    let_memory_speak(stage)
+    screen.scene("6  Three weeks on call: the same kinds of incidents recur, and the memory learns from how runs end")
     learn_for_three_weeks(stage)
-    screen.scene("6  The books")
+    screen.scene("7  The books")
     close_the_books(stage)
 
 

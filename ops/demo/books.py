@@ -51,6 +51,7 @@ def _time_recalls(stage: Stage) -> list[float]:
 
 def _ledger_rows(ledger: Ledger, torn: int) -> list[tuple[str, str]]:
     rows = [
+        ("blocks of its own", f"{ledger.blocks}"),
         ("events published", f"{ledger.published}"),
         ("  recognised as repeats by the relay", f"{ledger.repeats}"),
         (f"  in quarantine ({torn} torn on the way)", f"{ledger.quarantined}"),

@@ -17,7 +17,7 @@ from memory_agent.records import MemoryStats
 
 @dataclass(frozen=True)
 class Ledger:
-    """The figures of the closing table."""
+    """The figures of the closing table. `journaled` leaves out the `blocks` that memory published itself."""
 
     published: int
     journaled: int
@@ -26,6 +26,7 @@ class Ledger:
     dropped: dict[str, int]
     quarantined: int
     memories: int
+    blocks: int = 0
 
     @property
     def lost(self) -> int:
@@ -37,14 +38,16 @@ class Ledger:
 def make_ledger(published: int, repeats: int, status: DaemonStatus, stats: Sequence[MemoryStats]) -> Ledger:
     """Return the figures; `published` and `repeats` are the emitters' counts, the rest comes from the daemon."""
     dropped: Counter[str] = Counter()
+    blocks = int(status.triggers.get("published", 0))
     for user in stats:
         dropped.update(user.events_dropped)
     return Ledger(
         published=published,
-        journaled=status.journal["entries"],
+        journaled=status.journal["entries"] - blocks,
         repeats=repeats,
         kept=sum(user.events_kept for user in stats),
         dropped=dict(dropped.most_common()),
         quarantined=status.journal["quarantined"],
         memories=sum(user.memories for user in stats),
+        blocks=blocks,
     )

@@ -29,7 +29,7 @@ class Sender:
         file = folder / f"{name.replace(' ', '-')}.jsonl"
         file.write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
         options = ["--relay", relay, "--pace-ms", str(pace_ms), "--again", str(again)]
-        self._process = _start("ops.demo.emitter", str(file), *options)
+        self._process = start_process("ops.demo.emitter", str(file), *options)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -68,9 +68,11 @@ def send_plainly(messages: Sequence[str], folder: Path, endpoint: str) -> bool:
     """Send messages from a process that uses plain PUB; return whether there was a subscriber."""
     file = folder / "plain.txt"
     file.write_text("".join(message + "\n" for message in messages), encoding="utf-8")
-    return _start("ops.demo.plain_tool", str(file), "--connect", endpoint).wait(_END_TIMEOUT_S) == 0
+    return start_process("ops.demo.plain_tool", str(file), "--connect", endpoint).wait(_END_TIMEOUT_S) == 0
 
 
-def _start(module: str, *arguments: str) -> subprocess.Popen[str]:
+def start_process(module: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
+    """Start a process of the demo, with a pipe from it, and one to it if `stdin` is `subprocess.PIPE`."""
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=child_environment())
+    environment = child_environment()
+    return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)

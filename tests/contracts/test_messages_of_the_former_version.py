@@ -80,7 +80,7 @@ MESSAGES = _recorded()
 IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAGES)]
 
 
-NEW = {"list"}
+NEW = {"list", "owner"}
 """Verbs that the former version did not have."""
 ADDED = {"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned"}
 """Fields of records, figures and answers that it did not have."""

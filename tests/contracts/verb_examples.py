@@ -98,6 +98,9 @@ BAD_OF_DAEMON: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("wait", {"through": "user-carl", "timeout_s": 1.0}, "through"),
     ("wait", {"through": {"user-carl": "soon"}, "timeout_s": 1.0}, "through[...]"),
     ("quarantined", {"limit": "all"}, "limit"),
+    ("owner", {}, "run_id"),
+    ("owner", {"run_id": "run-1", "session_id": "s-1"}, "run_id"),
+    ("owner", {"session_id": 7}, "session_id"),
 )
 
 
@@ -164,6 +167,8 @@ class Story:
         self.ask("status")
         self.ask("address")
         self.ask("wait", {user_id: 0}, 30.0)
+        self.ask("owner", run_id="unknown")
+        self.ask("owner", session_id="unknown")
         self.ask("quarantined")
         self.ask("quarantined", 3, limit=5)
         self.ask("retry_quarantined")

@@ -45,7 +45,8 @@ def test_a_session_leaves_every_file_of_a_running_daemon_and_does_not_come_back(
             assert "journal/data.mdb" in files_with(SECRET, daemon.data_dir)
             planned = erin.erasure.erase(session_id="s-erin", dry_run=True)
             receipt = erin.erasure.erase(session_id="s-erin")
-            assert (receipt.complete, receipt.memories, receipt.events) == (True, 12, 12)
+            assert (receipt.complete, receipt.memories) == (True, 12)
+            assert receipt.events >= 12  # and the blocks that memory published meanwhile
             assert planned.ids_sha256 == receipt.ids_sha256
             assert files_with(SECRET, daemon.data_dir) == []
             publisher.publish(events[3])
@@ -77,7 +78,8 @@ def test_a_whole_user_is_erased_from_a_running_daemon_that_serves_the_others(dae
             receipt = gina.erasure.erase_user()
             stop.set()
             assert set(asking.result()) == {3, 0}  # none was refused: late requests found an empty memory
-            assert (receipt.complete, receipt.memories, receipt.events) == (True, 40, 40)
+            assert (receipt.complete, receipt.memories) == (True, 40)
+            assert receipt.events >= 40  # and the blocks that memory published meanwhile
             assert planned.ids_sha256 == receipt.ids_sha256
             assert files_with(OTHER_SECRET, daemon.data_dir) == []
             assert gina.stats().memories == 0

@@ -16,6 +16,7 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
+from memory_agent.daemon.reactor import Reactor
 from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.reception import Reception
@@ -28,12 +29,14 @@ from memory_agent.records import IngestReport, MemoryStats
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.owners import Owners
+from memory_agent.triggers.table import TriggerTable
 from relay import (
     AsyncSubscriber,
     Broker,
     Credentials,
     CurveAuthenticator,
     Endpoints,
+    Publisher,
     RelaySettings,
     curve_pair,
     server_pair,
@@ -46,6 +49,7 @@ class HostsHere:
 
     def __init__(self, host: MemoryHost) -> None:
         self._host = host
+        self.calls_under_way = 0
 
     async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return await asyncio.to_thread(self._host.call, user_id, method, params, deadline_ms)
@@ -124,7 +128,10 @@ async def _serve(
     sockets = [AsyncReplySocket([layout.gateway]), AsyncReplySocket(["curve+tcp://127.0.0.1:*"], authenticator)]
     async with AsyncSubscriber(*relay, "memory") as journal:
         owners = Owners(layout.owners)
-        dispatcher = Dispatcher(journal, hosts, owners, settings.daemon)
+        publisher = Publisher(relay.ingest)
+        table = TriggerTable.load(settings.triggers.table)
+        reactor = Reactor(hosts, publisher, settings.triggers, table, 8, lambda: dispatcher.waiting())
+        dispatcher = Dispatcher(journal, hosts, owners, settings.daemon, reactor.notice)
 
         async def describe() -> DaemonStatus:
             return DaemonStatus(
@@ -137,23 +144,27 @@ async def _serve(
                 dispatched={},
                 recalls={},
                 model=None,
+                triggers=reactor.status(),
             )
 
-        eraser = DaemonEraser(hosts, dispatcher, journal, layout.data_dir, settings.encryption)
+        eraser = DaemonEraser(hosts, dispatcher, reactor, journal, layout.data_dir, settings.encryption)
         absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning)
         service = Service(hosts, dispatcher, journal, eraser, absent, describe)
         await eraser.resume()
         gateway = Gateway(Reception(service, credentials, 64), sockets, 64, settings.daemon.requests_bytes)
-        table = SignalTable.load(settings.ingest.signals)
-        rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, table)
+        signals = SignalTable.load(settings.ingest.signals)
+        rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, signals)
         upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)
-        tasks = [asyncio.create_task(work) for work in (dispatcher.run(), gateway.run(), rounds.run(), upkeep)]
+        tasks = [
+            asyncio.create_task(work) for work in (dispatcher.run(), reactor.run(), gateway.run(), rounds.run(), upkeep)
+        ]
         listening.append(Served(layout.data_dir, layout.gateway, sockets[1].endpoints[0], relay, host))
         ready.set()
         await asyncio.to_thread(stop.wait)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        publisher.close()
         owners.close()
         absent.close()
     host.close()

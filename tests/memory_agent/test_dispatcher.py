@@ -18,6 +18,7 @@ from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
 from memory_agent.settings import DaemonSettings
 from memory_agent.storage.owners import Owners
+from memory_agent.triggers.block import RECALLED
 from relay import (
     AsyncSubscriber,
     Batch,
@@ -110,6 +111,24 @@ def test_the_cursor_stays_behind_unread_events_when_a_lane_reads_ahead(broker: B
             return await journal.cursor()
 
     assert asyncio.run(go()) == 2
+
+
+def test_what_memory_published_itself_reaches_no_memory_also_when_a_lane_reads_it_again(
+    broker: Broker, tmp_path: Path
+) -> None:
+    with Publisher(broker.endpoints.ingest) as publisher:
+        for number, event_type in enumerate(("a.b", RECALLED, "a.b", *[RECALLED] * 150, "a.b")):
+            publisher.publish({"event_type": event_type, "user_id": "alice", "event_id": f"e-{number}"})
+    memories = Memories()
+
+    async def go() -> int:
+        async with running(broker, tmp_path, memories, DaemonSettings(lane_events=1, batch_events=1)) as (one, journal):
+            await one.wait({"alice": 154}, 20.0)
+            await one.commit()
+            return await journal.cursor()
+
+    assert asyncio.run(go()) == 154
+    assert memories.taken == [("alice", 1), ("alice", 3), ("alice", 154)]
 
 
 def test_ownerless_events_are_read_no_faster_than_they_are_quarantined(broker: Broker, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from memory_agent.errors import (
 from memory_agent.protocol import Request, encode_fields
 from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.folders import user_folder
+from memory_agent.triggers.block import RECALLED
 from memory_agent.verbs import BY_NAME
 from relay import (
     ALL_SCOPES,
@@ -197,8 +198,11 @@ def test_events_are_journaled_under_the_user_of_the_key(served: Served, users: d
         while batch := everything.fetch(after, 500).entries:
             for entry in batch:
                 after, count = entry.seq, count + 1
-                text = msgspec.msgpack.decode(entry.data)["payload"]["text"]
-                assert f"q{entry.user_id}x" in text or entry.user_id == SYSTEM_USER
+                payload = msgspec.msgpack.decode(entry.data)["payload"]
+                if entry.event_type == RECALLED:
+                    assert not any(f"q{user_id}x" in payload["block"] for user_id in USERS if user_id != entry.user_id)
+                else:
+                    assert f"q{entry.user_id}x" in payload["text"] or entry.user_id == SYSTEM_USER
     assert count >= len(USERS)
 
 

@@ -172,6 +172,7 @@ OPERATIONS = (
     of_daemon("erase_begin", lambda _, id_: {"selection": {"ids": [id_]}}),
     of_daemon("erase_finish", lambda _, id_: {"started_at": NOW, "record_ids": [id_]}),
     of_daemon("age", lambda *_: NOTHING),
+    of_daemon("react", lambda *_: {"event": b"", "trigger": "message"}),
     of_daemon("feedback", lambda user, id_: {"recall_id": id_, "used": [id_], "quality": 1.0, "event_id": user.word()}),
     of_daemon("stats", lambda *_: NOTHING),
     of_daemon(
@@ -207,6 +208,7 @@ OPERATIONS = (
     of_daemon("quarantine_retry", lambda *_: {"ids": []}),
     of_daemon("quarantine_drop", lambda *_: {"ids": []}),
     of_daemon("address", lambda *_: NOTHING),
+    of_daemon("owner", lambda user, _: {"session_id": f"s-{user.name}"}),
     of_daemon("status", lambda *_: NOTHING),
     of_daemon("wait", lambda *_: {"through": {"alice": 1, "bob": 1}}),
     of_daemon("no_such_verb", lambda *_: NOTHING),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.settings import EmbedderSettings
-from ops.bench import cost, filters, ingesting, recall, resident, storage
+from ops.bench import cost, filters, ingesting, recall, resident, storage, triggers
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
 from ops.bench.filled_store import filled_store
@@ -252,6 +252,19 @@ def test_measuring_a_filled_store_makes_rows(monkeypatch: pytest.MonkeyPatch) ->
     assert "recall through RPC, 250 memories, p50" in rows
     assert parts["resident"]["processes"]["user-one"]["pss_mb"] > 0
     assert parts["resident"]["daemon_pss_mb"] < parts["resident"]["daemon_rss_mb"]
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_measuring_blocks_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few messages; checks that it measures, not the figures."""
+    for name, value in (("_TURNS", 1), ("_MESSAGES", 6), ("_WARM_UP", 2)):
+        monkeypatch.setattr(triggers, name, value)
+    with filled_store(250) as store:
+        figures = triggers.measure(store)
+    rows = {row.figure: row for row in all_rows({"triggers": figures})}
+    assert set(rows) == {"block by itself after the ack, idle", "block by itself after the ack, at 250 events/s"}
+    assert "of 3 came" in rows["block by itself after the ack, idle"].baseline
 
 
 _FEW_HOSTS = """

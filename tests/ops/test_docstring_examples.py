@@ -30,6 +30,7 @@ from memory_agent.namespaces import Care, Erasure, Sona
 from memory_agent.recall.context import context_block
 from memory_agent.runs import Runs
 from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings, load_settings
+from memory_agent.triggers.asking import Triggers
 from memory_agent.verbs import VERBS
 from ops.documents.clients import declared
 from relay import (
@@ -80,6 +81,7 @@ NAMES: Names = {
     "Settings": Settings,
     "UTC": UTC,
     "datetime": datetime,
+    "encode_event": encode_event,
     "events": EVENTS,
     "load_settings": load_settings,
     "now": NOW,
@@ -183,9 +185,11 @@ WORLDS: dict[Any, World] = {
     Sona: a_memory,
     Care: a_memory,
     Erasure: a_memory,
+    Triggers: a_memory,
     context_block: a_memory,
     load_settings: a_memory,
     DaemonMethods: a_daemon,
+    MemoryClient.blocks: a_daemon,
     Publisher: a_relay,
     Subscriber: a_full_relay,
     Journal: a_journal,

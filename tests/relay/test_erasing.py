@@ -85,6 +85,16 @@ def test_events_are_erased_by_id_session_and_run_and_leave_gaps(journal: Journal
     assert journal.last_seq == 46
 
 
+def test_events_that_quote_what_is_erased_go_with_it(journal: Journal) -> None:
+    quoting = [["m-1", "m-2"], ["m-3"], "m-1", None, [["m-1"], 7]]
+    added = journal.append(
+        [event(200 + number, "alice", payload={"quotes": one}) for number, one in enumerate(quoting)], NOW
+    )
+    journal.append([event(300, "bob", payload={"quotes": ["m-1"]})], NOW)
+    wanted = Erasable(user_id="alice", quoted=frozenset({"m-1", "m-9"}))
+    assert journal.erase(wanted, NOW).seqs == [added[0].seq]
+
+
 def test_a_users_events_leave_the_file_and_a_repeat_is_still_known(journal: Journal, tmp_path: Path) -> None:
     erased = journal.erase(Erasable(user_id="alice", everything=True, system_seqs=frozenset({44, 45})), NOW)
     assert (erased.seqs, erased.quarantined) == ([41, 42, 43, 44, 45], 1)

@@ -37,6 +37,11 @@ def test_events_are_numbered_from_one_in_order(journal: Journal) -> None:
     assert (journal.first_seq, journal.last_seq) == (1, 3)
 
 
+def test_an_entry_says_when_the_relay_received_it(journal: Journal) -> None:
+    journal.append([event(1)], NOW)
+    assert [entry.received_ms for entry in journal.read(0, 1)] == [round(NOW.timestamp() * 1000)]
+
+
 def test_a_repeat_gets_the_number_of_the_first(journal: Journal) -> None:
     assert journal.append([event(1), event(2), event(1)], NOW)[2] == Appended(1, True)
     assert journal.append([event(2), event(3)], NOW) == [Appended(2, True), Appended(3, False)]

@@ -1,0 +1,29 @@
+"""How long requests took: a count of all, and quantiles of the last thousand."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+_WINDOW = 1_000
+
+
+class LatencyWindow:
+    """The durations of the last thousand requests, in milliseconds."""
+
+    def __init__(self) -> None:
+        self._took_ms: deque[float] = deque(maxlen=_WINDOW)
+        self._count = 0
+
+    def add(self, took_ms: float) -> None:
+        """Add one request."""
+        self._took_ms.append(took_ms)
+        self._count += 1
+
+    def summary(self) -> dict[str, float]:
+        """Return the `count` of all requests, and `p50_ms` and `p99_ms` of the window, unless it is empty."""
+        if not self._took_ms:
+            return {"count": 0.0}
+        p50_ms, p99_ms = np.quantile(np.fromiter(self._took_ms, float), (0.5, 0.99))
+        return {"count": float(self._count), "p50_ms": round(float(p50_ms), 3), "p99_ms": round(float(p99_ms), 3)}

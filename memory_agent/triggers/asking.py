@@ -1,0 +1,143 @@
+"""Asks one user's memory what an event calls for, and renders the answer for the role of its trigger."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import cached_property
+
+import msgspec
+
+from memory_agent.arguments import RecallOptions
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.errors import InvalidInputError, ModelError
+from memory_agent.open_calls import InUse
+from memory_agent.recall.pipeline import RecallPipeline
+from memory_agent.recall.query import Query, check_now, make_query
+from memory_agent.records import Embedding, MemoryFilter, RecallResult
+from memory_agent.settings import RecallSettings, TriggerSettings
+from memory_agent.signals.payloads import roots
+from memory_agent.signals.reader import EventReader, id_of, run_id_of
+from memory_agent.triggers.block import Block, QuotedMemory
+from memory_agent.triggers.document import Revisions, document_query
+from memory_agent.triggers.table import Trigger, TriggerTable
+from relay import Event, read_event
+
+
+class Triggers:
+    """What the memory of one user says of its own accord. Methods may be called from several threads."""
+
+    def __init__(
+        self,
+        settings: TriggerSettings,
+        recall: RecallSettings,
+        reader: EventReader,
+        pipeline: RecallPipeline,
+        embedder: LazyEmbedder,
+        stored_text: Callable[[str], str],
+        in_use: InUse,
+    ) -> None:
+        """`stored_text` is as for `make_query`."""
+        self._settings = settings
+        self._recall = recall
+        self._reader = reader
+        self._pipeline = pipeline
+        self._embedder = embedder
+        self._stored_text = stored_text
+        self._in_use = in_use
+        self._revisions = Revisions()
+        self._embedding = threading.Lock()
+
+    def react(self, event: bytes, trigger: str, deadline_ms: float, *, now: datetime | None = None) -> Block | None:
+        """Return the block that `trigger` prescribes for an encoded event; None where the event says nothing.
+
+        The event need not have been ingested. It, its run and what its session said last are left out of the answer.
+        As nobody may read it, the recall counts for a run only if feedback or an event of the run names its id.
+        Raises `InvalidInputError` for an unknown trigger.
+
+        >>> record = memory.remember("The deploy to staging hangs while the VPN is off")
+        >>> block = memory.triggers.react(encode_event(events[1]), "message", deadline_ms=1000.0)  # "The deploy hangs"
+        >>> block.role, block.quotes == (record.id,), block.text.splitlines()[0]
+        ('conductor', True, 'Relevant history')
+        """
+        began_s = time.monotonic()
+        moment = check_now(now)
+        row = self._table.rows.get(trigger)
+        if row is None:
+            raise InvalidInputError("trigger", f"there is no trigger {trigger}")
+        cause = read_event(event)
+        with self._in_use():
+            text = self._text(cause, trigger, row)
+            if not text:
+                return None
+            left_ms = deadline_ms - (time.monotonic() - began_s) * 1000
+            query = self._query(text, cause, row, max(1.0, left_ms), moment)
+            return _block(cause, trigger, row, query, self._pipeline.answer(query, moment))
+
+    @cached_property
+    def _table(self) -> TriggerTable:
+        return TriggerTable.load(self._settings.table)
+
+    def _text(self, cause: Event, trigger: str, row: Trigger) -> str:
+        """Return what to ask, "" for noise."""
+        title, parts = self._reader.words(cause)
+        if not parts or row.query == "text":
+            return "".join(parts[:1])[: self._recall.max_query_chars]
+        document = self._table.document_of(cause, trigger) or ""
+        return document_query(title, "\n\n".join(parts), document, self._revisions, self._vectors)
+
+    def _query(self, text: str, cause: Event, row: Trigger, deadline_ms: float, now: datetime) -> Query:
+        objects = roots(cause.payload)
+        options: RecallOptions = {
+            "profile": row.profile,
+            "by_event": cause.event_id,
+            "by_run": run_id_of(cause, objects),
+            "by_session": id_of(cause, "session_id", objects),
+            "context_tokens": row.max_tokens,
+        }
+        query = make_query(
+            text,
+            row.top_k,
+            MemoryFilter(kinds=row.kinds) if row.kinds else None,
+            None,
+            deadline_ms,
+            options,
+            self._recall,
+            now,
+            self._stored_text,
+        )
+        return msgspec.structs.replace(query, by_trigger=True, context_heading=row.heading)
+
+    def _vectors(self, texts: Sequence[str]) -> Embedding | None:
+        """Return the vectors of a document's sentences, None without a model.
+
+        None also while another document waits for the model: an embedder that hangs takes one thread of the host.
+        """
+        if not self._embedding.acquire(blocking=False):
+            return None
+        try:
+            return self._embedder.get(0.0).embed_texts(texts)
+        except ModelError:
+            return None
+        finally:
+            self._embedding.release()
+
+
+def _block(cause: Event, trigger: str, row: Trigger, query: Query, result: RecallResult) -> Block:
+    quotes = [one for found in result.memories for one in (found.record.id, *(other.id for other in found.origins))]
+    return Block(
+        trigger=trigger,
+        role=row.role,
+        cause_event_id=cause.event_id,
+        recall_id=result.recall_id,
+        text=result.context or "",
+        memories=tuple(
+            QuotedMemory(id=found.record.id, score=found.score, relevance=found.relevance) for found in result.memories
+        ),
+        run_id=query.by_run,
+        session_id=query.by_session,
+        degraded=result.degraded,
+        quotes=tuple(quotes),
+    )

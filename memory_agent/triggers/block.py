@@ -1,0 +1,67 @@
+"""A block that memory wrote of its own accord, and the event `memory.recalled` that carries it."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from memory_agent.errors import ProtocolError
+
+RECALLED = "memory.recalled"
+"""The type of the event that carries a block."""
+
+
+class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """A memory of a block: `score` is its raw cosine, `relevance` as in `RetrievedMemory`; None where unknown."""
+
+    id: str
+    score: float | None = None
+    relevance: float | None = None
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """What memory has to say to one role about one event. `text` goes into a prompt; "" if nothing is relevant.
+
+    `run_id` and `session_id` are what the event names, `trigger` the row of the table that reacted. `degraded` is as in
+    `RecallResult`. `quotes` are the ids of all memories whose words or dates are in the text: it is erased with them.
+    """
+
+    trigger: str
+    role: str
+    cause_event_id: str
+    recall_id: str
+    text: str = msgspec.field(name="block")
+    memories: tuple[QuotedMemory, ...] = ()
+    run_id: str | None = None
+    session_id: str | None = None
+    degraded: tuple[str, ...] = ()
+    quotes: tuple[str, ...] = ()
+
+    def to_event(self, user_id: str) -> dict[str, Any]:
+        """Return the event of this user that carries the block. Equal causes have equal event ids: one block each."""
+        digest = sha256(self.cause_event_id.encode(errors="surrogatepass")).hexdigest()[:32]
+        return {
+            "event_id": f"recalled-{digest}",
+            "event_type": RECALLED,
+            "user_id": user_id,
+            "actor_id": "memory",
+            "session_id": self.session_id,
+            "payload": msgspec.to_builtins(self),
+        }
+
+    @classmethod
+    def of_event(cls, data: bytes) -> Block:
+        """Return the block in an encoded event. Raises `ProtocolError`."""
+        try:
+            return _decoder.decode(data).payload
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProtocolError(f"a {RECALLED} event has no block: {error}") from error
+
+
+class _Event(msgspec.Struct):
+    payload: Block
+
+
+_decoder = msgspec.msgpack.Decoder(_Event)

@@ -1,0 +1,96 @@
+"""The table of triggers: which event types cause a recall, how it asks, and for whom its block is written.
+
+It is data, `triggers.toml` beside this file merged with a user's own file, as the table of signals is.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Annotated, Literal, Self
+
+import msgspec
+
+from memory_agent.layered_table import LayeredTable
+from memory_agent.records import Kind, Profile
+from memory_agent.signals.payloads import NotTextError, Part, parse_part, read_part, roots
+from memory_agent.signals.table import is_own, row_of_type, rows_by_type
+from relay import Event
+
+_MOST_TOKENS = 100_000
+_LONGEST_S = 86_400.0
+_DOCUMENT_CHARS = 256
+
+
+class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row: the events that cause a recall, and the recall. `triggers.toml` documents the fields."""
+
+    events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    role: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
+    heading: Annotated[str, msgspec.Meta(min_length=1, max_length=80, pattern=r"^[^\n\r<]*$")]
+    query: Literal["text", "document"] = "text"
+    profile: Profile | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
+    kinds: tuple[Kind, ...] = ()
+    max_tokens: Annotated[int, msgspec.Meta(ge=64, le=_MOST_TOKENS)] = 256
+    deadline_ms: Annotated[float, msgspec.Meta(gt=0.0, le=_LONGEST_S * 1000)] = 3_000.0
+    debounce_s: Annotated[float, msgspec.Meta(ge=0.0, le=_LONGEST_S)] = 0.0
+    debounce_by: str = ""
+    enabled: bool = True
+
+
+class TriggerTable:
+    """Maps event types to triggers. Immutable and thread-safe."""
+
+    def __init__(self, layers: LayeredTable) -> None:
+        """Raises `SettingsError`."""
+        rows = layers.row_structs(Trigger)
+        layers.require_tables()
+        for name, row in rows.items():
+            if any(is_own(event_type) for event_type in row.events):
+                raise layers.error(f"trigger.{name}.events", "memory.* is published by triggers, and causes none")
+            if "*" in row.events:
+                raise layers.error(f"trigger.{name}.events", "a trigger names its events; * would be all of them")
+        self._by_type = rows_by_type(rows, layers)
+        self._names = {row: name for name, row in rows.items()}
+        self.rows = rows
+        """The triggers by name, also those that are switched off."""
+        self._documents = {
+            name: _parsed(layers, f"trigger.{name}.debounce_by", row.debounce_by)
+            for name, row in rows.items()
+            if row.debounce_by
+        }
+
+    @classmethod
+    def load(cls, own_file: str = "") -> Self:
+        """Return the package's table, merged with `own_file` if given.
+
+        Raises `SettingsError` (with row, field and line) for an unknown field or an invalid value.
+        """
+        default = files("memory_agent.triggers").joinpath("triggers.toml").read_bytes()
+        return cls(LayeredTable(default, own_file, setting="triggers.table", rows="trigger"))
+
+    def name_of(self, event_type: str) -> str | None:
+        """Return the name of the trigger that reacts to this event type, or None."""
+        row = None if is_own(event_type) else row_of_type(self._by_type, event_type)
+        return self._names[row] if row is not None and row.enabled else None
+
+    def document_of(self, cause: Event, trigger: str) -> str | None:
+        """Return what identifies the document of an event: its name, else its session. None without, or without pause.
+
+        Only the first 256 characters count.
+        """
+        part = self._documents.get(trigger)
+        if part is None or not isinstance(cause.payload, dict):
+            return None
+        try:
+            name = read_part(roots(cause.payload), part)
+        except NotTextError:
+            name = ""
+        return (name or cause.session_id or "")[:_DOCUMENT_CHARS] or None
+
+
+def _parsed(layers: LayeredTable, place: str, line: str) -> Part:
+    try:
+        return parse_part(line)
+    except ValueError as error:
+        raise layers.error(place, str(error)) from error

@@ -1,0 +1,65 @@
+"""The scene in which nobody asks: a message goes in, and the blocks come out for a conductor and for its worker."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ops.demo.senders import start_process
+from ops.demo.stage import HEROINE, Stage
+
+_RUN = "pay-201"
+_STEP = "Reproduce the logout of a customer with two tabs at checkout"
+_EVENTS = 3
+_MOST_MS = 5_000.0
+_SHOWN_LINES = 12
+
+
+def let_memory_speak(stage: Stage) -> None:
+    """Give a conductor a message; show the block that it plans with, and the one of its worker."""
+    request = stage.story.request[0]
+    where = ("--data-dir", str(stage.data_dir), "--user", HEROINE)
+    with _ready("ops.demo.conductor", *where) as conductor, _ready("ops.demo.worker", *where, "--run", _RUN) as worker:
+        stage.screen.request(f"{HEROINE}'s conductor is given a message, and asks nothing", request.text)
+        message = {"text": request.text, "session_id": "s-speaking", "run_id": _RUN, "step": _STEP}
+        assert conductor.stdin is not None
+        conductor.stdin.write(json.dumps(message) + "\n")
+        conductor.stdin.close()
+        plan, step = _line(conductor), _line(worker)
+    stage.published += _EVENTS
+    stage.wait_until_handled()
+    found = stage.client().get(plan.get("memories", []))
+    prompt = plan.get("prompt", "")
+    stage.screen.block("what its prompt begins with", "\n".join(prompt.splitlines()[:_SHOWN_LINES]))
+    stage.screen.promise(
+        f"the block came {plan.get('came_ms', 0.0):.0f} ms after the message was acknowledged, and has "
+        f"{request.expects}, the run that helps",
+        request.expects in [record.run_id for record in found] and 0.0 < plan.get("came_ms", 0.0) < _MOST_MS,
+    )
+    stage.screen.promise(
+        "the message itself, which was stored meanwhile, is not in its answer",
+        request.text not in prompt.partition("The request:")[0],
+    )
+    stage.screen.block("what its worker has for the first step", step.get("text", ""))
+    stage.screen.promise("the worker has a smaller block of its own", 0 < len(step.get("text", "")) < len(prompt))
+
+
+@contextmanager
+def _ready(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process of the demo that has said that it follows."""
+    with start_process(module, *arguments, stdin=subprocess.PIPE) as process:
+        try:
+            _line(process)
+            yield process
+        finally:
+            process.kill()
+
+
+def _line(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return the next line of a process; an empty one when it ended."""
+    assert process.stdout is not None
+    told: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+    return told

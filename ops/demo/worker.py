@@ -1,0 +1,40 @@
+"""A worker process of the demo: begins the first step of its run with the small block that memory publishes for it.
+
+    python -m ops.demo.worker --data-dir DIR --user alice --run RUN
+
+Prints a JSON line when it is ready, and one with the block of its step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from memory_agent import MemoryClient
+
+_PATIENCE_S = 30.0
+
+
+def main() -> int:
+    """Wait for the block of the step; return the exit code, 1 if it did not come."""
+    parser = argparse.ArgumentParser(prog="python -m ops.demo.worker", description="Works with memory's blocks.")
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--user", required=True)
+    parser.add_argument("--run", required=True)
+    options = parser.parse_args()
+    with (
+        MemoryClient(options.user, data_dir=options.data_dir) as memory,
+        memory.blocks(role="worker", run=options.run) as blocks,
+    ):
+        print(json.dumps({"ready": True}), flush=True)
+        while (block := blocks.wait(_PATIENCE_S)) is not None:
+            if block.trigger == "assignment":
+                print(json.dumps({"run_id": block.run_id, "text": block.text}), flush=True)
+                return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

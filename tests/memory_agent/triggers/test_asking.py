@@ -1,0 +1,133 @@
+"""What an event calls for, asked of an embedded memory: own words left out, budgets, deadlines, unusual payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_agent import Memory
+from memory_agent.errors import InvalidInputError
+from memory_agent.recall.tokens import estimate_tokens
+from memory_agent.settings import EmbedderSettings, IngestSettings, Settings, TriggerSettings
+from memory_agent.triggers.block import Block
+from memory_agent.triggers.table import TriggerTable
+from relay import EventLimits, encode_event, event_from_mapping
+
+NOW = datetime.now(UTC)
+VPN = "The deploy to staging hangs while the VPN is off: connect it first"
+QUESTION = "why does the deploy to staging hang?"
+DOCUMENT = f"# Deploying to staging\n\n{VPN}. The deploy to staging hangs now and then."
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Memory]:
+    with Memory.open(tmp_path / "alice") as memory:
+        yield memory
+
+
+def event(event_type: str, payload: Any, **fields: Any) -> bytes:
+    mapping = {"event_id": "e-1", "event_type": event_type, "user_id": "alice", "payload": payload, **fields}
+    return encode_event(event_from_mapping(mapping, EventLimits(), NOW))
+
+
+def reaction(memory: Memory, event_type: str, payload: Any, **fields: Any) -> Block | None:
+    trigger = TriggerTable.load().name_of(event_type)
+    assert trigger is not None
+    return memory.triggers.react(event(event_type, payload, **fields), trigger, 10_000.0, now=NOW)
+
+
+def test_an_event_that_was_ingested_before_is_not_its_own_answer(memory: Memory) -> None:
+    revision = {"title": "Runbook", "content": DOCUMENT}
+    other = memory.remember(VPN)
+    memory.ingest_encoded([event("writer.revision.created", revision)])
+    block = reaction(memory, "writer.revision.created", revision)
+    assert block is not None
+    assert [one.id for one in block.memories] == [other.id]
+
+
+def test_what_the_run_and_the_session_said_is_not_an_answer(memory: Memory) -> None:
+    other = memory.remember(VPN, kind="finding")
+    memory.remember(f"{VPN}, said the run", run_id="run-1")
+    memory.remember(f"{VPN}, said the session", session_id="s-1")
+    step = {"objective": QUESTION, "run_id": "run-1"}
+    block = reaction(memory, "conductor.assignment.dispatched", step, session_id="s-1")
+    assert block is not None
+    assert [one.id for one in block.memories] == [other.id]
+    assert (block.run_id, block.session_id, block.cause_event_id) == ("run-1", "s-1", "e-1")
+
+
+def test_labels_are_not_asked_for(memory: Memory) -> None:
+    memory.remember("Assigned to: worker-7", kind="strategy")
+    block = reaction(memory, "conductor.worker.call", {"objective": "Order lunch", "worker_id": "worker-7"})
+    assert block is not None
+    assert block.memories == ()
+
+
+def test_a_block_keeps_its_budget_with_its_heading(memory: Memory) -> None:
+    for number in range(10):
+        memory.remember(f"{VPN}. {'The queue of staging is long. ' * 20} {number}", kind="strategy")
+    block = reaction(memory, "conductor.run.started", {"objective": QUESTION, "run_id": "r"})
+    assert block is not None
+    assert block.text.startswith("Similar work so far\n<recalled_memories>\n")
+    assert block.text.endswith("</recalled_memories>")
+    assert estimate_tokens(block.text) <= 2 * 256  # of the model's own there are 256
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, {"text": ""}, {"text": None}, {"text": "ping"}, {"type": "heartbeat", "text": QUESTION}]
+)
+def test_an_event_without_words_calls_for_nothing(memory: Memory, payload: dict[str, Any]) -> None:
+    assert reaction(memory, "user_input", payload) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 200_000, "🙂 why " * 100, "为什么部署到预发布环境会挂起？", "a\x00b hangs on deploy"]
+)
+def test_any_words_have_a_block(memory: Memory, text: str) -> None:
+    memory.remember(VPN)
+    assert reaction(memory, "user_input", {"text": text}) is not None
+
+
+def test_without_a_model_words_alone_answer(tmp_path: Path) -> None:
+    settings = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
+    with Memory.open(tmp_path / "bob", settings=settings) as memory:
+        known = memory.remember(VPN)
+        for event_type, payload in (("user_input", {"text": VPN + "?"}), ("writer.revision.created", {"content": VPN})):
+            block = reaction(memory, event_type, payload)
+            assert block is not None
+            assert [one.id for one in block.memories] == [known.id]
+            assert "no_model" in block.degraded
+
+
+def test_a_table_of_ones_own_may_ask_for_types_that_no_signal_keeps(tmp_path: Path) -> None:
+    table = tmp_path / "triggers.toml"
+    table.write_text(
+        '[trigger.deploy]\nevents = ["deploy.requested"]\nrole = "deployer"\nheading = "Past deploys"\n',
+        encoding="utf-8",
+    )
+    with Memory.open(tmp_path / "bob", settings=Settings(triggers=TriggerSettings(table=str(table)))) as memory:
+        known = memory.remember(VPN)
+        block = memory.triggers.react(event("deploy.requested", {"note": {"text": QUESTION}}), "deploy", 10_000.0)
+        assert block is not None
+        assert (block.role, [one.id for one in block.memories]) == ("deployer", [known.id])
+
+
+def test_an_unknown_trigger_is_refused(memory: Memory) -> None:
+    with pytest.raises(InvalidInputError, match="trigger"):
+        memory.triggers.react(event("user_input", {"text": QUESTION}), "no-such", 1_000.0)
+
+
+def test_what_memory_publishes_is_neither_a_memory_nor_of_a_run_whatever_the_table_keeps(tmp_path: Path) -> None:
+    table = tmp_path / "signals.toml"
+    table.write_text('[signal.all]\nevents = ["*"]\nsource = "worker_result"\nkind = "finding"\n', encoding="utf-8")
+    with Memory.open(tmp_path / "bob", settings=Settings(ingest=IngestSettings(signals=str(table)))) as memory:
+        block = Block(
+            trigger="message", role="worker", cause_event_id="e", recall_id="r", text=f"{VPN}.", run_id="run-1"
+        )
+        report = memory.ingest([block.to_event("bob")])
+        assert (report.kept, sum(report.dropped.values())) == (0, 1)
+        assert memory.runs.get("run-1") is None

@@ -1,0 +1,112 @@
+"""The queue of causes: bounds, turns, pauses and deadlines, by a clock that the tests turn."""
+
+from __future__ import annotations
+
+from memory_agent.triggers.queue import Cause, TriggerQueue
+
+
+def cause(user_id: str, seq: int, deadline_s: float = 100.0, document: str | None = None, data: bytes = b"e") -> Cause:
+    pause_s = 0.0 if document is None else 10.0
+    return Cause(user_id, seq, "message", data, deadline_s, document=document, pause_s=pause_s)
+
+
+def drained(queue: TriggerQueue, now_s: float) -> list[tuple[str, int]]:
+    taken = []
+    while (found := queue.take(now_s)) is not None:
+        taken.append((found.user_id, found.seq))
+        queue.done(found.user_id)
+    return taken
+
+
+def test_users_take_turns_and_one_users_causes_keep_their_order() -> None:
+    queue = TriggerQueue(10, 5)
+    for seq in (1, 2, 3):
+        queue.offer(cause("alice", seq), 0.0)
+    queue.offer(cause("bob", 4), 0.0)
+    assert drained(queue, 0.0) == [("alice", 1), ("bob", 4), ("alice", 2), ("alice", 3)]
+
+
+def test_messages_come_before_documents() -> None:
+    queue = TriggerQueue(10, 5)
+    queue.offer(cause("alice", 1, document="d"), 0.0)
+    queue.offer(cause("alice", 2), 0.0)
+    queue.offer(cause("alice", 3), 0.0)
+    assert drained(queue, 0.0) == [("alice", 2), ("alice", 3), ("alice", 1)]
+
+
+def test_a_user_has_one_recall_under_way() -> None:
+    queue = TriggerQueue(10, 5)
+    queue.offer(cause("alice", 1), 0.0)
+    queue.offer(cause("alice", 2), 0.0)
+    first = queue.take(0.0)
+    assert first is not None
+    assert queue.take(0.0) is None
+    assert queue.next_due_s() is None
+    queue.done("alice")
+    assert drained(queue, 0.0) == [("alice", 2)]
+
+
+def test_a_storm_of_one_user_costs_that_users_oldest_causes_alone() -> None:
+    queue = TriggerQueue(20, 8)
+    queue.offer(cause("bob", 1), 0.0)
+    for seq in range(2, 2_002):
+        queue.offer(cause("alice", seq), 0.0)
+    assert len(queue) == 9
+    assert drained(queue, 0.0)[0] == ("bob", 1)
+    assert queue.counts == {"full": 1_992}
+
+
+def test_a_storm_of_many_users_is_bounded_too() -> None:
+    queue = TriggerQueue(20, 8)
+    for seq in range(2_000):
+        queue.offer(cause(f"user-{seq % 50}", seq), 0.0)
+    assert len(queue) == 20
+    assert queue.counts == {"full": 1_980}
+
+
+def test_bytes_are_bounded() -> None:
+    queue = TriggerQueue(100, 100)
+    for seq in range(20):
+        queue.offer(cause("alice", seq, data=bytes(1 << 20)), 0.0)
+    assert drained(queue, 0.0) == [("alice", seq) for seq in range(4, 20)]
+    assert queue.counts == {"full": 4}
+
+
+def test_a_document_that_changes_each_second_is_asked_for_once_a_pause_with_its_last_text() -> None:
+    queue = TriggerQueue(10, 5)
+    taken = []
+    for second in range(60):
+        queue.offer(cause("alice", second, second + 5.0, document="d"), float(second))
+        taken += [(second, seq) for _, seq in drained(queue, float(second))]
+    assert taken == [(0, 0), (10, 10), (20, 20), (30, 30), (40, 40), (50, 50)]
+    assert queue.counts == {"debounced": 53}  # of 60, 6 were asked for and the last one waits
+    assert queue.next_due_s() == 60.0
+
+
+def test_two_documents_do_not_wait_for_each_other() -> None:
+    queue = TriggerQueue(10, 5)
+    queue.offer(cause("alice", 1, document="d"), 0.0)
+    queue.offer(cause("alice", 2, document="other"), 0.0)
+    queue.offer(cause("bob", 3, document="d"), 0.0)
+    assert sorted(drained(queue, 0.0)) == [("alice", 1), ("alice", 2), ("bob", 3)]
+
+
+def test_what_is_late_is_dropped_and_a_pause_does_not_make_late() -> None:
+    queue = TriggerQueue(10, 5)
+    queue.offer(cause("alice", 1, deadline_s=5.0, document="d"), 0.0)
+    assert drained(queue, 0.0) == [("alice", 1)]
+    queue.offer(cause("alice", 2, deadline_s=6.0, document="d"), 1.0)
+    queue.offer(cause("alice", 3, deadline_s=6.0), 1.0)
+    assert drained(queue, 9.0) == []
+    assert queue.counts == {"late": 1}
+    assert drained(queue, 10.0) == [("alice", 2)]
+
+
+def test_dropping_a_user_leaves_the_others() -> None:
+    queue = TriggerQueue(10, 5)
+    queue.offer(cause("alice", 1), 0.0)
+    queue.offer(cause("bob", 2), 0.0)
+    queue.drop("alice")
+    queue.drop("unknown")
+    assert drained(queue, 0.0) == [("bob", 2)]
+    assert not queue.counts
