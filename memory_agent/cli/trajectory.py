@@ -10,7 +10,7 @@ from memory_agent.cli.access import note_unknown_user, open_for_reading, open_me
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import one_line, plain, print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError
-from memory_agent.trajectory import OUTCOMES, RUN_STATES, FeedbackReport, Outcome, RunState, Trajectory
+from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
 
 if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
@@ -85,7 +85,7 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
 
 @trajectory.command(short_help="Record how a run ended.")
 @_run
-@click.option("--outcome", type=click.Choice(OUTCOMES), default="completed", show_default=True, help="How it ended.")
+@click.option("--outcome", type=click.Choice(RUN_ENDS), default="completed", show_default=True, help="How it ended.")
 @click.option("--summary", metavar="TEXT", help="The result, or what went wrong.")
 @click.option("--quality", type=click.FloatRange(0, 1), help="How good the result was, if it was judged.")
 @_used
@@ -94,7 +94,7 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
 def end(
     target: Target,
     run_id: str,
-    outcome: Outcome,
+    outcome: RunEnd,
     summary: str | None,
     quality: float | None,
     used: tuple[str, ...],
@@ -102,7 +102,8 @@ def end(
 ) -> None:
     """Record how RUN ended, and which memories it used.
 
-    Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it.
+    Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it; a
+    cancelled one counts as neither.
 
     \b
     Examples:

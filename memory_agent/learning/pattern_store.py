@@ -90,8 +90,9 @@ class _Reader:
         self._ids: dict[int, str | None] = {}
 
     def past_run(self, run: StoredTrajectory, request: RunRequest) -> PastRun | None:
-        """Return the run, or None when it is open or its request has no vector."""
-        if request.vector is None or run.ended_us is None or run.outcome is None or run.quality is None:
+        """Return the run, or None when it is open or was cancelled, or its request has no vector."""
+        outcome = None if run.outcome == "cancelled" else run.outcome
+        if request.vector is None or run.ended_us is None or outcome is None or run.quality is None:
             return None
         return PastRun(
             id=run.id,
@@ -99,7 +100,7 @@ class _Reader:
             vector=request.vector,
             session_id=run.session_id,
             ended_at=time_of(run.ended_us),
-            outcome=run.outcome,
+            outcome=outcome,
             quality=run.quality,
             steps=self._steps(run),
             used=tuple(name for use in run.used if (name := self._id(use.row)) is not None),

@@ -38,6 +38,9 @@ WORKED = 0.5
 MOST_RUNS = 1_000  # the newest; clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
 
+CUT = "…"
+"""The end of a text that was cut."""
+
 _LEAST_OCCASIONS = 2
 _LEAST_FAILED = 2
 _APPROVED = 1.0
@@ -122,7 +125,7 @@ def _record(runs: Sequence[PastRun], typical: PastRun) -> MemoryRecord:
         kind="pattern",
         timestamp=runs[-1].ended_at,
         quality_score=fmean(run.quality for run in runs),
-        title=_short(typical.objective, _TITLE_CHARS),
+        title=on_one_line(typical.objective, _TITLE_CHARS),
         metadata={
             "run_ids": [run.id for run in runs[-_MOST_IDS:]],
             "runs": len(runs),
@@ -143,7 +146,7 @@ def _id_of(first: PastRun) -> str:
 def _asked(runs: Sequence[PastRun], typical: PastRun) -> str:
     first, last = (run.ended_at.date().isoformat() for run in (runs[0], runs[-1]))
     when = f"on {first}" if first == last else f"from {first} to {last}"
-    return f"Asked {len(runs)} times {when}, most typically: {_short(typical.objective, _REQUEST_CHARS)}"
+    return f"Asked {len(runs)} times {when}, most typically: {on_one_line(typical.objective, _REQUEST_CHARS)}"
 
 
 def _ended(runs: Sequence[PastRun], succeeded: Sequence[PastRun], failed: Sequence[PastRun]) -> str:
@@ -168,7 +171,7 @@ def _best(succeeded: Sequence[PastRun]) -> str:
     left_out = len(steps) - _MOST_STEPS
     if left_out > 0:
         steps = [*steps[: _MOST_STEPS - 1], f"({left_out} more)", steps[-1]]
-    listed = "; ".join(_short(step, _STEP_CHARS) for step in steps)
+    listed = "; ".join(on_one_line(step, _STEP_CHARS) for step in steps)
     return f"What the best run did ({best.ended_at.date().isoformat()}, quality {best.quality:.2f}): {listed}"
 
 
@@ -179,7 +182,7 @@ def _shared_by_failed(runs: Sequence[PastRun], failed: Sequence[PastRun]) -> str
         return ""
     shared = set.intersection(*(_said(run) for run in failed)).difference(*(_said(run) for run in others))
     steps = [step for step in _steps(failed[-1]) if fingerprint(step) in shared][:_MOST_SHARED]
-    listed = "; ".join(_short(step, _STEP_CHARS) for step in steps)
+    listed = "; ".join(on_one_line(step, _STEP_CHARS) for step in steps)
     return f"What all {len(failed)} failed runs did and no other: {listed}" if steps else ""
 
 
@@ -202,10 +205,10 @@ def _used_again(succeeded: Sequence[PastRun]) -> list[str]:
     return [id_ for id_ in sorted(counts, key=lambda id_: (-counts[id_], id_)) if counts[id_] > 1][:_MOST_IDS]
 
 
-def _short(text: str, most_chars: int) -> str:
-    """Return `text` on one line, cut between words to at most `most_chars`."""
+def on_one_line(text: str, most_chars: int) -> str:
+    """Return `text` on one line, cut between words to at most `most_chars`, with `CUT` at the end."""
     line = " ".join(text.split())
     if len(line) <= most_chars:
         return line
     head, _, _ = line[:most_chars].rpartition(" ")
-    return f"{head or line[: most_chars - 1]}…"
+    return f"{head or line[: most_chars - 1]}{CUT}"

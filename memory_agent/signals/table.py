@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 
@@ -36,7 +36,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     quality: Fraction | None = None
     outcome: bool = False
     progress: bool = False
-    run: RunRole | None = None
+    run: RunRole | Literal["cancel"] | None = None
 
 
 class _Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -80,9 +80,9 @@ MESSAGES = _recorded()
 IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAGES)]
 
 
-NEW = {"list"}
+NEW = {"list", "runs.similar"}
 """Verbs that the former version did not have."""
-ADDED = {"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned"}
+ADDED = {"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned", "runs", "is_cancelled"}
 """Fields of records, figures and answers that it did not have."""
 
 

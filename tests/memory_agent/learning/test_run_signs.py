@@ -29,7 +29,7 @@ def said(event_type: str, payload: dict[str, Any], **fields: Any) -> RunSign:
 
 def test_a_run_begins_with_its_objective_and_not_with_its_strategy() -> None:
     begun = said("conductor.run.started", {"run_id": "r", "objective": "Fix the race", "strategy": "Use a mutex"})
-    assert (begun.role, begun.run_id, begun.objective) == ("begin", "r", "Fix the race")
+    assert (begun.role, begun.run_id, begun.words) == ("begin", "r", "Fix the race")
 
 
 @pytest.mark.parametrize(
