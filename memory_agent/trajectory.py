@@ -108,6 +108,13 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
     used: tuple[UsedMemory, ...] = ()
 
 
+class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that several runs took, in the words of one of them, and the ids of these runs."""
+
+    text: str
+    run_ids: tuple[str, ...]
+
+
 class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
     """The effect of feedback: the trajectory, the memories credited, and why others were not."""
 

@@ -5,14 +5,14 @@ Everything is counted or quoted; nothing is generated. Patterns are a pure funct
 because some were forgotten, they change or vanish, so each computation replaces the previous one. A pattern is
 identified by its first run, so its id stays while it grows. `pattern_store` stores them.
 
-Rejected: words that failed runs have in common (two short runs share a list by chance); only whole steps are
-compared.
+Which steps successful runs share, and which only failed ones took, `shared_steps` says: whole steps, also in other
+words. Rejected: words that failed runs have in common, since two short runs share a list by chance.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
@@ -23,7 +23,9 @@ import numpy.typing as npt
 import xxhash
 from ulid import ULID
 
-from memory_agent.records import MemoryRecord
+from memory_agent.learning.shared_steps import MOST_RUNS as MOST_COMPARED
+from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
+from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.terms import fingerprint
 from memory_agent.trajectory import Outcome
 from sona.centering import WARM_UP, QueryCentering
@@ -42,7 +44,6 @@ CUT = "…"
 """The end of a text that was cut."""
 
 _LEAST_OCCASIONS = 2
-_LEAST_FAILED = 2
 _APPROVED = 1.0
 _MOST_IDS = 50
 _MOST_STEPS = 8
@@ -70,6 +71,14 @@ class PastRun:
     used: tuple[str, ...] = ()
 
 
+StepVectors = Callable[[PastRun], Embedding | None]
+"""Returns the vectors (n, d) of a run's steps, zero where there is none; None without any."""
+
+
+def no_vectors(run: PastRun) -> None:
+    """Steps are compared by their words."""
+
+
 class Pattern(NamedTuple):
     """A pattern as a memory, with all its runs in order of time."""
 
@@ -82,18 +91,19 @@ def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
 
     Runs without a request are ignored. `metadata` has `run_ids` (the newest 50), the counts `runs`, `succeeded` and
     `failed` (the rest completed and were retried or rated low), and `used`: memories that at least two successful runs
-    used. Raises `sona.errors.ShapeError` when vectors differ in length.
+    used. `steps` and `failed_steps`, each a `text` with its `run_ids`, are those that successful runs share, in order,
+    and those that failed runs took and no other. Raises `sona.errors.ShapeError` when vectors differ in length.
     """
     return [found.record for found in find_patterns(runs)]
 
 
-def find_patterns(runs: Sequence[PastRun]) -> list[Pattern]:
+def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vectors) -> list[Pattern]:
     """Return the patterns among `runs` with their runs. Like `patterns`."""
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
     if len(told) < LEAST_RUNS:
         return []
     found = ((cluster, typical) for cluster, typical in _clusters(told) if _recurs(cluster))
-    return [Pattern(_record(cluster, typical), tuple(cluster)) for cluster, typical in found]
+    return [Pattern(_record(cluster, typical, step_vectors), tuple(cluster)) for cluster, typical in found]
 
 
 def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]]:
@@ -114,10 +124,19 @@ def _recurs(runs: Sequence[PastRun]) -> bool:
     return len(runs) >= LEAST_RUNS and max(len(sessions), len(days)) >= _LEAST_OCCASIONS
 
 
-def _record(runs: Sequence[PastRun], typical: PastRun) -> MemoryRecord:
+def _record(runs: Sequence[PastRun], typical: PastRun, step_vectors: StepVectors) -> MemoryRecord:
     succeeded = [run for run in runs if run.quality >= WORKED]
     failed = [run for run in runs if run.quality < WORKED and run.outcome == "failed"]
-    lines = [_asked(runs, typical), _ended(runs, succeeded, failed), _best(succeeded), _shared_by_failed(runs, failed)]
+    others = [run for run in runs if run not in failed]
+    steps = shared_steps(_told(succeeded, step_vectors))
+    failed_steps = steps_of_failed_alone(_told(failed, step_vectors), _told(others, step_vectors))
+    lines = [
+        _asked(runs, typical),
+        _ended(runs, succeeded, failed),
+        _listed("What successful runs did, in this order", steps[:_MOST_STEPS], len(succeeded)),
+        _best(succeeded),
+        _listed("What failed runs did and no other", failed_steps[:_MOST_SHARED], len(failed)),
+    ]
     return MemoryRecord(
         id=_id_of(runs[0]),
         text="\n".join(line for line in lines if line),
@@ -132,6 +151,8 @@ def _record(runs: Sequence[PastRun], typical: PastRun) -> MemoryRecord:
             "succeeded": len(succeeded),
             "failed": len(failed),
             "used": _used_again(succeeded),
+            "steps": _evidence(steps),
+            "failed_steps": _evidence(failed_steps[:_MOST_SHARED]),
         },
     )
 
@@ -175,19 +196,21 @@ def _best(succeeded: Sequence[PastRun]) -> str:
     return f"What the best run did ({best.ended_at.date().isoformat()}, quality {best.quality:.2f}): {listed}"
 
 
-def _shared_by_failed(runs: Sequence[PastRun], failed: Sequence[PastRun]) -> str:
-    """Return the steps that all failed runs have and no other has, or ""."""
-    others = [run for run in runs if run not in failed]
-    if len(failed) < _LEAST_FAILED or not others:
-        return ""
-    shared = set.intersection(*(_said(run) for run in failed)).difference(*(_said(run) for run in others))
-    steps = [step for step in _steps(failed[-1]) if fingerprint(step) in shared][:_MOST_SHARED]
-    listed = "; ".join(on_one_line(step, _STEP_CHARS) for step in steps)
-    return f"What all {len(failed)} failed runs did and no other: {listed}" if steps else ""
+def _told(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[Told]:
+    """Return the newest runs that are compared, newest first."""
+    newest = [run for run in reversed(runs) if run.steps][:MOST_COMPARED]
+    return [Told(run.id, run.steps, step_vectors(run)) for run in newest]
 
 
-def _said(run: PastRun) -> set[int]:
-    return {fingerprint(step) for step in run.steps}
+def _listed(what: str, steps: Sequence[SharedStep], runs: int) -> str:
+    """Return steps with how many of the runs compared took each, or "" without any."""
+    compared = min(runs, MOST_COMPARED)
+    listed = "; ".join(f"{on_one_line(step.text, _STEP_CHARS)} ({len(step.runs)} of {compared})" for step in steps)
+    return f"{what}: {listed}" if listed else ""
+
+
+def _evidence(steps: Sequence[SharedStep]) -> list[dict[str, object]]:
+    return [{"text": on_one_line(step.text, _STEP_CHARS), "run_ids": list(step.runs)} for step in steps]
 
 
 def _steps(run: PastRun) -> list[str]:

@@ -169,6 +169,10 @@ def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTok
     """Return the runs that fit into `room` tokens, with fewer steps where all do not, and what they say in full."""
     entries: list[str] = []
     said: set[str] = set()
+    common = _common_steps(result)
+    if common and _tokens(common, room, count) <= room:
+        entries.append(common)
+        room -= count(common)
     for run in result.runs:
         heading = _run_heading(len(entries) + 1, run, now)
         for most_steps in (_MOST_STEPS, _FEW_STEPS, 0):
@@ -182,6 +186,22 @@ def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTok
                 said |= {line.record_id for line in lines if line.is_whole}
                 break
     return entries, said
+
+
+def _common_steps(result: RecallResult) -> str:
+    """Return the entry of the steps that runs share, "" without any."""
+    told = ((result.shared_steps, "that worked share"), (result.failed_steps, "that failed took, and no other"))
+    lines = []
+    for steps, what in told:
+        runs = len({run_id for step in steps for run_id in step.run_ids})
+        said = _joined([_visible(step.text).rstrip(". ") for step in steps[:_MOST_STEPS]])
+        lines += [f"what {runs} runs {what}: {said}"] if steps else []
+    body = "\n".join(lines)
+    return f"1. steps of such runs\n{_quoted(body)}" if lines else ""
+
+
+def _joined(told: list[str]) -> str:
+    return ", then ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
 def _run_heading(place: int, run: SimilarRun, now: datetime) -> str:
@@ -201,7 +221,7 @@ def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
     """Return a run in two lines: what was asked; what was done and how it ended."""
     left_out = len(run.steps) + run.more_steps - sum(step is not None for step in steps)
     told = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
-    done = ", then ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+    done = _joined(told)
     why = "" if run.because is None else _clause(run.because)
     if run.end == "cancelled" or (run.quality is not None and ending(run.quality) == "failed"):
         word = "Cancelled" if run.end == "cancelled" else "Failed"

@@ -99,7 +99,8 @@ class RecallPipeline:
         if not query.runs or deadline.expired():
             return result
         answered = {pick.row: float(pick.found.relevance[pick.choice.place]) for pick in picks}
-        return msgspec.structs.replace(result, runs=telling_runs(searched, store, query.runs, answered))
+        told = telling_runs(searched, store, query.runs, answered)
+        return msgspec.structs.replace(result, **told._asdict())
 
     def _search(self, query: Query, dates: tuple[UnderstoodDate, ...], view: View, deadline: Deadline) -> Search:
         return search(query, dates, view, self._archive.store, self._vectors, self._settings, deadline)

@@ -12,12 +12,15 @@ Shapes: n = all slots of the view.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from memory_agent.learning.patterns import WORKED
 from memory_agent.learning.run_views import to_similar_run
+from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
 from memory_agent.recall.answering import number
 from memory_agent.recall.candidates import scored
 from memory_agent.recall.fusion import highest
@@ -29,7 +32,7 @@ from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.trajectories import StoredTrajectory
-from memory_agent.trajectory import SimilarRun
+from memory_agent.trajectory import CommonStep, SimilarRun
 
 NOTHING_ANSWERED: Mapping[int, float] = {}
 
@@ -57,8 +60,16 @@ def similar_runs(
         limit *= _FURTHER
 
 
-def telling_runs(search: Search, store: Store, most: int, answered: Mapping[int, float]) -> tuple[SimilarRun, ...]:
-    """Return at most `most` runs that say most about such requests: what worked first, and what failed.
+class TellingRuns(NamedTuple):
+    """Runs that say most about such requests, what worked first; what those that worked share, and what only failed."""
+
+    runs: tuple[SimilarRun, ...]
+    shared_steps: tuple[CommonStep, ...]
+    failed_steps: tuple[CommonStep, ...]
+
+
+def telling_runs(search: Search, store: Store, most: int, answered: Mapping[int, float]) -> TellingRuns:
+    """Return at most `most` runs, and the common steps of four times as many.
 
     The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
     """
@@ -67,7 +78,24 @@ def telling_runs(search: Search, store: Store, most: int, answered: Mapping[int,
     if most > 1 and len({_has_failed(run) for run in chosen}) == 1:
         other = next((run for run in found[most:] if _has_failed(run) != _has_failed(chosen[0])), None)
         chosen = chosen if other is None else [*chosen[:-1], other]
-    return tuple(sorted(chosen, key=_has_failed))
+    with store.snapshot() as snapshot:
+        worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
+        failed = [_told(run, search, snapshot) for run in found if run.end != "cancelled" and _has_failed(run)]
+    return TellingRuns(
+        tuple(sorted(chosen, key=_has_failed)),
+        _common(shared_steps(worked)),
+        _common(steps_of_failed_alone(failed, worked)),
+    )
+
+
+def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> Told:
+    rows = (snapshot.row_of_id(step.record_id) for step in run.steps)
+    vectors = search.view.vectors_of([-1 if row is None else row for row in rows])
+    return Told(run.id, tuple(step.text for step in run.steps), vectors)
+
+
+def _common(steps: Iterable[SharedStep]) -> tuple[CommonStep, ...]:
+    return tuple(CommonStep(text=step.text, run_ids=step.runs) for step in steps)
 
 
 def _has_failed(run: SimilarRun) -> bool:

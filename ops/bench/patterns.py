@@ -83,7 +83,7 @@ def row(request: str, tasks: str, runs: Sequence[PastRun]) -> str:
 
 
 def _tells_failure(record: MemoryRecord) -> bool:
-    return "failed runs did and no other" in record.text
+    return bool(record.metadata["failed_steps"])
 
 
 def page(rows: Sequence[str], now: datetime) -> str:

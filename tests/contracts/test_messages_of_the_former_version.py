@@ -82,7 +82,18 @@ IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAG
 
 NEW = {"list", "runs.similar"}
 """Verbs that the former version did not have."""
-ADDED = {"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned", "runs", "is_cancelled"}
+ADDED = {
+    "type",
+    "phase",
+    "updated_at",
+    "waiting",
+    "excluded",
+    "relevance",
+    "learned",
+    "runs",
+    "shared_steps",
+    "failed_steps",
+} | {"is_cancelled"}
 """Fields of records, figures and answers that it did not have."""
 
 

@@ -161,7 +161,7 @@ def test_steps_common_to_failed_runs_only_are_listed() -> None:
         run(n, outcome="failed", quality=0.0, steps=["read the log", "deleted the table", f"x{n}"]) for n in (1, 2)
     ]
     done = [run(n, steps=["read the log", "copied the table"]) for n in (3, 4)]
-    assert "What all 2 failed runs did and no other: deleted the table" in only(failed + done).text
+    assert "What failed runs did and no other: deleted the table (2 of 2)" in only(failed + done).text
     assert "no other" not in only([*failed[:1], *done]).text
     assert "no other" not in only([*failed, run(5, steps=["Read the log.", "Deleted the table!"])]).text
 
