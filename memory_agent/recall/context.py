@@ -102,6 +102,11 @@ def endings(memory: RetrievedMemory) -> str:
     return "" if memory.record.quality_score is None else f"ended: {_ended(memory.record.quality_score)}"
 
 
+def run_text(run: SimilarRun, now: datetime) -> str:
+    """Return a run as lines: when, what was asked, and what was done and how it ended."""
+    return f"{_run_heading(run, now)}\n{_run_body(run, _shown_steps(run, _MOST_STEPS))}"
+
+
 def repeats(memory: RetrievedMemory, now: datetime) -> str:
     """Return how often the memory was seen, when first and last, and its other outcomes; "" for once."""
     if memory.count == 1:
@@ -174,7 +179,7 @@ def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTok
         entries.append(common)
         room -= count(common)
     for run in result.runs:
-        heading = _run_heading(len(entries) + 1, run, now)
+        heading = f"{len(entries) + 1}. {_run_heading(run, now)}"
         for most_steps in (_MOST_STEPS, _FEW_STEPS, 0):
             steps = _shown_steps(run, most_steps)
             entry = f"{heading}\n{_quoted(_run_body(run, steps))}"
@@ -204,10 +209,10 @@ def _joined(told: list[str]) -> str:
     return ", then ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
 
 
-def _run_heading(place: int, run: SimilarRun, now: datetime) -> str:
-    facts = [f"{place}. {age(run.ended_at, now)}" if run.ended_at is not None else f"{place}.", "run"]
+def _run_heading(run: SimilarRun, now: datetime) -> str:
+    when = "" if run.ended_at is None else age(run.ended_at, now)
     took = "" if run.took_s is None else _span(timedelta(seconds=run.took_s))
-    return " · ".join([*facts, f"took {took}"] if took else facts)
+    return " · ".join(fact for fact in (when, "run", took and f"took {took}") if fact)
 
 
 def _shown_steps(run: SimilarRun, most: int) -> list[RunLine | None]:

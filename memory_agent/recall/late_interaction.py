@@ -63,16 +63,19 @@ class _Compared(NamedTuple):
     has: Mask
 
 
-def late_interaction(search: Search, slots: Slots) -> Met:
-    """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter."""
-    around = search.view.windows(slots, REACH)
+def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
+    """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter.
+
+    `reach` is the number of neighbours on each side.
+    """
+    around = search.view.windows(slots, reach)
     everyone = passing(search, np.unique(around[around >= 0]))
     words, similarities, has = _compare(search, everyone)
     if not words or not len(slots):
         nothing = np.zeros(slots.shape)
         return Met(nothing, nothing, np.full(slots.shape, np.nan), nothing, nothing, 0.0)
     places, known = places_of(everyone, around)
-    mine, places = places[:, REACH], np.where(known, places, len(everyone))
+    mine, places = places[:, reach], np.where(known, places, len(everyone))
     compared = np.maximum(np.nan_to_num(similarities), np.where(has, _SAME_WORD, 0.0))
     length = np.maximum(search.view.words.lengths[everyone], _LEAST_WORDS)
     met = _GAIN * compared**_STEEPNESS - _DISCOUNT * np.log(length)

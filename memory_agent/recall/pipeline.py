@@ -39,7 +39,7 @@ from memory_agent.recall.query_vectors import QueryVectors
 from memory_agent.recall.relevance import relevance
 from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import mmr
-from memory_agent.recall.similar_runs import similar_runs, telling_runs
+from memory_agent.recall.similar_runs import Answered, similar_runs, telling_runs
 from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
@@ -98,7 +98,8 @@ class RecallPipeline:
         result = msgspec.structs.replace(result, memories=memories, excluded=searched.own.counts)
         if not query.runs or deadline.expired():
             return result
-        answered = {pick.row: float(pick.found.relevance[pick.choice.place]) for pick in picks}
+        best = float(np.fmax.reduce([pick.found.evidence[pick.choice.place] for pick in picks], initial=-np.inf))
+        answered = Answered(tuple(pick.row for pick in picks), best)
         told = telling_runs(searched, store, query.runs, answered)
         return msgspec.structs.replace(result, **told._asdict())
 

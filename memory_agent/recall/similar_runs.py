@@ -12,7 +12,7 @@ Shapes: n = all slots of the view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -34,7 +34,6 @@ from memory_agent.storage.store import Store
 from memory_agent.storage.trajectories import StoredTrajectory
 from memory_agent.trajectory import CommonStep, SimilarRun
 
-NOTHING_ANSWERED: Mapping[int, float] = {}
 
 _FIRST, _FURTHER = 64, 8  # requests looked at first; the factor on them while there are too few runs
 _REACH = 3  # memories of its session between a message and the begin of the run that it caused
@@ -42,12 +41,20 @@ _CHOSEN_FROM = 4  # times as many runs are looked at as an answer has
 _FAILED = 0.2  # of quality: below, a run counts as failed (`context.ending`)
 
 
-def similar_runs(
-    search: Search, store: Store, top_k: int, answered: Mapping[int, float] = NOTHING_ANSWERED
-) -> list[SimilarRun]:
+class Answered(NamedTuple):
+    """The rows of an answer, and the best evidence among them."""
+
+    rows: tuple[int, ...]
+    best: float
+
+
+NOTHING_ANSWERED = Answered((), -np.inf)
+
+
+def similar_runs(search: Search, store: Store, top_k: int, answered: Answered = NOTHING_ANSWERED) -> list[SimilarRun]:
     """Return at most `top_k` runs of the query's least relevance or more, best first; of equals the newest first.
 
-    `answered` is the relevance of memories by row that are in the answer, where they vouch for each other.
+    For a request in the answer, what is `answered` vouches, as it does for the other memories there.
     """
     search = _among_requests(search)
     limit = _FIRST
@@ -68,7 +75,7 @@ class TellingRuns(NamedTuple):
     failed_steps: tuple[CommonStep, ...]
 
 
-def telling_runs(search: Search, store: Store, most: int, answered: Mapping[int, float]) -> TellingRuns:
+def telling_runs(search: Search, store: Store, most: int, answered: Answered) -> TellingRuns:
     """Return at most `most` runs, and the common steps of four times as many.
 
     The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
@@ -125,13 +132,12 @@ def _best(search: Search, limit: int) -> tuple[Slots, bool]:
     return slots, slots.size >= int(np.count_nonzero((values > -np.inf) | (search.bm25 > 0)))
 
 
-def _runs(
-    search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered: Mapping[int, float]
-) -> Iterator[SimilarRun]:
+def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered: Answered) -> Iterator[SimilarRun]:
     """Yield at most `top_k` different ended runs that these requests began, best first."""
-    found = scored(search, slots)
-    alone = relevance(found.evidence, -np.inf)  # a request vouches for no other
-    certain = np.fmax(alone, [answered.get(row, np.nan) for row in found.rows.tolist()])
+    found = scored(search, slots, reach=0)  # another message of its session says nothing of a run
+    is_answered = np.isin(found.rows, answered.rows)
+    vouched = relevance(found.evidence, answered.best)
+    certain = np.where(is_answered, vouched, relevance(found.evidence, -np.inf))
     order = np.lexsort((-search.view.times_us[found.slots], -found.total))
     known = {search.query.by_run}
     for place in order.tolist():

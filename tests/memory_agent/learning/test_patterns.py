@@ -81,6 +81,8 @@ def test_three_alike_runs_of_different_days_are_a_pattern_that_says_what_was_ask
         "succeeded": 2,
         "failed": 1,
         "used": [],
+        "steps": [],
+        "failed_steps": [],
     }
 
 
