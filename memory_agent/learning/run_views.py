@@ -107,8 +107,10 @@ def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ..
     chosen = rows if len(rows) <= MOST_STEPS else [*rows[: MOST_STEPS - 1], rows[-1]]
     read = ((mark, snapshot.record(row)) for mark, row in chosen)
     lines = [_line(record, mark) for mark, record in read if record is not None]
-    different = {fingerprint(line.text): line for line in reversed(lines)}
-    return tuple(line for line in lines if different[fingerprint(line.text)] is line), len(rows) - len(chosen)
+    different: dict[int, RunLine] = {}
+    for line in lines:
+        different.setdefault(fingerprint(line.text), line)
+    return tuple(different.values()), len(rows) - len(chosen)
 
 
 def _because(snapshot: Snapshot, run: StoredTrajectory) -> RunLine | None:

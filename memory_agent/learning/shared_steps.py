@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.records import Embedding
-from memory_agent.storage.terms import fingerprint, query_words, stems
+from memory_agent.storage.terms import query_words, stems
 
 SAME_STEP = 0.6
 """Least likeness of two steps that are the same (`ops/bench/patterns.md`)."""
@@ -78,16 +78,13 @@ def steps_of_failed_alone(failed: Sequence[Told], others: Sequence[Told], least:
         return []
     alike = _Alike([*failed, *others], least)
     wanted = max(LEAST_RUNS, _LEAST_SHARE * len(failed))
+    taken = alike.taken
     found: list[tuple[int, SharedStep]] = []
-    for one, run in enumerate(failed):
-        for place, step in enumerate(run.steps):
-            taken = [alike.has(one, place, other) for other in range(len(failed) + len(others))]
-            ids = tuple(told.id for told, has in zip(failed, taken, strict=False) if has)
-            if len(ids) < wanted or any(taken[len(failed) :]):
-                continue
-            row = alike.first(one) + place
-            if not any(alike.same(row, listed) for listed, _ in found):
-                found.append((row, SharedStep(step, ids)))
+    for row, step in enumerate(step for run in failed for step in run.steps):
+        ids = tuple(run.id for run, has in zip(failed, taken[row], strict=False) if has)
+        is_listed = any(alike.same(row, listed) for listed, _ in found)
+        if len(ids) >= wanted and not taken[row, len(failed) :].any() and not is_listed:
+            found.append((row, SharedStep(step, ids)))
     return sorted((step for _, step in found), key=lambda step: -len(step.runs))
 
 
@@ -99,18 +96,16 @@ class _Alike:
         likeness = _likeness([step for run in runs for step in run.steps], _vectors(runs))
         self._likeness = np.where(likeness >= least, likeness, np.float32(0.0))
 
-    def first(self, run: int) -> int:
-        """Return the row of the first step of a run."""
-        return int(self._starts[run])
-
     def of(self, one: int, other: int) -> Likeness:
         """Return (n, m) of two runs."""
         rows, columns = slice(*self._starts[one : one + 2]), slice(*self._starts[other : other + 2])
         return self._likeness[rows, columns]
 
-    def has(self, one: int, place: int, other: int) -> bool:
-        """Return whether a run took a step of another."""
-        return bool(self.of(one, other)[place].any())
+    @property
+    def taken(self) -> npt.NDArray[np.bool_]:
+        """Which runs took which steps: (s, runs)."""
+        taken: npt.NDArray[np.bool_] = np.maximum.reduceat(self._likeness, self._starts[:-1], axis=1) > 0
+        return taken
 
     def same(self, row: int, other: int) -> bool:
         """Return whether two steps are the same."""
@@ -138,8 +133,6 @@ def _likeness(steps: Sequence[str], vectors: Embedding | None) -> Likeness:
     if vectors is not None:
         has = vectors.any(axis=1).reshape(-1, 1)
         found = np.where(has & has.T, (found + vectors @ vectors.T) / 2, found)
-    prints = np.array([fingerprint(step) for step in steps])
-    found[prints[:, None] == prints[None, :]] = 1.0
     return np.asarray(found, dtype=np.float32)
 
 

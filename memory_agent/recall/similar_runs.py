@@ -34,10 +34,9 @@ from memory_agent.storage.store import Store
 from memory_agent.storage.trajectories import StoredTrajectory
 from memory_agent.trajectory import CommonStep, SimilarRun
 
-
-_FIRST, _FURTHER = 64, 8  # requests looked at first; the factor on them while there are too few runs
+_FIRST, _FURTHER = 32, 8  # requests looked at first; the factor on them while there are too few runs
 _REACH = 3  # memories of its session between a message and the begin of the run that it caused
-_CHOSEN_FROM = 4  # times as many runs are looked at as an answer has
+_CHOSEN_FROM = 3  # times as many runs are looked at as an answer has
 _FAILED = 0.2  # of quality: below, a run counts as failed (`context.ending`)
 
 
@@ -76,7 +75,7 @@ class TellingRuns(NamedTuple):
 
 
 def telling_runs(search: Search, store: Store, most: int, answered: Answered) -> TellingRuns:
-    """Return at most `most` runs, and the common steps of four times as many.
+    """Return at most `most` runs, and the common steps of three times as many.
 
     The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
     """
