@@ -94,7 +94,7 @@ def page(rows: Sequence[str], step_rows: Sequence[str], now: datetime) -> str:
         f"Written by `python -m ops.bench.patterns` on {now:%Y-%m-%d}; 100 runs of an airline agent, 25 tasks, four",
         "trials each; `memory_agent/learning/patterns.py` as shipped. Purity: the share of the runs in patterns whose",
         "task is the one that most runs of their pattern have. The last column counts the patterns that name a step",
-        "which all failed runs took and no other run did.",
+        "that two or more of its failed runs, and half of them, took and no other.",
         "",
         "| request | tasks | runs in patterns | patterns | pure | purity | tasks found | what failed runs did |",
         "|---|---|---|---|---|---|---|---|",
