@@ -109,17 +109,23 @@ class _Reader:
             outcome=outcome,
             quality=run.quality,
             steps=self._steps(run),
+            result=self._result(run),
             used=tuple(name for use in run.used if (name := self._id(use.row)) is not None),
         )
 
     def _steps(self, run: StoredTrajectory) -> tuple[str, ...]:
-        marks = [(mark, mark.row) for mark in run.marks if mark.role in ("step", "end") and mark.row is not None]
+        marks = [(mark, mark.row) for mark in run.marks if mark.role == "step" and mark.row is not None]
         if len(marks) > MOST_STEPS:
             marks = [*marks[: MOST_STEPS - 1], marks[-1]]
         read = ((mark, row, self._snapshot.record(row)) for mark, row in marks)
         steps = [(row, record.title or words_of(record, mark)) for mark, row, record in read if record is not None]
         self.rows[run.id] = tuple(row for row, _ in steps)
         return tuple(text for _, text in steps)
+
+    def _result(self, run: StoredTrajectory) -> str:
+        ends = [(mark, mark.row) for mark in run.marks if mark.role == "end" and mark.row is not None]
+        record = self._snapshot.record(ends[-1][1]) if ends else None
+        return "" if record is None else record.title or words_of(record, ends[-1][0])
 
     def _id(self, row: int) -> str | None:
         if row not in self._ids:

@@ -57,7 +57,7 @@ _TITLE_CHARS = 80
 class PastRun:
     """An ended run. `vector`, (d,), embeds its request `objective`; `quality` is its latest.
 
-    `steps` are titles or texts of its steps in order, the last of its end; `used` are ids of memories.
+    `steps` are titles or texts of its steps in order, `result` of its end; `used` are ids of memories.
     """
 
     id: str
@@ -69,6 +69,7 @@ class PastRun:
     quality: float
     steps: tuple[str, ...] = ()
     used: tuple[str, ...] = ()
+    result: str = ""
 
 
 StepVectors = Callable[[PastRun], Embedding | None]
@@ -184,7 +185,7 @@ def _ended(runs: Sequence[PastRun], succeeded: Sequence[PastRun], failed: Sequen
 
 def _best(succeeded: Sequence[PastRun]) -> str:
     """Return what the best run did, the newest of equals, or "" when no successful run has steps."""
-    told = [run for run in succeeded if any(step.strip() for step in run.steps)]
+    told = [run for run in succeeded if _steps(run)]
     if not told:
         return ""
     best = max(told, key=lambda run: (run.quality, run.ended_at, run.id))
@@ -214,9 +215,9 @@ def _evidence(steps: Sequence[SharedStep]) -> list[dict[str, object]]:
 
 
 def _steps(run: PastRun) -> list[str]:
-    """Return the non-empty steps without repeats."""
+    """Return the non-empty steps without repeats, and the result."""
     told: dict[int, str] = {}
-    for step in run.steps:
+    for step in (*run.steps, run.result):
         if step.strip():
             told.setdefault(fingerprint(step), step)
     return list(told.values())
