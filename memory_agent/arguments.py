@@ -17,6 +17,7 @@ from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mo
 
 MOST_CONTEXT_TOKENS = 100_000
 MOST_LISTED = 1_000
+MOST_SIMILAR_RUNS = 50
 MOST_NAME_CHARS = 256
 MOST_DEADLINE_MS = 86_400_000.0
 """A day. Clocks and sockets cannot count much further."""
@@ -35,6 +36,8 @@ class RecallOptions(TypedDict, total=False):
     `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
     it used. (A filter by run is `filter.run_id`.)
     `min_relevance`: the least relevance of a memory in the answer, 0 to 1; 0 answers with the best there are.
+    `runs`: also return at most that many ended runs whose request resembles the query, and say them first in the block
+    (default: 2 in a block for the profiles `before_planning` and `trajectory`, else 0).
 
     An answer leaves out the caller's own words: the memory of the event that causes the recall (`by_event`), what the
     calling run said, and what the calling session (`by_session`) said in the last `recall.echo_minutes`.
@@ -49,6 +52,7 @@ class RecallOptions(TypedDict, total=False):
     by_session: str | None
     by_event: str | None
     min_relevance: float | None
+    runs: int | None
 
 
 def check_options(options: Mapping[str, object]) -> RecallOptions:
@@ -92,6 +96,10 @@ def check_whole(field: str, value: object, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise InvalidInputError(field, f"must be a whole number from 1 to {most}")
     return value
+
+
+def _check_count(field: str, value: object) -> int:
+    return 0 if value == 0 and not isinstance(value, bool) else check_whole(field, value, MOST_SIMILAR_RUNS)
 
 
 def check_time(field: str, value: object) -> datetime:
@@ -150,5 +158,6 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "by_session": _check_id,
     "by_event": _check_id,
     "min_relevance": _check_share,
+    "runs": _check_count,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

@@ -61,7 +61,7 @@ from memory_agent.stated_record import check_ids, checked_record, masked_record
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.user_key import open_key_of
-from memory_agent.trajectory import FeedbackReport
+from memory_agent.trajectory import FeedbackReport, SimilarRun
 from memory_agent.triggers.asking import Triggers
 from relay import (
     Event,
@@ -111,7 +111,7 @@ class Memory:
         self._forgetting = Forgetting(archive, run_records, self._learner)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
         self._call = OpenCalls(f"the memory of {user_id}")
-        self.runs = Runs(user_id, archive, run_records, self._take_in, self._call)
+        self.runs = Runs(user_id, archive, run_records, self._take_in, self._similar_runs, self._call)
         self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
         self.care = Care(archive, self._intake, self._call)
         self.erasure = Erasure(user_id, archive, self._forgetting, settings.retention, table, self._call)
@@ -523,6 +523,11 @@ class Memory:
 
     def _take_in(self, event: Event) -> IngestReport:
         return self._ingest(_arrivals([lambda: self._masker.event(event)], None), is_awaited=True)
+
+    def _similar_runs(self, query: str, top_k: int, min_relevance: float | None) -> Sequence[SimilarRun]:
+        options = RecallOptions(min_relevance=min_relevance, dates="ignore")
+        asked = make_query(query, top_k, None, None, None, options, self._recall_settings, check_now(None))
+        return self._pipeline.similar_runs(msgspec.structs.replace(asked, present_us=None))
 
     def _stored_text(self, text: str) -> str:
         """Return what is stored of an event with this text."""

@@ -25,7 +25,7 @@ from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
 from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Order, Profile, Provenance, Source
-from memory_agent.trajectory import Outcome, RunState
+from memory_agent.trajectory import RunEnd, RunState
 
 AGED_AT_ONCE = 20_000
 """Memories: their ids and those of their events take a few megabytes in one request to the journal."""
@@ -97,6 +97,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     by_session: str | None = None
     by_event: str | None = None
     min_relevance: float | None = None
+    runs: int | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -136,6 +137,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
             "by_session": self.by_session,
             "by_event": self.by_event,
             "min_relevance": self.min_relevance,
+            "runs": self.runs,
         }
 
     @property
@@ -153,7 +155,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     @property
     def version(self) -> int:
         """That of the newest option set: older daemons would ignore it."""
-        if any(value is not None for value in (self.by_session, self.by_event, self.min_relevance)):
+        if any(value is not None for value in (self.by_session, self.by_event, self.min_relevance, self.runs)):
             return MEMORY_VERSION
         newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run)
         return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION
@@ -268,7 +270,7 @@ class RunEndParams(Params, frozen=True, kw_only=True):
 
     run_id: str
     event_id: str
-    outcome: Outcome = "completed"
+    outcome: RunEnd = "completed"
     summary: str | None = None
     quality: float | None = None
     memory_ids: tuple[str, ...] = ()
@@ -285,6 +287,14 @@ class RunListParams(Params, frozen=True, kw_only=True):
 
     state: RunState | None = None
     limit: int = 50
+
+
+class RunSimilarParams(Params, frozen=True, kw_only=True):
+    """Parameters of `run_similar`."""
+
+    query: str
+    top_k: int = 5
+    min_relevance: float | None = None
 
 
 class SonaImportParams(Params, frozen=True, kw_only=True):

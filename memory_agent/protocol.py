@@ -25,7 +25,7 @@ OPTIONS_VERSION = 2
 """Adds a recall's profile, dates, reference time, context tokens and run; a daemon of version 1 would ignore them."""
 MEMORY_VERSION = 3
 """Adds the id and the further fields of what is remembered, and the session and the event of a recall, whose words it
-leaves out; an older daemon would ignore them."""
+leaves out, and its runs; an older daemon would ignore them."""
 NEWEST_VERSION = MEMORY_VERSION
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0

@@ -24,7 +24,7 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
-from memory_agent.trajectory import FeedbackReport, Outcome, RunState, SonaStatus, Trajectory
+from memory_agent.trajectory import FeedbackReport, RunEnd, RunState, SimilarRun, SonaStatus, Trajectory
 
 
 class RunsProvider(Protocol):
@@ -51,18 +51,29 @@ class RunsProvider(Protocol):
     def end(
         self,
         run_id: str,
-        outcome: Outcome = "completed",
+        outcome: RunEnd = "completed",
         summary: str | None = None,
         quality: float | None = None,
         memory_ids: Sequence[str] = (),
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable."""
+        """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable.
+
+        A cancelled run is neither a success nor a failure: it has no quality.
+        """
         ...
 
     def get(self, run_id: str) -> Trajectory | None:
         """Return the run, or None."""
+        ...
+
+    def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
+        """Return at most `top_k` ended runs whose request resembles `query`, best first, with their steps in words.
+
+        A run that goes on, or never ended, is not among them, nor one whose request was forgotten. Runs of less
+        relevance than `min_relevance` (default: the setting `recall.min_relevance`) are left out.
+        """
         ...
 
     def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:

@@ -15,6 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from memory_agent.trajectory import CommonStep, SimilarRun
+
 Embedding = npt.NDArray[np.float32]
 
 Source = Literal["user_input", "conductor_plan", "worker_result", "writer_revision", "trajectory_outcome"]
@@ -174,6 +176,8 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     An interleaved answer is not ordered by `sona_score`: each ranking (`explanation["arm"]`) has its own scores.
     `dates` are the times recognised in the query. `context` is the block for a prompt, if requested. `excluded` counts
     the memories left out as the caller's own words (`recall/own_words`) by reason: `event`, `run`, `session`, `echo`.
+    `runs` are ended runs whose request resembles the query, if requested: those that worked first. `shared_steps` are
+    what several successful runs of those near the query did, in order; `failed_steps` what only failed ones did.
     """
 
     recall_id: str
@@ -183,6 +187,9 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
     dates: tuple[UnderstoodDate, ...] = ()
     context: str | None = None
     excluded: dict[str, int] = {}
+    runs: tuple[SimilarRun, ...] = ()
+    shared_steps: tuple[CommonStep, ...] = ()
+    failed_steps: tuple[CommonStep, ...] = ()
 
 
 class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):

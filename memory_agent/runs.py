@@ -13,7 +13,7 @@ from typing import Any
 
 from ulid import ULID
 
-from memory_agent.arguments import check_choice, check_whole
+from memory_agent.arguments import MOST_SIMILAR_RUNS, check_choice, check_whole
 from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.learning.attribution import names_list, shown_row
@@ -24,7 +24,7 @@ from memory_agent.recall.query import check_now
 from memory_agent.records import IngestReport
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.recall_notes import RecallNote
-from memory_agent.trajectory import OUTCOMES, RUN_STATES, FeedbackReport, Outcome, RunState, Trajectory
+from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, SimilarRun, Trajectory
 from relay import Event
 
 MOST_RUNS = 1_000
@@ -32,20 +32,34 @@ MOST_IDS = 200
 _NAME_CHARS = 256
 _NOT_STORED = "is not stored, or was forgotten"
 _LIST = "all memories that were shown were named, which says nothing about any of them"
-_ENDS = {"completed": ("conductor.run.completed", "summary"), "failed": ("conductor.run.failed", "error")}
+_ENDS = {
+    "completed": ("conductor.run.completed", "summary"),
+    "failed": ("conductor.run.failed", "error"),
+    "cancelled": ("conductor.run.cancelled", "reason"),
+}
 
 TakeIn = Callable[[Event], IngestReport]
+FindRuns = Callable[[str, int, float | None], Sequence[SimilarRun]]
 
 
 class Runs:
     """The runs of one user. Every method raises `InvalidInputError` (with the argument's name) and `StoreError`."""
 
-    def __init__(self, user_id: str, archive: Archive, run_records: RunRecords, take_in: TakeIn, in_use: InUse) -> None:
-        """`take_in` ingests an event."""
+    def __init__(
+        self,
+        user_id: str,
+        archive: Archive,
+        run_records: RunRecords,
+        take_in: TakeIn,
+        find: FindRuns,
+        in_use: InUse,
+    ) -> None:
+        """`take_in` ingests an event; `find` returns runs similar to a text: how many at most, of which relevance."""
         self._user_id = user_id
         self._archive = archive
         self._run_records = run_records
         self._take_in = take_in
+        self._find = find
         self._in_use = in_use
 
     def begin(
@@ -99,7 +113,7 @@ class Runs:
     def end(
         self,
         run_id: str,
-        outcome: Outcome = "completed",
+        outcome: RunEnd = "completed",
         summary: str | None = None,
         quality: float | None = None,
         memory_ids: Sequence[str] = (),
@@ -109,12 +123,14 @@ class Runs:
     ) -> Trajectory:
         """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable.
 
+        A cancelled run is neither a success nor a failure: it has no quality.
+
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7", summary="Made the token rotation atomic", quality=0.9)
         >>> run.state, run.outcome, run.quality
         ('ended', 'completed', 0.9)
         """
-        event_type, said = _ENDS[check_choice("outcome", outcome, OUTCOMES)]
+        event_type, said = _ENDS[check_choice("outcome", outcome, RUN_ENDS)]
         name = check_name("run_id", run_id)
         payload: dict[str, Any] = {"run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
         if summary is not None:
@@ -138,6 +154,24 @@ class Runs:
             with self._archive.store.snapshot() as snapshot:
                 run = snapshot.trajectory(name)
                 return None if run is None or not run.marks else to_trajectory(snapshot, run)
+
+    def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
+        """Return at most `top_k` ended runs whose request resembles `query`, best first, with their steps in words.
+
+        A run that goes on, or never ended, is not among them, nor one whose request was forgotten. Runs of less
+        relevance than `min_relevance` (default: the setting `recall.min_relevance`) are left out.
+
+        >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
+        >>> run = memory.runs.step("run-7", "Put a mutex around the token refresh")
+        >>> run = memory.runs.end("run-7", summary="Nobody is signed out any more", quality=1.0)
+        >>> for like in memory.runs.similar("a user is signed out at random"):
+        ...     print(like.request.text, [step.text for step in like.steps], like.end, like.quality)
+        Users get signed out ['Put a mutex around the token refresh'] completed 1.0
+        """
+        most = check_whole("top_k", top_k, MOST_SIMILAR_RUNS)
+        with self._in_use():
+            self._settle_recalls()
+            return [*self._find(query, most, min_relevance)]
 
     def list(self, state: RunState | None = None, limit: int = 50) -> list[Trajectory]:
         """Return at most `limit` runs, newest first; with `state`, only runs in that state.

@@ -13,6 +13,7 @@ import msgspec
 
 RunState = Literal["open", "ended", "expired"]
 Outcome = Literal["completed", "failed"]
+RunEnd = Literal["completed", "failed", "cancelled"]
 Reason = Literal["completed", "failed", "approved", "rejected", "rated", "retried", "later_success"]
 Attribution = Literal["feedback", "event", "overlap"]
 Arm = Literal["baseline", "learned"]
@@ -20,7 +21,7 @@ RunRole = Literal["begin", "step", "end", "feedback"]
 GateState = Literal["shadow", "trial", "on", "off"]
 
 RUN_STATES: tuple[RunState, ...] = get_args(RunState)
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+RUN_ENDS: tuple[RunEnd, ...] = get_args(RunEnd)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +54,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """One run, from its request to its end. `id` is the run's id, or that of a recall with feedback but no run.
 
-    `quality` is None until the run ends, then that of the last revision.
+    `quality` is None until the run ends, then that of the last revision. A run that was cancelled (`is_cancelled`) has
+    neither outcome nor quality, unless somebody rated it.
     """
 
     id: str
@@ -68,6 +70,49 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     recall_ids: tuple[str, ...] = ()
     steps: tuple[Step, ...] = ()
     used: tuple[UsedMemory, ...] = ()
+    is_cancelled: bool = False
+
+
+class RunLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What one memory of a run says, on one line. With `is_whole` the memory says little more."""
+
+    text: str
+    record_id: str
+    is_whole: bool = True
+
+
+class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
+    """An ended run whose request resembles a text.
+
+    `score` is the raw cosine and `relevance` that of `RetrievedMemory`, of the request or of the user's message before
+    it. `steps` are at most 32, in order: the first ones and the last; `more_steps` lie between. A step without words,
+    or whose memory was forgotten, is none. `because` is what the run said at its end, or who judged it; `reason` is
+    that of its `quality`. `recalled` are memories that its recalls showed, `used` those it used.
+    """
+
+    id: str
+    request: RunLine
+    end: RunEnd
+    score: float | None = None
+    relevance: float | None = None
+    quality: float | None = None
+    reason: Reason | None = None
+    because: RunLine | None = None
+    steps: tuple[RunLine, ...] = ()
+    more_steps: int = 0
+    session_id: str | None = None
+    began_at: datetime | None = None
+    ended_at: datetime | None = None
+    took_s: float | None = None
+    recalled: tuple[str, ...] = ()
+    used: tuple[UsedMemory, ...] = ()
+
+
+class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that several runs took, in the words of one of them, and the ids of these runs."""
+
+    text: str
+    run_ids: tuple[str, ...]
 
 
 class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ from memory_agent.params import (
     RunEndParams,
     RunIdParams,
     RunListParams,
+    RunSimilarParams,
     RunStepParams,
     SessionParams,
     SonaImportParams,
@@ -53,7 +54,7 @@ from memory_agent.protocol import (
     encode_fields,
 )
 from memory_agent.records import Compacted, MemoryPage, MemoryRecord, MemoryStats, RecallResult
-from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
+from memory_agent.trajectory import FeedbackReport, SimilarRun, SonaStatus, Trajectory
 from memory_agent.triggers.block import Block
 from relay import Scope
 
@@ -161,6 +162,8 @@ VERBS: tuple[Verb, ...] = (
          "End a run.", scope=Scope.PUBLISH, repeat="by event id"),
     Verb("run_get", "runs.get", RunIdParams, Trajectory | None,
          "Return a run, or None.", scope=Scope.RECALL, repeat="read"),
+    Verb("run_similar", "runs.similar", RunSimilarParams, list[SimilarRun],
+         "Return the ended runs whose request resembles a text, best first.", scope=Scope.RECALL, repeat="read"),
     Verb("run_list", "runs.list", RunListParams, list[Trajectory],
          "Return runs, newest first.", scope=Scope.RECALL, repeat="read"),
     Verb("sona_status", "sona.status", NoParams, SonaStatus,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.arguments import MOST_LISTED
+from memory_agent.arguments import MOST_LISTED, MOST_SIMILAR_RUNS
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.cli.failure import note
@@ -76,6 +76,8 @@ _SHOWN_CHARS = 100
 @click.option("--by-session", metavar="ID", help="The calling session: what it said in the last minutes (the setting "
               "recall.echo_minutes) is left out.")  # fmt: skip
 @click.option("--by-event", metavar="ID", help="The event that causes this recall: its memory is left out.")
+@click.option("--runs", type=click.IntRange(0, MOST_SIMILAR_RUNS), help="Also that many ended runs whose request "
+              "resembles TEXT. Default: 2 in --context of the profiles before_planning and trajectory.")  # fmt: skip
 @click.option("--explain", "explained", is_flag=True, help="Print why each memory was found, as a table.")
 @click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
@@ -94,6 +96,7 @@ def recall(
     by_run: str | None,
     by_session: str | None,
     by_event: str | None,
+    runs: int | None,
     explained: bool,
     as_context: bool,
     max_tokens: int | None,
@@ -113,6 +116,7 @@ def recall(
       memory-agent recall "staging" --channel ops --phase rollout --metadata host=staging
       memory-agent recall "what did we change last week?" --dates filter --explain
       memory-agent recall "write the runbook" --profile document --context
+      memory-agent recall "set up a service with tests" --profile before_planning --context
       memory-agent recall - --context --max-tokens 300 < task.txt
       memory-agent recall "auth race" --user alice --json
       memory-agent recall "fix the flaky deploy" --by-session s-17 --by-run run_7
@@ -135,6 +139,7 @@ def recall(
             by_session=by_session,
             by_event=by_event,
             min_relevance=min_relevance,
+            runs=runs,
         )
     if as_context:
         _print_context(result, target.as_json)

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memory_agent.recall.context import age, endings, repeats
+from memory_agent.recall.context import age, endings, repeats, run_text
 from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
 
 _PIPE_WIDTH = 10_000
@@ -57,6 +57,9 @@ def record_document(record: MemoryRecord) -> dict[str, Any]:
 
 def print_memories(result: RecallResult, now: datetime) -> None:
     """Print the result of a recall, best first."""
+    for run in result.runs:
+        emit(Text(plain(run_text(run, now))))
+        click.echo()
     for place, memory in enumerate(result.memories, 1):
         emit(_heading(place, memory, now))
         emit(Padding(Text(plain(memory.record.text)), (0, 0, 0, _INDENT)))

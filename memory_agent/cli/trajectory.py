@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from memory_agent.arguments import MOST_SIMILAR_RUNS
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import one_line, plain, print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError
-from memory_agent.trajectory import OUTCOMES, RUN_STATES, FeedbackReport, Outcome, RunState, Trajectory
+from memory_agent.recall.context import run_text
+from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
 
 if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
@@ -24,7 +27,7 @@ _event_id = click.option(
 )
 
 
-@click.group(short_help="Runs: begin, step, end, list, show.")
+@click.group(short_help="Runs: begin, step, end, list, similar, show.")
 def trajectory() -> None:
     """Runs: their objectives, the memories they used, and how they ended. Ranking is learned from them.
 
@@ -36,6 +39,7 @@ def trajectory() -> None:
       memory-agent trajectory step run-7 "Put a mutex around the refresh"
       memory-agent trajectory end run-7 --quality 1 --used 01KB3V8Z5M3R0YQH6D7W2X9F4A
       memory-agent trajectory list
+      memory-agent trajectory similar "Fix the flaky login"
     """
 
 
@@ -85,7 +89,7 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
 
 @trajectory.command(short_help="Record how a run ended.")
 @_run
-@click.option("--outcome", type=click.Choice(OUTCOMES), default="completed", show_default=True, help="How it ended.")
+@click.option("--outcome", type=click.Choice(RUN_ENDS), default="completed", show_default=True, help="How it ended.")
 @click.option("--summary", metavar="TEXT", help="The result, or what went wrong.")
 @click.option("--quality", type=click.FloatRange(0, 1), help="How good the result was, if it was judged.")
 @_used
@@ -94,7 +98,7 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
 def end(
     target: Target,
     run_id: str,
-    outcome: Outcome,
+    outcome: RunEnd,
     summary: str | None,
     quality: float | None,
     used: tuple[str, ...],
@@ -102,7 +106,8 @@ def end(
 ) -> None:
     """Record how RUN ended, and which memories it used.
 
-    Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it.
+    Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it; a
+    cancelled one counts as neither.
 
     \b
     Examples:
@@ -138,6 +143,36 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
         note_unknown_user(target)
     else:
         print_runs(runs)
+
+
+@trajectory.command("similar", short_help="Find ended runs whose request resembles a text.")
+@click.argument("text")
+@click.option("--top-k", type=click.IntRange(1, MOST_SIMILAR_RUNS), default=5, show_default=True,
+              help="Maximum number of runs.")  # fmt: skip
+@click.option("--min-relevance", type=click.FloatRange(0, 1), help="Only with at least this relevance; 0 for the "
+              "nearest there are. Default: the setting recall.min_relevance.")  # fmt: skip
+@daemon_options
+def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | None) -> None:
+    """Find ended runs whose request resembles TEXT, best first: what they did, how they ended, and why.
+
+    TEXT may be - for standard input.
+
+    \b
+    Examples:
+      memory-agent trajectory similar "set up a service with tests"
+      memory-agent trajectory similar - --top-k 3 --json < task.txt
+    """
+    query = read_text(text)
+    with open_for_reading(target, "run_similar") as memory:
+        runs = memory.runs.similar(query, top_k, min_relevance)
+    if target.as_json:
+        print_document(runs)
+    elif not runs:
+        click.echo("no ended run resembles this")
+        note_unknown_user(target)
+    else:
+        now = datetime.now(UTC)
+        click.echo("\n\n".join(plain(f"{run.id}: {run_text(run, now)}") for run in runs))
 
 
 @trajectory.command(short_help="Show one run in full.")
@@ -205,7 +240,7 @@ def print_run(run: Trajectory) -> None:
 def quality_of(run: Trajectory) -> str:
     """Return a run's quality with the reason of its last revision, or "-"."""
     if run.quality is None:
-        return "-"
+        return "cancelled" if run.is_cancelled else "-"
     reason = f" ({_because(run.revisions[-1].reason)})" if run.revisions else ""
     return f"{run.quality:g}{reason}"
 

@@ -1,6 +1,7 @@
 """How well a run went: a fold over its facts in order of time. Pure.
 
     stated outright                  the stated value: approved 1, rejected 0, or a number; the latest counts
+    cancelled                        none: neither a success nor a failure
     failed                           0
     completed                        .8
     completed, then retried          .4
@@ -8,7 +9,7 @@
 
 A stated value wins over all. A failed run stays failed if a later one succeeds, and the success of a run that retries
 it does not count either. A trajectory known only from feedback ends with that. Each change of quality is a revision
-with its reason and cause.
+with its reason and cause. A run that is cancelled after it had ended otherwise loses its revisions with its quality.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memory_agent.storage.trajectories import Echo, Mark, StoredRevision
-from memory_agent.trajectory import Outcome, Reason
+from memory_agent.trajectory import Reason, RunEnd
 
 COMPLETED, RETRIED, LATER_SUCCESS, FAILED = 0.8, 0.4, 0.9, 0.0
 SUCCEEDED = COMPLETED
@@ -30,7 +31,7 @@ class Ending(NamedTuple):
     """When and how a run ended, and its qualities in order; the last one counts. All empty while the run is open."""
 
     ended_us: int | None = None
-    outcome: Outcome | None = None
+    outcome: RunEnd | None = None
     revisions: tuple[StoredRevision, ...] = ()
 
 
@@ -40,7 +41,7 @@ class _Fact(NamedTuple):
     at_us: int
     order: int
     cause: str
-    outcome: Outcome | None = None
+    outcome: RunEnd | None = None
     quality: float | None = None
     reason: Reason | None = None
     hop: int | None = None
@@ -51,7 +52,7 @@ class _Standing:
     """The state of the fold."""
 
     ended_us: int | None = None
-    outcome: Outcome | None = None
+    outcome: RunEnd | None = None
     end_cause: str | None = None
     outright: _Fact | None = None
     retry: _Fact | None = None
@@ -72,6 +73,8 @@ class _Standing:
             return None
         if self.outright is not None and self.outright.quality is not None:
             return self.outright.quality, self.outright.reason or "rated", self.outright.cause
+        if self.outcome == "cancelled":
+            return None
         if self.outcome == "failed":
             return FAILED, "failed", self.end_cause
         return self._completed()
@@ -96,7 +99,9 @@ def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
     for fact in sorted((*_said(marks), *_echoed(marks, echoes)), key=lambda fact: fact[:3]):
         standing.take(fact)
         judged = standing.quality()
-        if judged is not None and (not revisions or judged[:2] != (revisions[-1].quality, revisions[-1].reason)):
+        if judged is None:
+            revisions.clear()
+        elif not revisions or judged[:2] != (revisions[-1].quality, revisions[-1].reason):
             quality, reason, cause = judged
             revisions.append(StoredRevision(quality, reason, fact.at_us, cause))
     return Ending(standing.ended_us, standing.outcome, tuple(revisions))

@@ -10,7 +10,8 @@ event, so forgetting that excludes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -19,28 +20,28 @@ import msgspec
 from memory_agent.embedded import Embedded, embedded_text
 from memory_agent.learning.patterns import MOST_RUNS, PastRun, Pattern, find_patterns
 from memory_agent.learning.run_records import RunRecords
-from memory_agent.learning.run_views import RunRequest, request_of
-from memory_agent.records import MemoryRecord
+from memory_agent.learning.run_views import MOST_STEPS, RunRequest, request_of, words_of
+from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import ENDED, StoredTrajectory, trajectory_key
-
-_MOST_STEPS = 32  # of one run: the first 31 and the last
+from memory_agent.storage.view import View
 
 
 @dataclass(frozen=True, eq=False)
 class RunHistory:
     """The newest runs: the `numbers` of all, and those that may form patterns, as stored and as `PastRun`.
 
-    `is_whole`: no request waits for its vector.
+    `is_whole`: no request waits for its vector. `rows` are the memories of the steps of each run, by its id.
     """
 
     numbers: frozenset[int]
     stored: Mapping[int, StoredTrajectory]
     runs: Sequence[PastRun]
     is_whole: bool = True
+    rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def numbers_of(self, pattern: Pattern) -> tuple[int, ...]:
         """Return the run numbers of a pattern, ascending."""
@@ -50,6 +51,10 @@ class RunHistory:
     def is_beyond(self, numbers: Iterable[int]) -> bool:
         """Return whether any of these runs is older than the newest 1,000."""
         return len(self.numbers) >= MOST_RUNS and not self.numbers.issuperset(numbers)
+
+    def step_vectors(self, view: View, run: PastRun) -> Embedding:
+        """Return the vectors (n, d) of the steps of a run, zero where there is none."""
+        return view.vectors_of(self.rows[run.id])
 
     def holds(self, batch: Batch, numbers: Iterable[int]) -> bool:
         """Return whether these runs are unchanged since they were read."""
@@ -79,7 +84,7 @@ def read_history(snapshot: Snapshot, without: Collection[int]) -> RunHistory:
             if past is not None:
                 stored[run.number] = run
                 runs.append(past)
-    return RunHistory(frozenset(numbers), stored, runs, is_whole)
+    return RunHistory(frozenset(numbers), stored, runs, is_whole, reader.rows)
 
 
 class _Reader:
@@ -88,10 +93,12 @@ class _Reader:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._ids: dict[int, str | None] = {}
+        self.rows: dict[str, tuple[int, ...]] = {}
 
     def past_run(self, run: StoredTrajectory, request: RunRequest) -> PastRun | None:
-        """Return the run, or None when it is open or its request has no vector."""
-        if request.vector is None or run.ended_us is None or run.outcome is None or run.quality is None:
+        """Return the run, or None when it is open or was cancelled, or its request has no vector."""
+        outcome = None if run.outcome == "cancelled" else run.outcome
+        if request.vector is None or run.ended_us is None or outcome is None or run.quality is None:
             return None
         return PastRun(
             id=run.id,
@@ -99,28 +106,32 @@ class _Reader:
             vector=request.vector,
             session_id=run.session_id,
             ended_at=time_of(run.ended_us),
-            outcome=run.outcome,
+            outcome=outcome,
             quality=run.quality,
             steps=self._steps(run),
+            result=self._result(run),
             used=tuple(name for use in run.used if (name := self._id(use.row)) is not None),
         )
 
     def _steps(self, run: StoredTrajectory) -> tuple[str, ...]:
-        rows = [mark.row for mark in run.marks if mark.role in ("step", "end") and mark.row is not None]
-        if len(rows) > _MOST_STEPS:
-            rows = [*rows[: _MOST_STEPS - 1], rows[-1]]
-        records = (self._snapshot.record(row) for row in rows)
-        return tuple(_said(record) for record in records if record is not None)
+        marks = [(mark, mark.row) for mark in run.marks if mark.role == "step" and mark.row is not None]
+        if len(marks) > MOST_STEPS:
+            marks = [*marks[: MOST_STEPS - 1], marks[-1]]
+        read = ((mark, row, self._snapshot.record(row)) for mark, row in marks)
+        steps = [(row, record.title or words_of(record, mark)) for mark, row, record in read if record is not None]
+        self.rows[run.id] = tuple(row for row, _ in steps)
+        return tuple(text for _, text in steps)
+
+    def _result(self, run: StoredTrajectory) -> str:
+        ends = [(mark, mark.row) for mark in run.marks if mark.role == "end" and mark.row is not None]
+        record = self._snapshot.record(ends[-1][1]) if ends else None
+        return "" if record is None else record.title or words_of(record, ends[-1][0])
 
     def _id(self, row: int) -> str | None:
         if row not in self._ids:
             record = self._snapshot.record(row)
             self._ids[row] = None if record is None else record.id
         return self._ids[row]
-
-
-def _said(record: MemoryRecord) -> str:
-    return record.title or record.text
 
 
 _BLOB = "patterns"
@@ -204,7 +215,7 @@ class PatternStore:
         self._seen = version, shelf.revision
         if not past.is_whole:
             return False
-        found = find_patterns(past.runs)
+        found = find_patterns(past.runs, partial(past.step_vectors, self._archive.view))
         with self._archive.store.snapshot() as snapshot:
             plan = _planned(snapshot, shelf, past, found)
         vectors = self._embed(embedded_text(change.record) for change in plan.changes if change.needs_vector)

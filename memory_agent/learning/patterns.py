@@ -5,14 +5,14 @@ Everything is counted or quoted; nothing is generated. Patterns are a pure funct
 because some were forgotten, they change or vanish, so each computation replaces the previous one. A pattern is
 identified by its first run, so its id stays while it grows. `pattern_store` stores them.
 
-Rejected: words that failed runs have in common (two short runs share a list by chance); only whole steps are
-compared.
+Which steps successful runs share, and which only failed ones took, `shared_steps` says: whole steps, also in other
+words. Rejected: words that failed runs have in common, since two short runs share a list by chance.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
@@ -23,7 +23,9 @@ import numpy.typing as npt
 import xxhash
 from ulid import ULID
 
-from memory_agent.records import MemoryRecord
+from memory_agent.learning.shared_steps import MOST_RUNS as MOST_COMPARED
+from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
+from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.terms import fingerprint
 from memory_agent.trajectory import Outcome
 from sona.centering import WARM_UP, QueryCentering
@@ -38,8 +40,10 @@ WORKED = 0.5
 MOST_RUNS = 1_000  # the newest; clustering takes n^2 memory and n^3 time
 LEAST_RUNS = 3
 
+CUT = "…"
+"""The end of a text that was cut."""
+
 _LEAST_OCCASIONS = 2
-_LEAST_FAILED = 2
 _APPROVED = 1.0
 _MOST_IDS = 50
 _MOST_STEPS = 8
@@ -53,7 +57,7 @@ _TITLE_CHARS = 80
 class PastRun:
     """An ended run. `vector`, (d,), embeds its request `objective`; `quality` is its latest.
 
-    `steps` are titles or texts of its steps in order, the last of its end; `used` are ids of memories.
+    `steps` are titles or texts of its steps in order, `result` of its end; `used` are ids of memories.
     """
 
     id: str
@@ -65,6 +69,15 @@ class PastRun:
     quality: float
     steps: tuple[str, ...] = ()
     used: tuple[str, ...] = ()
+    result: str = ""
+
+
+StepVectors = Callable[[PastRun], Embedding | None]
+"""Returns the vectors (n, d) of a run's steps, zero where there is none; None without any."""
+
+
+def no_vectors(run: PastRun) -> None:
+    """Steps are compared by their words."""
 
 
 class Pattern(NamedTuple):
@@ -79,18 +92,19 @@ def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
 
     Runs without a request are ignored. `metadata` has `run_ids` (the newest 50), the counts `runs`, `succeeded` and
     `failed` (the rest completed and were retried or rated low), and `used`: memories that at least two successful runs
-    used. Raises `sona.errors.ShapeError` when vectors differ in length.
+    used. `steps` and `failed_steps`, each a `text` with its `run_ids`, are those that successful runs share, in order,
+    and those that failed runs took and no other. Raises `sona.errors.ShapeError` when vectors differ in length.
     """
     return [found.record for found in find_patterns(runs)]
 
 
-def find_patterns(runs: Sequence[PastRun]) -> list[Pattern]:
+def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vectors) -> list[Pattern]:
     """Return the patterns among `runs` with their runs. Like `patterns`."""
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
     if len(told) < LEAST_RUNS:
         return []
     found = ((cluster, typical) for cluster, typical in _clusters(told) if _recurs(cluster))
-    return [Pattern(_record(cluster, typical), tuple(cluster)) for cluster, typical in found]
+    return [Pattern(_record(cluster, typical, step_vectors), tuple(cluster)) for cluster, typical in found]
 
 
 def _clusters(runs: Sequence[PastRun]) -> Iterator[tuple[list[PastRun], PastRun]]:
@@ -111,10 +125,19 @@ def _recurs(runs: Sequence[PastRun]) -> bool:
     return len(runs) >= LEAST_RUNS and max(len(sessions), len(days)) >= _LEAST_OCCASIONS
 
 
-def _record(runs: Sequence[PastRun], typical: PastRun) -> MemoryRecord:
+def _record(runs: Sequence[PastRun], typical: PastRun, step_vectors: StepVectors) -> MemoryRecord:
     succeeded = [run for run in runs if run.quality >= WORKED]
     failed = [run for run in runs if run.quality < WORKED and run.outcome == "failed"]
-    lines = [_asked(runs, typical), _ended(runs, succeeded, failed), _best(succeeded), _shared_by_failed(runs, failed)]
+    others = [run for run in runs if run not in failed]
+    steps = shared_steps(_told(succeeded, step_vectors))
+    failed_steps = steps_of_failed_alone(_told(failed, step_vectors), _told(others, step_vectors))
+    lines = [
+        _asked(runs, typical),
+        _ended(runs, succeeded, failed),
+        _listed("What successful runs did, in this order", steps[:_MOST_STEPS], len(succeeded)),
+        _best(succeeded),
+        _listed("What failed runs did and no other", failed_steps[:_MOST_SHARED], len(failed)),
+    ]
     return MemoryRecord(
         id=_id_of(runs[0]),
         text="\n".join(line for line in lines if line),
@@ -122,13 +145,15 @@ def _record(runs: Sequence[PastRun], typical: PastRun) -> MemoryRecord:
         kind="pattern",
         timestamp=runs[-1].ended_at,
         quality_score=fmean(run.quality for run in runs),
-        title=_short(typical.objective, _TITLE_CHARS),
+        title=on_one_line(typical.objective, _TITLE_CHARS),
         metadata={
             "run_ids": [run.id for run in runs[-_MOST_IDS:]],
             "runs": len(runs),
             "succeeded": len(succeeded),
             "failed": len(failed),
             "used": _used_again(succeeded),
+            "steps": _evidence(steps),
+            "failed_steps": _evidence(failed_steps[:_MOST_SHARED]),
         },
     )
 
@@ -143,7 +168,7 @@ def _id_of(first: PastRun) -> str:
 def _asked(runs: Sequence[PastRun], typical: PastRun) -> str:
     first, last = (run.ended_at.date().isoformat() for run in (runs[0], runs[-1]))
     when = f"on {first}" if first == last else f"from {first} to {last}"
-    return f"Asked {len(runs)} times {when}, most typically: {_short(typical.objective, _REQUEST_CHARS)}"
+    return f"Asked {len(runs)} times {when}, most typically: {on_one_line(typical.objective, _REQUEST_CHARS)}"
 
 
 def _ended(runs: Sequence[PastRun], succeeded: Sequence[PastRun], failed: Sequence[PastRun]) -> str:
@@ -160,7 +185,7 @@ def _ended(runs: Sequence[PastRun], succeeded: Sequence[PastRun], failed: Sequen
 
 def _best(succeeded: Sequence[PastRun]) -> str:
     """Return what the best run did, the newest of equals, or "" when no successful run has steps."""
-    told = [run for run in succeeded if any(step.strip() for step in run.steps)]
+    told = [run for run in succeeded if _steps(run)]
     if not told:
         return ""
     best = max(told, key=lambda run: (run.quality, run.ended_at, run.id))
@@ -168,29 +193,31 @@ def _best(succeeded: Sequence[PastRun]) -> str:
     left_out = len(steps) - _MOST_STEPS
     if left_out > 0:
         steps = [*steps[: _MOST_STEPS - 1], f"({left_out} more)", steps[-1]]
-    listed = "; ".join(_short(step, _STEP_CHARS) for step in steps)
+    listed = "; ".join(on_one_line(step, _STEP_CHARS) for step in steps)
     return f"What the best run did ({best.ended_at.date().isoformat()}, quality {best.quality:.2f}): {listed}"
 
 
-def _shared_by_failed(runs: Sequence[PastRun], failed: Sequence[PastRun]) -> str:
-    """Return the steps that all failed runs have and no other has, or ""."""
-    others = [run for run in runs if run not in failed]
-    if len(failed) < _LEAST_FAILED or not others:
-        return ""
-    shared = set.intersection(*(_said(run) for run in failed)).difference(*(_said(run) for run in others))
-    steps = [step for step in _steps(failed[-1]) if fingerprint(step) in shared][:_MOST_SHARED]
-    listed = "; ".join(_short(step, _STEP_CHARS) for step in steps)
-    return f"What all {len(failed)} failed runs did and no other: {listed}" if steps else ""
+def _told(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[Told]:
+    """Return the newest runs that are compared, newest first."""
+    newest = [run for run in reversed(runs) if run.steps][:MOST_COMPARED]
+    return [Told(run.id, run.steps, step_vectors(run)) for run in newest]
 
 
-def _said(run: PastRun) -> set[int]:
-    return {fingerprint(step) for step in run.steps}
+def _listed(what: str, steps: Sequence[SharedStep], runs: int) -> str:
+    """Return steps with how many of the runs compared took each, or "" without any."""
+    compared = min(runs, MOST_COMPARED)
+    listed = "; ".join(f"{on_one_line(step.text, _STEP_CHARS)} ({len(step.runs)} of {compared})" for step in steps)
+    return f"{what}: {listed}" if listed else ""
+
+
+def _evidence(steps: Sequence[SharedStep]) -> list[dict[str, object]]:
+    return [{"text": on_one_line(step.text, _STEP_CHARS), "run_ids": list(step.runs)} for step in steps]
 
 
 def _steps(run: PastRun) -> list[str]:
-    """Return the non-empty steps without repeats."""
+    """Return the non-empty steps without repeats, and the result."""
     told: dict[int, str] = {}
-    for step in run.steps:
+    for step in (*run.steps, run.result):
         if step.strip():
             told.setdefault(fingerprint(step), step)
     return list(told.values())
@@ -202,10 +229,10 @@ def _used_again(succeeded: Sequence[PastRun]) -> list[str]:
     return [id_ for id_ in sorted(counts, key=lambda id_: (-counts[id_], id_)) if counts[id_] > 1][:_MOST_IDS]
 
 
-def _short(text: str, most_chars: int) -> str:
-    """Return `text` on one line, cut between words to at most `most_chars`."""
+def on_one_line(text: str, most_chars: int) -> str:
+    """Return `text` on one line, cut between words to at most `most_chars`, with `CUT` at the end."""
     line = " ".join(text.split())
     if len(line) <= most_chars:
         return line
     head, _, _ = line[:most_chars].rpartition(" ")
-    return f"{head or line[: most_chars - 1]}…"
+    return f"{head or line[: most_chars - 1]}{CUT}"

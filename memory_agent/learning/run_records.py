@@ -191,7 +191,7 @@ def _mark_of(batch: Batch, entry: Entry) -> Mark:
     named = {row for row in rows if row is not None}
     if None in rows:
         batch.count(UNKNOWN_MEMORY, rows.count(None))
-    objective = sign.objective if record is not None and record.text.startswith(sign.objective) else ""
+    said_at = -1 if record is None or not sign.words else record.text.find(sign.words)
     return Mark(
         at_us=microseconds(sign.at, "timestamp"),
         event_id=sign.event_id,
@@ -208,7 +208,8 @@ def _mark_of(batch: Batch, entry: Entry) -> Mark:
         parents=tuple(sorted(set(sign.parents))),
         retries=tuple(sorted(set(sign.retries))),
         is_judged=record is not None and record.quality_score is not None,
-        objective_chars=len(objective),
+        said_chars=0 if said_at < 0 else len(sign.words),
+        said_at=max(said_at, 0),
     )
 
 

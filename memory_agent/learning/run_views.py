@@ -1,4 +1,4 @@
-"""The request of a stored run, and the run's public form (`Trajectory`).
+"""The request of a stored run, and the run's public forms: `Trajectory`, and `SimilarRun` with its steps in words.
 
 A request is read from the memory that the begin event became, so forgetting that memory forgets it. Without comparable
 vectors two requests are compared by their words.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import islice
 from typing import NamedTuple
 
-from memory_agent.records import Embedding
+from memory_agent.learning.patterns import CUT, on_one_line
+from memory_agent.records import Embedding, MemoryRecord
 from memory_agent.storage.codec import time_of
 from memory_agent.storage.recall_notes import RecallNote, request_digest
 from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.terms import fingerprint
 from memory_agent.storage.trajectories import Mark, StoredTrajectory
-from memory_agent.trajectory import Revision, Step, Trajectory, UsedMemory
+from memory_agent.trajectory import Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
 
 
 def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
@@ -28,7 +31,7 @@ def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
         session_id=run.session_id,
         began_at=None if run.began_us is None else time_of(run.began_us),
         ended_at=None if run.ended_us is None else time_of(run.ended_us),
-        outcome=run.outcome,
+        outcome=None if run.outcome == "cancelled" else run.outcome,
         quality=run.quality,
         revisions=tuple(
             Revision(quality=told.quality, reason=told.reason, at=time_of(told.at_us), cause=told.cause)
@@ -37,6 +40,7 @@ def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
         recall_ids=run.recall_ids,
         steps=tuple(_step(snapshot, mark) for mark in run.marks if mark.role == "step"),
         used=_used(snapshot, run),
+        is_cancelled=run.outcome == "cancelled",
     )
 
 
@@ -63,6 +67,79 @@ def _id_of(snapshot: Snapshot, row: int) -> str | None:
     return None if record is None else record.id
 
 
+MOST_STEPS = 32
+"""Steps in words of one run: the first ones and the last."""
+LINE_CHARS = 160
+_MOST_RECALLED = 50
+_LITTLE_CHARS = 48  # behind what a memory says: to whom a step was assigned
+
+
+def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | None:
+    """Return an ended run in words, without score and relevance; None before it ended, or without its request."""
+    record = None if run.begin_row is None else snapshot.record(run.begin_row)
+    if record is None or run.ended_us is None or run.outcome is None:
+        return None
+    begin = next(mark for mark in run.marks if mark.role == "begin")
+    steps, more = _steps(snapshot, run)
+    recalled = dict.fromkeys(row for note in _notes(snapshot, run) for row in note.rows)
+    ids = (_id_of(snapshot, row) for row in islice(recalled, _MOST_RECALLED))
+    return SimilarRun(
+        id=run.id,
+        request=_line(record, begin),
+        end=run.outcome,
+        quality=run.quality,
+        reason=run.revisions[-1].reason if run.revisions else None,
+        because=_because(snapshot, run),
+        steps=steps,
+        more_steps=more,
+        session_id=run.session_id,
+        began_at=None if run.began_us is None else time_of(run.began_us),
+        ended_at=time_of(run.ended_us),
+        took_s=None if run.began_us is None else max(run.ended_us - run.began_us, 0) / 1_000_000,
+        recalled=tuple(record_id for record_id in ids if record_id is not None),
+        used=_used(snapshot, run),
+    )
+
+
+def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ...], int]:
+    """Return the steps in words, without repeats, and how many are left out between the first ones and the last."""
+    rows = [(mark, mark.row) for mark in run.marks if mark.role == "step" and mark.row is not None]
+    chosen = rows if len(rows) <= MOST_STEPS else [*rows[: MOST_STEPS - 1], rows[-1]]
+    read = ((mark, snapshot.record(row)) for mark, row in chosen)
+    lines = [_line(record, mark) for mark, record in read if record is not None]
+    different: dict[int, RunLine] = {}
+    for line in lines:
+        different.setdefault(fingerprint(line.text), line)
+    return tuple(different.values()), len(rows) - len(chosen)
+
+
+def _because(snapshot: Snapshot, run: StoredTrajectory) -> RunLine | None:
+    """Return what was said by the event that gave the run its quality, else by its latest end."""
+    cause = run.revisions[-1].cause if run.revisions else None
+    said = [mark for mark in run.marks if mark.role == "end" or (mark.role == "feedback" and mark.said_chars)]
+    ends = [mark for mark in said if mark.role == "end"]
+    for mark in [*(mark for mark in said if mark.event_id == cause), *reversed(ends)]:
+        record = None if mark.row is None else snapshot.record(mark.row)
+        if record is not None:
+            return _line(record, mark)
+    return None
+
+
+def _line(record: MemoryRecord, mark: Mark) -> RunLine:
+    words = words_of(record, mark)
+    line = on_one_line(words, LINE_CHARS)
+    if record.title and line.endswith(CUT):
+        line = on_one_line(record.title, LINE_CHARS)
+    more_chars = len(record.text) - record.text.find(words) - len(words)
+    is_whole = more_chars <= _LITTLE_CHARS and not record.title and not line.endswith(CUT)
+    return RunLine(text=line, record_id=record.id, is_whole=is_whole)
+
+
+def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[RecallNote]:
+    notes = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids)
+    return [note for note in notes if note is not None]
+
+
 _WORD = re.compile(r"\w+")
 
 
@@ -80,8 +157,15 @@ def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool =
     if record is None or run.begin_row is None:
         return None
     begin = next(mark for mark in run.marks if mark.role == "begin")
-    text = record.text[: begin.objective_chars] if begin.objective_chars else record.text
+    text = words_of(record, begin)
     return RunRequest(text, request_digest(text), snapshot.vector(run.begin_row) if with_vector else None)
+
+
+def words_of(record: MemoryRecord, mark: Mark) -> str:
+    """Return what the memory of an event says, without its lead and what accompanies it."""
+    if not mark.said_chars or record.updated_at is not None:  # of an earlier version; replaced by hand
+        return record.text
+    return record.text[mark.said_at : mark.said_at + mark.said_chars]
 
 
 def is_in_other_words(one: RunRequest, other: RunRequest, least_similarity: float) -> bool:

@@ -75,14 +75,17 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     return msgspec.structs.replace(scored(search, slots), is_all=is_all)
 
 
-def scored(search: Search, slots: Slots) -> Candidates:
-    """Return `slots`, ascending, as candidates. What they gain from neighbours is another stage (`neighbours`)."""
+def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
+    """Return `slots`, ascending, as candidates. What they gain from neighbours is another stage (`neighbours`).
+
+    `reach` is the number of neighbours on each side that are evidence for them.
+    """
     view = search.view
     cosines = np.full(slots.shape, np.nan)
     if search.cosines is not None and search.vector is not None:
         cosines = view.vectors.cosines(search.vector.raw, slots)
     bm25, best_bm25 = search.bm25[slots], float(search.bm25.max(initial=0.0))
-    met = late_interaction(search, slots)
+    met = late_interaction(search, slots, reach)
     nothing = np.zeros(slots.shape)
     return Candidates(
         slots=slots,

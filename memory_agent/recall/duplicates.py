@@ -199,7 +199,7 @@ def _is_bare_begin(snapshot: Snapshot, record: MemoryRecord) -> bool:
     if run is None or run.begin_row is None or run.begin_row != snapshot.row_of_id(record.id):
         return False
     begin = next(mark for mark in run.marks if mark.role == "begin")
-    return begin.objective_chars in (0, len(record.text))
+    return begin.said_chars in (0, len(record.text))
 
 
 def _informative(text: str) -> set[str]:

@@ -66,9 +66,12 @@ class _Compared(NamedTuple):
     has: Mask
 
 
-def late_interaction(search: Search, slots: Slots) -> Met:
-    """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter."""
-    around = search.view.windows(slots, REACH)
+def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
+    """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter.
+
+    `reach` is the number of neighbours on each side.
+    """
+    around = search.view.windows(slots, reach)
     everyone = passing(search, search.view.distinct(around))
     words, similarities, has = _compare(search, everyone)
     if not words or not len(slots):
@@ -76,7 +79,7 @@ def late_interaction(search: Search, slots: Slots) -> Met:
         unknown = np.full(slots.shape, np.nan)
         return Met(nothing, nothing, unknown, unknown, nothing, nothing, 0.0)
     places, known = places_of(everyone, around)
-    mine, places = places[:, REACH], np.where(known, places, len(everyone))
+    mine, places = places[:, reach], np.where(known, places, len(everyone))
     compared = np.fmax(similarities, np.where(has, _SAME_WORD, 0.0))
     length = np.maximum(search.view.words.lengths[everyone], _LEAST_WORDS)
     met = _GAIN * compared**2 * np.sqrt(compared) - _DISCOUNT * np.log(length)

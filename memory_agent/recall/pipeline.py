@@ -8,6 +8,7 @@
     duplicates   one of each, one of the former requests that ask the same
     selection    the best that say different things
     answering    with passages, counts and reasons
+    runs         ended runs whose request resembles the query (where asked for)
 
 Recall is advisory and never fails or hangs for want of a part: one that is missing, late or damaged is left out and
 named in `degraded`. The deadline bounds the wait for the embedder, the one part that may be slow.
@@ -38,10 +39,13 @@ from memory_agent.recall.query_vectors import QueryVectors
 from memory_agent.recall.relevance import relevance
 from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import mmr
+from memory_agent.recall.similar_runs import Answered, similar_runs, telling_runs
 from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.view import View
+from memory_agent.trajectory import SimilarRun
 from sona.learner import Adaptation
 
 _SPARE = 25
@@ -74,18 +78,32 @@ class RecallPipeline:
         deadline.expired()
         return msgspec.structs.replace(result, degraded=tuple(deadline.degraded), took_ms=deadline.elapsed_s * 1000)
 
+    def similar_runs(self, query: Query) -> list[SimilarRun]:
+        """Return at most `top_k` ended runs whose request resembles the query, best first. Raises only `StoreError`."""
+        searched = self._search(query, (), self._archive.view, Deadline(query.deadline_ms))
+        return similar_runs(searched, self._archive.store, query.top_k)
+
     def _with_memories(self, result: RecallResult, query: Query, deadline: Deadline, now: datetime) -> RecallResult:
         """Add the memories, and note the recall."""
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")
         view, store = self._archive.view, self._archive.store
-        searched = search(query, result.dates, view, store, self._vectors, self._settings, deadline)
+        searched = self._search(query, result.dates, view, deadline)
         advice = self._advice(searched, result.recall_id)
         picks = self._select(searched, advice)
         memories = Answering(store, searched, advice, picks).memories()
         store.touch([pick.row for pick in picks], now)
         store.note_recall(note_of(result.recall_id, query, searched.vector, advice, picks, now))
-        return msgspec.structs.replace(result, memories=memories, excluded=searched.own.counts)
+        result = msgspec.structs.replace(result, memories=memories, excluded=searched.own.counts)
+        if not query.runs or deadline.expired():
+            return result
+        best = float(np.fmax.reduce([pick.found.evidence[pick.choice.place] for pick in picks], initial=-np.inf))
+        answered = Answered(tuple(pick.row for pick in picks), best)
+        told = telling_runs(searched, store, query.runs, answered)
+        return msgspec.structs.replace(result, **told._asdict())
+
+    def _search(self, query: Query, dates: tuple[UnderstoodDate, ...], view: View, deadline: Deadline) -> Search:
+        return search(query, dates, view, self._archive.store, self._vectors, self._settings, deadline)
 
     def _advice(self, searched: Search, recall_id: str) -> Advice:
         if searched.vector is None or searched.query.mode != "hybrid":

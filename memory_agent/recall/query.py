@@ -46,7 +46,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     for a prompt, None for no block, and `context_heading` is its first line, "" for none. `by_run`, `by_session` and
     `by_event` are the run and the session that ask, and the event that makes them, `by_trigger` if nobody asked;
     `stored_text` is the text as an event with it would be stored, and `present_us` the time, in microseconds since
-    1970, whose words are the caller's own; None for none.
+    1970, whose words are the caller's own; None for none. `runs` is the number of runs to add.
     """
 
     text: str
@@ -68,6 +68,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     context_heading: str = ""
     stored_text: str = ""
     present_us: tuple[int, int] | None = None
+    runs: int = 0
 
     @property
     def needs_vector(self) -> bool:
@@ -116,7 +117,15 @@ def make_query(
         by_event=said.get("by_event"),
         stored_text=stored_text(text),
         present_us=_around(now, settings.echo_minutes),
+        runs=_runs(said, defaults),
     )
+
+
+def _runs(said: RecallOptions, defaults: ProfileDefaults) -> int:
+    runs = said.get("runs")
+    if runs is not None:
+        return runs
+    return 0 if said.get("context_tokens") is None else defaults.runs
 
 
 def check_now(now: datetime | None) -> datetime:
@@ -226,10 +235,14 @@ def _check_floor(field: str, value: float | None, least: float) -> None:
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults of a profile: the number of memories and their kinds (empty: all). The caller's values win."""
+    """The defaults of a profile: the number of memories and their kinds (empty: all), and the runs in its block.
+
+    The caller's values win.
+    """
 
     top_k: int
     kinds: tuple[Kind, ...] = ()
+    runs: int = 0
 
 
 NO_PROFILE = ProfileDefaults(top_k=5)
@@ -237,11 +250,11 @@ NO_PROFILE = ProfileDefaults(top_k=5)
 
 PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
     # New input, before planning: memories of any kind.
-    "before_planning": ProfileDefaults(top_k=5),
+    "before_planning": ProfileDefaults(top_k=5, runs=2),
     # While writing a document: findings and patterns, not episodes.
     "document": ProfileDefaults(top_k=3, kinds=("finding", "pattern")),
     # After a run: how such runs were planned and how they ended.
-    "trajectory": ProfileDefaults(top_k=5, kinds=("strategy", "pattern")),
+    "trajectory": ProfileDefaults(top_k=5, kinds=("strategy", "pattern"), runs=2),
 }
 
 

@@ -16,7 +16,7 @@ from memory_agent.signals.payloads import NotTextError, clean, read_name, read_p
 from memory_agent.signals.reader import id_of, run_id_of, utc
 from memory_agent.signals.table import Signal, SignalTable, is_own
 from memory_agent.signals.verdicts import Verdict, reason_of, verdict
-from memory_agent.trajectory import Outcome, RunRole
+from memory_agent.trajectory import RunEnd, RunRole
 from relay import Event
 
 _MEMORIES = ("memory_ids", "used_memory_ids", "memory_id", "used_memory_id")
@@ -32,7 +32,8 @@ Objects = Sequence[Mapping[str, Any]]
 class RunSign(msgspec.Struct, frozen=True, kw_only=True):
     """What one event says about a run. `run_id` is None only for feedback on a recall.
 
-    `objective` is the request, in an event that begins a run. The run continues `parents` and retries `retries`.
+    `words` are the first part of its text: of an event that begins a run, the request. The run continues `parents` and
+    retries `retries`.
     """
 
     role: RunRole
@@ -41,9 +42,9 @@ class RunSign(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
     run_id: str | None
     session_id: str | None = None
-    outcome: Outcome | None = None
+    outcome: RunEnd | None = None
     verdict: Verdict | None = None
-    objective: str = ""
+    words: str = ""
     memory_ids: tuple[str, ...] = ()
     recall_ids: tuple[str, ...] = ()
     parents: tuple[str, ...] = ()
@@ -63,8 +64,7 @@ def read_run_sign(event: Event, table: SignalTable) -> RunSign | None:
 def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Objects) -> RunSign | None:
     objects = with_reports(objects)
     memory_ids, recall_ids = _names(objects, _MEMORIES), _names(objects, _RECALLS)
-    named: RunRole | None = "step" if memory_ids or recall_ids else None
-    role = (signal.run if signal is not None else None) or named
+    role = _role(signal) or ("step" if memory_ids or recall_ids else None)
     run_id = run_id_of(event, objects) or (read_name(objects, "trajectory_id") if role == "feedback" else None)
     if role is None or (run_id is None and not (role == "feedback" and recall_ids)):
         return None
@@ -78,7 +78,7 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
         session_id=id_of(event, "session_id", objects),
         outcome=_outcome(signal, said) if role == "end" else None,
         verdict=said if role == "feedback" or (role == "end" and said is not None and said.is_outright) else None,
-        objective=_objective(signal, objects, table) if role == "begin" else "",
+        words=_words(signal, objects, table),
         memory_ids=memory_ids,
         recall_ids=recall_ids,
         parents=tuple(name for name in _names(objects, _PARENTS) if name != run_id),
@@ -100,17 +100,25 @@ def _verdict_of_type(signal: Signal | None) -> Verdict | None:
     return Verdict(signal.quality, reason_of(signal.quality), True)
 
 
-def _outcome(signal: Signal | None, said: Verdict | None) -> Outcome:
+def _role(signal: Signal | None) -> RunRole | None:
+    run = None if signal is None else signal.run
+    return "end" if run == "cancel" else run
+
+
+def _outcome(signal: Signal | None, said: Verdict | None) -> RunEnd:
+    if signal is not None and signal.run == "cancel":
+        return "cancelled"
     if said is not None and not said.is_outright:
         return "failed" if said.quality == 0.0 else "completed"
     return "failed" if signal is not None and signal.quality == 0.0 else "completed"
 
 
-def _objective(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
-    """Return the first non-empty part of the text, except those marked `+`."""
+def _words(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
+    """Return the first non-empty part of the text with its label, except those marked `+`; of feedback, the comment."""
     parts = [] if signal is None else [part for part in table.parts[signal] if not part.accompanies]
-    words = (read_part(objects, part) for part in parts)
-    return next((found for found in words if found), "")
+    parts = parts[:1] if signal is not None and signal.run == "feedback" else [*parts, table.fallback]
+    found = ((part.label, read_part(objects, part)) for part in parts)
+    return next((f"{label} {words}".lstrip() for label, words in found if words), "")
 
 
 def _names(objects: Objects, fields: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib.resources import files
-from typing import Annotated, Protocol, Self, TypeVar
+from typing import Annotated, Literal, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -43,7 +43,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     quality: Fraction | None = None
     outcome: bool = False
     progress: bool = False
-    run: RunRole | None = None
+    run: RunRole | Literal["cancel"] | None = None
 
 
 class _Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

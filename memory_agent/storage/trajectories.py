@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.storage.codec import decode_packed, encode_packed, key_at, name_key, name_number, place
-from memory_agent.trajectory import Attribution, Outcome, Reason, RunRole, RunState
+from memory_agent.trajectory import Attribution, Reason, RunEnd, RunRole, RunState
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
 
@@ -29,7 +29,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     """What one event says about its run.
 
     `row` is its memory; `named` are the rows it names as used, `named_count` their number before any was forgotten.
-    `is_judged`: the memory carries a verdict of its own. `objective_chars`: the length of the request in its text.
+    `is_judged`: the memory carries a verdict of its own. `said_at` and `said_chars` tell where its text says what the
+    event says, without its lead and what accompanies it; 0 characters: all of it.
     """
 
     at_us: int
@@ -38,7 +39,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     role: RunRole
     row: int | None = None
     session_id: str | None = None
-    outcome: Outcome | None = None
+    outcome: RunEnd | None = None
     quality: float | None = None
     reason: Reason | None = None
     named: tuple[int, ...] = ()
@@ -46,8 +47,9 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     parents: tuple[str, ...] = ()
     retries: tuple[str, ...] = ()
     is_judged: bool = False
-    objective_chars: int = 0
+    said_chars: int = 0
     named_count: int = 0
+    said_at: int = 0
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
@@ -104,7 +106,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     began_us: int | None = None
     begin_row: int | None = None
     ended_us: int | None = None
-    outcome: Outcome | None = None
+    outcome: RunEnd | None = None
     recall_ids: tuple[str, ...] = ()
     used: tuple[StoredUse, ...] = ()
     revisions: tuple[StoredRevision, ...] = ()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.metadata import wanted_numbers
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter
+from memory_agent.records import KINDS, PROVENANCES, SOURCES, Embedding, Exclusion, MemoryFilter
 from memory_agent.storage.changes import Rows
 from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.column import Sorted, are_any
@@ -139,6 +139,13 @@ class View:
     def same(self, fingerprints: npt.NDArray[np.int64]) -> list[Slots]:
         """Return, for each of `fingerprints` (m,), the live slots that have it (`record_fingerprint`), ascending."""
         return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
+
+    def vectors_of(self, rows: Sequence[int]) -> Embedding:
+        """Return the vector (m, d) of the first passage of each row, all zeros where there is none."""
+        slots = self.slots(rows)
+        found = np.zeros((len(slots), self.vectors.ndim), dtype=np.float32)
+        found[slots >= 0] = self.vectors.vectors(slots[slots >= 0])
+        return found
 
     def metadata_of(self, slots: Slots) -> list[set[int]]:
         """Return the metadata of each slot (m,), as `metadata.numbers_of` does."""

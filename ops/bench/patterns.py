@@ -3,9 +3,10 @@
 The request of a run is its customer's first message, often just "I would like to change my flight"; or all that the
 customer wants, as a conductor that states its objective would put it. Thresholds were chosen on tasks of even number. A
 pattern is pure when all its runs are of one task; but tasks 8 and 9 and some others differ in little more than a
-customer's name, so an impure pattern need not be wrong.
+customer's name, so an impure pattern need not be wrong. Then, whether the steps that runs share tell success from
+failure (`shared_steps`).
 
-    python -m ops.bench.patterns AIRLINE_FILE      ten seconds; writes ops/bench/patterns.md
+    python -m ops.bench.patterns AIRLINE_FILE SWE_FILE      five minutes; writes ops/bench/patterns.md
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from memory_agent.embedders import open_embedder
+from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.learning.patterns import PastRun, patterns
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import Settings
+from ops.bench.shared_steps import groups_of_patterns, groups_of_repositories, page_rows
 
 PAGE = Path(__file__).with_name("patterns.md")
 
@@ -37,13 +39,11 @@ _TASKS: dict[str, Callable[[int], bool]] = {
 _COMPLETED = 0.8  # a completed run (decision 0018)
 
 
-def past_runs(runs: Sequence[Mapping[str, Any]], request_of: Callable[[Mapping[str, Any]], str]) -> list[PastRun]:
+def past_runs(
+    runs: Sequence[Mapping[str, Any]], request_of: Callable[[Mapping[str, Any]], str], embedder: Embedder
+) -> list[PastRun]:
     """Return the runs, one a day, each in its own session."""
-    embedder = open_embedder(Settings().embedder)
-    try:
-        vectors = embedder.embed_texts([request_of(run) for run in runs])
-    finally:
-        embedder.close()
+    vectors = embedder.embed_texts([request_of(run) for run in runs])
     return [
         PastRun(
             id=f"{run['task_id']}-{run['trial']}",
@@ -83,10 +83,10 @@ def row(request: str, tasks: str, runs: Sequence[PastRun]) -> str:
 
 
 def _tells_failure(record: MemoryRecord) -> bool:
-    return "failed runs did and no other" in record.text
+    return bool(record.metadata["failed_steps"])
 
 
-def page(rows: Sequence[str], now: datetime) -> str:
+def page(rows: Sequence[str], step_rows: Sequence[str], now: datetime) -> str:
     """Return the figures as Markdown."""
     head = [
         "# Whether patterns find the tasks again",
@@ -94,27 +94,56 @@ def page(rows: Sequence[str], now: datetime) -> str:
         f"Written by `python -m ops.bench.patterns` on {now:%Y-%m-%d}; 100 runs of an airline agent, 25 tasks, four",
         "trials each; `memory_agent/learning/patterns.py` as shipped. Purity: the share of the runs in patterns whose",
         "task is the one that most runs of their pattern have. The last column counts the patterns that name a step",
-        "which all failed runs took and no other run did.",
+        "that two or more of its failed runs, and half of them, took and no other.",
         "",
         "| request | tasks | runs in patterns | patterns | pure | purity | tasks found | what failed runs did |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    return "\n".join([*head, *rows]) + "\n"
+    return "\n".join([*head, *rows, "", *_HEAD_OF_STEPS, *step_rows]) + "\n"
+
+
+_HEAD_OF_STEPS = (
+    "## Whether shared steps tell success from failure",
+    "",
+    "Two runs share the steps on a longest common subsequence of both; two steps are the same from a likeness on (as",
+    "shipped: .6). *Shared*: the mean share of their steps. *Difference*: how much more two successful runs share than",
+    "a successful and a failed one, with its 95 % interval (bootstrap over runs). *Chance*: the same with the outcomes",
+    "of each group shuffled, and the share of shuffles that reach the difference. *Warnings*: steps of failed runs",
+    "alone, and how many with shuffled outcomes (mean, least to most). Groups are patterns of the airline's requests,",
+    "steps its tools; or the issues of a repository, steps what the agent says.",
+    "",
+    "| runs | likeness | groups, runs | shared | difference | chance | warnings |",
+    "|---|---|---|---|---|---|---|",
+)
+_LIKENESSES = (0.5, 0.55, 0.6, 0.65, 0.7, 0.8)
+
+
+def step_rows(runs: Mapping[str, Sequence[PastRun]], swe_file: Path, embedder: Embedder) -> list[str]:
+    """Return the table rows about shared steps."""
+    rows = []
+    for request, past in runs.items():
+        rows += page_rows(f"airline, {request}", groups_of_patterns(past, embedder), _LIKENESSES)
+    return rows + page_rows("issues of a repository", groups_of_repositories(swe_file, embedder), _LIKENESSES)
 
 
 def main(arguments: list[str]) -> int:
-    """Measure the given file and write the page."""
-    if len(arguments) != 1:
+    """Measure the given files and write the page."""
+    if len(arguments) != 2:
         print(__doc__, file=sys.stderr)
         return 2
     runs = json.loads(Path(arguments[0]).read_bytes())
-    told = {request: past_runs(runs, request_of) for request, request_of in _REQUESTS.items()}
+    embedder = open_embedder(Settings().embedder)
+    try:
+        told = {request: past_runs(runs, request_of, embedder) for request, request_of in _REQUESTS.items()}
+        steps = step_rows(told, Path(arguments[1]), embedder)
+    finally:
+        embedder.close()
     rows = [
         row(request, tasks, [run for run in past if among(_task(run.id))])
         for request, past in told.items()
         for tasks, among in _TASKS.items()
     ]
-    PAGE.write_text(page(rows, datetime.now(UTC)), encoding="utf-8")
+    PAGE.write_text(page(rows, steps, datetime.now(UTC)), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))
     return 0
 

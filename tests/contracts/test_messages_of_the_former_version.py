@@ -80,9 +80,20 @@ MESSAGES = _recorded()
 IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAGES)]
 
 
-NEW = {"list", "owner"}
+NEW = {"list", "owner", "runs.similar"}
 """Verbs that the former version did not have."""
-ADDED = {"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned"}
+ADDED = {
+    "type",
+    "phase",
+    "updated_at",
+    "waiting",
+    "excluded",
+    "relevance",
+    "learned",
+    "runs",
+    "shared_steps",
+    "failed_steps",
+} | {"is_cancelled"}
 """Fields of records, figures and answers that it did not have."""
 
 

@@ -23,6 +23,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 _VARIES = (
     "consolidated_at",  # by upkeep, whenever a host gets to it
     "took_ms",
+    "took_s",
     "disk_bytes",
     "bytes_before",
     "bytes_after",
@@ -82,6 +83,11 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("runs.end", {"run_id": "r", "outcome": "won"}, "outcome"),
     ("runs.end", {"run_id": "r", "quality": True}, "quality"),
     ("runs.get", {"run_id": ""}, "run_id"),
+    ("runs.similar", {"query": " "}, "query"),
+    ("runs.similar", {"query": "x", "top_k": 0}, "top_k"),
+    ("runs.similar", {"query": "x", "min_relevance": 2}, "min_relevance"),
+    ("recall", {"query": "x", "runs": -1}, "runs"),
+    ("recall", {"query": "x", "runs": True}, "runs"),
     ("runs.list", {"state": "closed"}, "state"),
     ("runs.list", {"limit": 0}, "limit"),
     ("sona.load", {"data": b"not an export"}, "data"),
@@ -142,6 +148,10 @@ class Story:
         self.ask("runs.end", _FIRST, summary="It holds", quality=0.9, memory_ids=[race.id])
         self.ask("runs.get", _FIRST)
         self.ask("runs.get", "no such run")
+        like = self.ask("runs.similar", "Fix the auth race", 3, 0.0)
+        assert [(run.id, run.because.text) for run in like] == [(_FIRST, "It holds")]
+        told = self.ask("recall", "the auth race", mode="lexical", runs=1, context_tokens=300, min_relevance=0.0)
+        assert "Previously: Put a mutex around the refresh; rated (0.9): It holds" in told.context
         self.ask("runs.list")
         self.ask("runs.list", "open", limit=1)
         self.ask("feedback", found.recall_id, [race.id], 1.0, "Held for a week")

@@ -12,9 +12,10 @@ import json
 import os
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -103,10 +104,15 @@ UNLIKE = frozenset({
 which of two ways a filter was applied; there is one now.
 """
 
-ADDED = frozenset({"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned"})
+ADDED = frozenset({
+    "type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned",
+    "runs", "shared_steps", "failed_steps", "is_cancelled",
+})  # fmt: skip
 """Fields that later versions answer besides."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
 """For later versions: this one answers with the best there are."""
+NO_RUNS = {"context": ("--runs", "0")}
+"""For later versions, by question: this one has no runs in its blocks."""
 RANKING = frozenset({"score", "sona_score", "explanation", "times_recalled"})
 """Fields of a memory that follow from the ranking, which later versions replaced."""
 MOST = 0.6
@@ -124,9 +130,12 @@ def unpack(root: Path) -> None:
         archive.extractall(root, filter="tar")
 
 
-def answers(root: Path, *more: str) -> dict[str, Any]:
-    """Return the answers of the imported version's command line to all questions, in order, with `more` settings."""
-    return {name: answer(root, name, *more) for name in QUESTIONS}
+def answers(root: Path, *more: str, own: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the answers of the imported version's command line to all questions, in order, with `more` settings.
+
+    `own` are further arguments of single questions.
+    """
+    return {name: answer(root, name, *more, *own.get(name, ())) for name in QUESTIONS}
 
 
 def answer(root: Path, name: str, *more: str) -> Any:

@@ -32,6 +32,7 @@ from questions import (
     ANSWERS,
     ANY_RELEVANCE,
     LOGOUTS,
+    NO_RUNS,
     PENDING,
     QUESTIONS,
     answers,
@@ -76,7 +77,7 @@ def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dic
     """The answers of the present command line to all questions, in order, on one copy."""
     folder = tmp_path_factory.mktemp("former")
     unpack(folder)
-    return answers(folder, *ANY_RELEVANCE) | {
+    return answers(folder, *ANY_RELEVANCE, own=NO_RUNS) | {
         "exported": read_lines(folder / "again.jsonl"),
         "export": read_lines(folder / "alice.jsonl"),
     }

@@ -40,6 +40,7 @@ READS: list[tuple[Callable[[MemoryClient], Any], object]] = [
     (lambda client: (client.stats().user_id, client.stats().memories), ("alcie", 0)),
     (lambda client: client.stats().disk_bytes, 0),
     (lambda client: client.runs.list(), []),
+    (lambda client: client.runs.similar("the proxy"), []),
     (lambda client: client.runs.get("run-7"), None),
     (lambda client: (client.sona.status().user_id, client.sona.status().gate.state), ("alcie", "shadow")),
     (lambda client: read_export(client.sona.export()).runs, []),

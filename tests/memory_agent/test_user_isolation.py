@@ -326,6 +326,15 @@ def test_a_key_allows_exactly_its_scopes(scope: Scope) -> None:
 
 def test_reads_need_recall_and_writes_need_publish() -> None:
     needed = {scope: {method for method in USER_METHODS if scope_of(method) == scope} for scope in Scope}
-    assert needed[Scope.RECALL] == {"recall", "get", "list", "stats", "run_get", "run_list", "sona_status"}
+    assert needed[Scope.RECALL] == {
+        "recall",
+        "get",
+        "list",
+        "stats",
+        "run_get",
+        "run_list",
+        "run_similar",
+        "sona_status",
+    }
     assert needed[Scope.PUBLISH] == {"remember", "feedback", "run_begin", "run_step", "run_end"}
     assert {"forget", "forget_session", "sona_export"} <= needed[Scope.ADMIN]

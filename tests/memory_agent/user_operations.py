@@ -198,6 +198,8 @@ OPERATIONS = (
     ),
     of_daemon("run_get", lambda _, id_: {"run_id": id_}),
     of_daemon("run_list", lambda *_: NOTHING),
+    of_daemon("run_similar", lambda *_: {"query": SHARED, "top_k": 50, "min_relevance": 0.0}),
+    of_daemon("recall", lambda _, id_: {"query": SHARED, "by_run": id_, "context_tokens": 500, "runs": 50}),
     of_daemon("sona_status", lambda *_: NOTHING),
     Operation("sona_export", export_learnt, verb="sona_export"),
     of_daemon("sona_import", lambda user, _: {"data": user.learnt}),

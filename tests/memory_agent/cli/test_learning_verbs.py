@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
-from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
+from memory_agent.trajectory import FeedbackReport, SimilarRun, SonaStatus, Trajectory
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -54,6 +54,31 @@ def test_a_run_from_its_recall_to_its_feedback(run: Run, run_json: RunJson) -> N
     shown = " ".join(run("trajectory", "show", "run-7").stdout.split())
     assert "0.8 completed" in shown
     assert f"{record_id} 1 " in shown
+
+
+def test_runs_like_a_text_are_printed_and_said_in_the_block_of_a_recall(run: Run, run_json: RunJson) -> None:
+    for run_id, outcome, summary in (
+        ("run-7", "completed", "It holds"),
+        ("run-8", "failed", "The suite hung"),
+        ("run-9", "cancelled", "The order was withdrawn"),
+    ):
+        run_json("trajectory", "begin", "Fix the auth race", "--run", run_id)
+        run_json("trajectory", "step", run_id, f"Tried what {run_id} tries")
+        run_json("trajectory", "end", run_id, "--outcome", outcome, "--summary", summary)
+    shown = run("trajectory", "similar", "the auth race").stdout
+    assert "run-7: just now · run\nasked: Fix the auth race\nPreviously: Tried what run-7 tries" in shown
+    assert "Failed before: Tried what run-8 tries, because The suite hung" in shown
+    assert "Cancelled before: Tried what run-9 tries, because The order was withdrawn" in shown
+    assert "cancelled" in run("trajectory", "list").stdout
+    (like,) = run_json("trajectory", "similar", "-", "--top-k", "1", input="the auth race")
+    assert msgspec.convert(like, SimilarRun).id == "run-9"
+    assert run("trajectory", "similar", "the weather").stdout.startswith("no ended run resembles this")
+    found = run_json("recall", "the auth race", "--runs", "2")
+    assert [one["id"] for one in found["runs"]] == ["run-7", "run-9"]
+    assert "Previously: Tried what run-7 tries" in run("recall", "the auth race", "--runs", "2").stdout
+    block = run("recall", "the auth race", "--profile", "before_planning", "--context").stdout
+    assert "| Previously: Tried what run-7 tries; completed (0.8): It holds" in block
+    assert "| Cancelled before" not in run("recall", "the auth race", "--runs", "0", "--context").stdout
 
 
 def test_a_quality_before_the_end_of_the_run_is_shown_as_waiting(run: Run, run_json: RunJson) -> None:

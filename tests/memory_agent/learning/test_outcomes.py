@@ -33,6 +33,15 @@ def test_an_end_alone_says_completed_or_failed() -> None:
     assert told([mark(9, outcome="failed")]) == [(0.0, "failed", 9, "e-9")]
 
 
+def test_a_cancelled_run_has_ended_and_has_no_quality_unless_it_is_stated() -> None:
+    cancelled = mark(9, outcome="cancelled")
+    assert ending([BEGIN, cancelled], [Echo("again", 0, 20), Echo("later", 1, 30)]) == (9, "cancelled", ())
+    assert ending([DONE, mark(12, outcome="cancelled")], ()) == (12, "cancelled", ())
+    assert told([cancelled, mark(12, outcome="failed")]) == [(0.0, "failed", 12, "e-12")]
+    assert told([cancelled, mark(12, "feedback", quality=1.0, reason="approved")])[-1][:2] == (1.0, "approved")
+    assert not succeeded([cancelled], ())
+
+
 def test_of_two_ends_the_later_one_counts() -> None:
     ends = [DONE, mark(12, outcome="failed"), mark(13, outcome="failed")]
     assert told(ends) == [(0.8, "completed", 9, "e-9"), (0.0, "failed", 12, "e-12")]

@@ -339,3 +339,26 @@ def test_runs_forgotten_while_patterns_are_computed_are_in_none(
     memory.sona.consolidate(LATER)
     assert only(memory).metadata["runs"] == 4
     assert "Exported 4 invoices" not in only(memory).text
+
+
+def test_steps_in_other_words_are_shared_by_their_vectors_and_go_with_the_memory_of_one(memory: Memory) -> None:
+    said = (
+        ("Create the project structure", "Add the dependencies", "Write the tests"),
+        ("Create the structure", "Add the dependencies to Cargo.toml", "Write tests for the module"),
+        ("Lay a folder structure for the project", "Install the dependencies", "Write unit tests"),
+    )
+    for number, steps in enumerate(said):
+        name, minute, session = f"run-{number}", number * DAY, f"s-{number}"
+        told = [
+            step(name, place, minute + place + 1, summary=text, session_id=session) for place, text in enumerate(steps)
+        ]
+        ingest(memory, [begin(name, minute, EXPORT, session_id=session), *told, end(name, minute + 9, summary=name)])
+    memory.sona.consolidate(LATER)
+    shared = only(memory).metadata["steps"]
+    assert len(shared) == 3
+    assert all(len(one["run_ids"]) >= 2 for one in shared)
+    assert all(one["text"] in said[0] + said[1] + said[2] for one in shared)
+    memory.forget([id_of(memory, "run-1-step-0")])
+    memory.sona.consolidate(LATER)
+    texts = [record.text + repr(record.metadata) for _, record in memory._archive.store.scan()]
+    assert not any("Create the structure" in text for text in texts)

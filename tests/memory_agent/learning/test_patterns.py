@@ -81,6 +81,8 @@ def test_three_alike_runs_of_different_days_are_a_pattern_that_says_what_was_ask
         "succeeded": 2,
         "failed": 1,
         "used": [],
+        "steps": [],
+        "failed_steps": [],
     }
 
 
@@ -124,6 +126,26 @@ def test_the_id_is_a_ulid_of_the_first_runs_time() -> None:
     assert ULID.from_str(only(runs).id).datetime == runs[0].ended_at
 
 
+def test_steps_that_successful_runs_share_are_quoted_in_their_order_with_the_runs_that_took_them() -> None:
+    runs = [
+        run(1, steps=["Create the structure", "Add the dependencies", "Write the tests"]),
+        run(2, steps=["Create the structure", "Read the news", "Write the tests"]),
+        run(3, steps=["create the structure!", "Add the dependencies", "Write the tests"], quality=1.0),
+        run(4, steps=["Write the tests", "Create the structure", "Copy it all"], outcome="failed", quality=0.0),
+        run(5, steps=["Copy it all"], outcome="failed", quality=0.0),
+    ]
+    record = only(runs)
+    shared = "create the structure! (3 of 3); Add the dependencies (2 of 3); Write the tests (3 of 3)"
+    assert f"What successful runs did, in this order: {shared}" in record.text
+    assert "What failed runs did and no other: Copy it all (2 of 2)" in record.text
+    assert [step["run_ids"] for step in record.metadata["steps"]] == [
+        ["run-3", "run-2", "run-1"],
+        ["run-3", "run-1"],
+        ["run-3", "run-2", "run-1"],
+    ]
+    assert record.metadata["failed_steps"] == [{"text": "Copy it all", "run_ids": ["run-5", "run-4"]}]
+
+
 def test_the_order_of_runs_does_not_matter() -> None:
     runs = many()
     shuffled = random.Random(3).sample(runs, len(runs))
@@ -161,7 +183,7 @@ def test_steps_common_to_failed_runs_only_are_listed() -> None:
         run(n, outcome="failed", quality=0.0, steps=["read the log", "deleted the table", f"x{n}"]) for n in (1, 2)
     ]
     done = [run(n, steps=["read the log", "copied the table"]) for n in (3, 4)]
-    assert "What all 2 failed runs did and no other: deleted the table" in only(failed + done).text
+    assert "What failed runs did and no other: deleted the table (2 of 2)" in only(failed + done).text
     assert "no other" not in only([*failed[:1], *done]).text
     assert "no other" not in only([*failed, run(5, steps=["Read the log.", "Deleted the table!"])]).text
 

@@ -29,7 +29,23 @@ def said(event_type: str, payload: dict[str, Any], **fields: Any) -> RunSign:
 
 def test_a_run_begins_with_its_objective_and_not_with_its_strategy() -> None:
     begun = said("conductor.run.started", {"run_id": "r", "objective": "Fix the race", "strategy": "Use a mutex"})
-    assert (begun.role, begun.run_id, begun.objective) == ("begin", "r", "Fix the race")
+    assert (begun.role, begun.run_id, begun.words) == ("begin", "r", "Fix the race")
+
+
+@pytest.mark.parametrize(
+    ("event_type", "payload", "words"),
+    [
+        ("conductor.assignment.accepted", {"objective": "Add a lock", "worker_id": "w"}, "Add a lock"),
+        ("conductor.assignment.completed", {"result": "Done", "objective": "Add a lock"}, "Done"),
+        ("conductor.run.failed", {"error": "timeout", "objective": "Fix the race"}, "timeout"),
+        ("terminal.command.completed", {"command": "pytest -q", "exit_code": 1}, "Command: pytest -q"),
+        ("feedback.approved", {"comment": "Good"}, "Good"),
+        ("feedback.approved", {}, ""),
+        ("conductor.assignment.started", {"assignment_id": "a-1"}, ""),
+    ],
+)
+def test_a_sign_has_the_events_own_words(event_type: str, payload: dict[str, Any], words: str) -> None:
+    assert said(event_type, payload | {"run_id": "r"}).words == words
 
 
 @pytest.mark.parametrize(
@@ -42,6 +58,8 @@ def test_a_run_begins_with_its_objective_and_not_with_its_strategy() -> None:
         ("conductor.run.completed", {"approved": False}, "completed", (0.0, "rejected")),
         ("conductor.run.completed", {"report": {"quality": 0.7}}, "completed", (0.7, "rated")),
         ("conductor.run.failed", {"error": "timeout"}, "failed", None),
+        ("conductor.run.cancelled", {"reason": "no longer needed"}, "cancelled", None),
+        ("conductor.task.canceled", {"reason": "no longer needed", "status": "failed"}, "cancelled", None),
         ("conductor.run.failed", {"error": "timeout", "quality": 0.25}, "failed", (0.25, "rated")),
     ],
 )

@@ -1,0 +1,176 @@
+"""The ended runs whose request resembles a query.
+
+A run is found by the memory that began it, or by the user's message before that, in the same session. So runs need no
+vectors of their own: what erases, encrypts and rebuilds memories holds for them. Of the query's filter a run must pass
+what its begin passes. The caller's own words are searched here too, since only ended runs answer: a request repeated a
+minute later finds the run that just failed.
+
+Rejected: runs found by their steps, which resemble those of any run (same tests, same tools).
+
+Shapes: n = all slots of the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from memory_agent.learning.patterns import WORKED
+from memory_agent.learning.run_views import to_similar_run
+from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
+from memory_agent.recall.answering import number
+from memory_agent.recall.candidates import scored
+from memory_agent.recall.fusion import highest
+from memory_agent.recall.own_words import IS_REQUEST
+from memory_agent.recall.relevance import relevance
+from memory_agent.recall.search import Search
+from memory_agent.records import SOURCES
+from memory_agent.storage.indexes import Slots
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.store import Store
+from memory_agent.storage.trajectories import StoredTrajectory
+from memory_agent.trajectory import CommonStep, SimilarRun
+
+_FIRST, _FURTHER = 32, 8  # requests looked at first; the factor on them while there are too few runs
+_REACH = 3  # memories of its session between a message and the begin of the run that it caused
+_CHOSEN_FROM = 3  # times as many runs are looked at as an answer has
+_FAILED = 0.2  # of quality: below, a run counts as failed (`context.ending`)
+
+
+class Answered(NamedTuple):
+    """The rows of an answer, and the best evidence among them."""
+
+    rows: tuple[int, ...]
+    best: float
+
+
+NOTHING_ANSWERED = Answered((), -np.inf)
+
+
+def similar_runs(search: Search, store: Store, top_k: int, answered: Answered = NOTHING_ANSWERED) -> list[SimilarRun]:
+    """Return at most `top_k` runs of the query's least relevance or more, best first; of equals the newest first.
+
+    For a request in the answer, what is `answered` vouches, as it does for the other memories there.
+    """
+    search = _among_requests(search)
+    limit = _FIRST
+    while True:
+        slots, is_all = _best(search, limit)
+        with store.snapshot() as snapshot:
+            found = list(_runs(search, slots, snapshot, top_k, answered))
+        if is_all or len(found) >= top_k or search.deadline.expired():
+            return found
+        limit *= _FURTHER
+
+
+class TellingRuns(NamedTuple):
+    """Runs that say most about such requests, what worked first; what those that worked share, and what only failed."""
+
+    runs: tuple[SimilarRun, ...]
+    shared_steps: tuple[CommonStep, ...]
+    failed_steps: tuple[CommonStep, ...]
+
+
+def telling_runs(search: Search, store: Store, most: int, answered: Answered) -> TellingRuns:
+    """Return at most `most` runs, and the common steps of three times as many.
+
+    The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
+    """
+    found = similar_runs(search, store, most * _CHOSEN_FROM, answered)
+    chosen = found[:most]
+    if most > 1 and len({_has_failed(run) for run in chosen}) == 1:
+        other = next((run for run in found[most:] if _has_failed(run) != _has_failed(chosen[0])), None)
+        chosen = chosen if other is None else [*chosen[:-1], other]
+    with store.snapshot() as snapshot:
+        worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
+        failed = [_told(run, search, snapshot) for run in found if run.end != "cancelled" and _has_failed(run)]
+    return TellingRuns(
+        tuple(sorted(chosen, key=_has_failed)),
+        _common(shared_steps(worked)),
+        _common(steps_of_failed_alone(failed, worked)),
+    )
+
+
+def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> Told:
+    rows = (snapshot.row_of_id(step.record_id) for step in run.steps)
+    vectors = search.view.vectors_of([-1 if row is None else row for row in rows])
+    return Told(run.id, tuple(step.text for step in run.steps), vectors)
+
+
+def _common(steps: Iterable[SharedStep]) -> tuple[CommonStep, ...]:
+    return tuple(CommonStep(text=step.text, run_ids=step.runs) for step in steps)
+
+
+def _has_failed(run: SimilarRun) -> bool:
+    return run.end == "cancelled" or (run.quality is not None and run.quality < _FAILED)
+
+
+def _among_requests(search: Search) -> Search:
+    """Return the search of what may be a request, the caller's own words too."""
+    view = search.view
+    mask = (view.alive if search.mask is None else search.mask).copy()
+    mask[search.own.slots] = True
+    mask &= IS_REQUEST[view.sources]
+    bm25 = search.bm25 if not search.own.slots.size else view.words.scores(search.words)
+    cosines = None
+    if search.vector is not None and search.cosines is not None:
+        cosines = view.vectors.scan(search.vector.raw, view.count, mask)
+    return msgspec.structs.replace(search, mask=mask, bm25=np.where(mask, bm25, 0.0), cosines=cosines)
+
+
+def _best(search: Search, limit: int) -> tuple[Slots, bool]:
+    """Return the best `limit` slots by vector and as many by words, and whether they are all."""
+    by_words = highest(np.where(search.bm25 > 0, search.bm25, -np.inf), limit)
+    if search.cosines is None:
+        return by_words, by_words.size >= int(np.count_nonzero(search.bm25 > 0))
+    values = np.where(np.isnan(search.cosines.values), -np.inf, search.cosines.values)
+    slots = np.union1d(highest(values, limit), by_words)
+    return slots, slots.size >= int(np.count_nonzero((values > -np.inf) | (search.bm25 > 0)))
+
+
+def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered: Answered) -> Iterator[SimilarRun]:
+    """Yield at most `top_k` different ended runs that these requests began, best first."""
+    found = scored(search, slots, reach=0)  # another message of its session says nothing of a run
+    is_answered = np.isin(found.rows, answered.rows)
+    vouched = relevance(found.evidence, answered.best)
+    certain = np.where(is_answered, vouched, relevance(found.evidence, -np.inf))
+    order = np.lexsort((-search.view.times_us[found.slots], -found.total))
+    known = {search.query.by_run}
+    for place in order.tolist():
+        if certain[place] < search.query.min_relevance:
+            continue
+        run = _run_of(search, snapshot, int(found.slots[place]))
+        if run is None or run.id in known:
+            continue
+        like = to_similar_run(snapshot, run)
+        if like is not None:
+            known.add(run.id)
+            score, certainty = number(float(found.cosines[place])), number(float(certain[place]))
+            yield msgspec.structs.replace(like, score=score, relevance=certainty)
+        if len(known) > top_k:
+            return
+
+
+def _run_of(search: Search, snapshot: Snapshot, slot: int) -> StoredTrajectory | None:
+    """Return the run that the memory in `slot` began, or that began next in its session after a user's message."""
+    row = int(search.view.rows[slot])
+    run = _begun_by(snapshot, row)
+    if run is not None or SOURCES[search.view.sources[slot]] != "user_input":
+        return run
+    following = search.view.windows(np.array([slot]), _REACH)[0, _REACH + 1 :]
+    for later in following[following >= 0].tolist():
+        if SOURCES[search.view.sources[later]] == "user_input":
+            return None
+        run = _begun_by(snapshot, int(search.view.rows[later]))
+        if run is not None:
+            return run
+    return None
+
+
+def _begun_by(snapshot: Snapshot, row: int) -> StoredTrajectory | None:
+    record = snapshot.record(row)
+    run = None if record is None or record.run_id is None else snapshot.trajectory(record.run_id)
+    return run if run is not None and run.begin_row == row else None
