@@ -26,10 +26,11 @@ import numpy as np
 
 from memory_agent.recall.candidates import Candidates
 from memory_agent.recall.fusion import best_first
+from memory_agent.recall.outcome import qualities_of
 from memory_agent.recall.own_words import IS_REQUEST
 from memory_agent.recall.search import Search
 from memory_agent.records import MemoryRecord
-from memory_agent.storage.indexes import Slots
+from memory_agent.storage.indexes import Mask, Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import STOP_WORDS, said_words
@@ -93,6 +94,10 @@ class FormerRequests:
     def __contains__(self, slot: int) -> bool:
         """Whether a slot is a former request, as far as candidates were examined."""
         return slot in self._former
+
+    def among(self, slots: Slots) -> Mask:
+        """Return which of `slots` (n,) are former requests, as far as candidates were examined."""
+        return np.isin(slots, list(self._former))
 
     def leave_enough(self, found: Candidates, leaders: Sequence[Leader], wanted: int) -> bool:
         """Return whether there are `wanted` leaders, former requests beyond the first aside."""
@@ -174,7 +179,7 @@ class FormerRequests:
         record = self._former[slot]
         others = _informative(record.text) - _informative(self._text)
         has_its_numbers = not any(any(map(str.isdigit, word)) for word in others)
-        quality = -1.0 if record.quality_score is None else record.quality_score
+        quality = float(np.nan_to_num(qualities_of(self._search.view, np.array([slot]))[0], nan=-1.0))
         time_s, row = record.timestamp.timestamp(), int(self._search.view.rows[slot])
         return has_its_numbers, slot in self._same, quality, time_s, row
 
