@@ -96,7 +96,8 @@ class FormerRequests:
         return slot in self._former
 
     def among(self, slots: Slots) -> Mask:
-        """Return which of `slots` (n,) are former requests, as far as candidates were examined."""
+        """Return which of `slots` (n,) are former requests, examining those that were not."""
+        self._look_at(slots)
         return np.isin(slots, list(self._former))
 
     def leave_enough(self, found: Candidates, leaders: Sequence[Leader], wanted: int) -> bool:
@@ -120,11 +121,14 @@ class FormerRequests:
     def _surplus(self, found: Candidates, leaders: Sequence[Leader]) -> int:
         """Return how many of the leaders are former requests beyond the first."""
         slots = found.slots[[leader.place for leader in leaders]]
+        self._look_at(slots)
+        return max(0, sum(slot in self._former for slot in slots.tolist()) - 1) if self._former else 0
+
+    def _look_at(self, slots: Slots) -> None:
         new = [slot for slot in slots.tolist() if slot not in self._seen]
-        if new:
+        if new and not self._disabled:
             self._examine(np.array(new, dtype=np.int64))
             self._seen.update(new)
-        return max(0, sum(slot in self._former for slot in slots.tolist()) - 1) if self._former else 0
 
     def _folded(self, found: Candidates, leaders: Sequence[Leader], spare: int) -> list[Leader]:
         by_slot = {int(found.slots[leader.place]): leader for leader in leaders}

@@ -82,7 +82,7 @@ IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAG
 
 NEW = {"list"}
 """Verbs that the former version did not have."""
-ADDED = {"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned"}
+ADDED = {"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned", "failed"}
 """Fields of records, figures and answers that it did not have."""
 
 

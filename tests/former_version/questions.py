@@ -103,7 +103,7 @@ UNLIKE = frozenset({
 which of two ways a filter was applied; there is one now.
 """
 
-ADDED = frozenset({"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned"})
+ADDED = frozenset({"type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned", "failed"})
 """Fields that later versions answer besides."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
 """For later versions: this one answers with the best there are."""

@@ -159,6 +159,21 @@ def test_what_an_outcome_adds_is_bounded_and_follows_the_score(both: tuple[Memor
     assert changed > 5
 
 
+def test_former_requests_do_not_set_the_scale(tmp_path: Path, embedder: Embedder) -> None:
+    request = "restore the nightly backup of the orders database"
+    with opened(tmp_path / "alice", embedder, RecallSettings()) as memory:
+        memory.runs.begin(f"Please {request}", "before", now=START)
+        memory.runs.begin(f"Can you {request}", "another", now=START)
+        for text, ended in (("A backup of orders is restored from replica 2", 1.0), ("Restoring needs the lock", 0.0)):
+            memory.remember(text, quality_score=ended, now=START)
+        former, best = asked(memory, request, 3).memories[:2]
+        assert former.explanation["repeats"]
+        assert best.record.text == "A backup of orders is restored from replica 2"
+        alone = best.sona_score + best.explanation["likeness"] - best.explanation["outcome"]
+        assert alone < 0.8 * former.sona_score
+        assert best.explanation["outcome"] == pytest.approx(RecallSettings().outcome / 2 * alone, abs=1e-6)
+
+
 def test_a_clearly_better_match_stays_first_though_its_run_failed(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path / "alice", embedder, RecallSettings()) as memory:
         memory.ingest(events("failed", Work("scaffold a new service module", (), "It broke", failed=True), START))
