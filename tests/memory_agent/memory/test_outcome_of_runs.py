@@ -15,6 +15,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.evaluation.beam import read_beam
 from memory_agent.evaluation.locomo import read_locomo
 from memory_agent.memory import Memory
+from memory_agent.recall.duplicates import REQUEST_COSINE
 from memory_agent.records import Mode, RecallResult, RetrievedMemory
 from memory_agent.settings import LearningSettings, RecallSettings
 
@@ -143,7 +144,10 @@ def test_what_an_outcome_adds_is_bounded_and_follows_the_score(both: tuple[Memor
     changed = 0
     for query in CASES:
         found = asked(both[1], query, 50).memories
-        requests = {memory.record.id for memory in found if memory.explanation["repeats"]}
+        asking = ("chat.user_msg", "conductor.run.started")
+        requests = {
+            one.record.id for one in found if one.record.type in asking and (one.score or 0.0) >= REQUEST_COSINE
+        }
         alone = {
             memory.record.id: memory.sona_score + memory.explanation["likeness"] - memory.explanation["outcome"]
             for memory in found
