@@ -151,7 +151,8 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     `sona_score`, 0 where it did not bring the memory in.
 
     Duplicates with the same kind and title are merged: `count` of them pass the filter, from `first_seen` to
-    `last_seen`. `origins` are the newest of them, at most eight, without `record` itself.
+    `last_seen`. `origins` are the newest of them, at most eight, without `record` itself. `failed` is how many runs
+    failed that had one of them, or asked one of the former requests that this one stands for.
     """
 
     record: MemoryRecord
@@ -168,6 +169,7 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[Origin, ...] = ()
     relevance: float | None = None
     learned: float = 0.0
+    failed: int = 0
 
 
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,7 +76,9 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     penalty for resembling a better result (MMR). `echo_minutes`: how long what the calling session said, and a request
     in the query's words, is left out of its answers. `min_relevance`: memories of less relevance are left out, even if
     those are all. At the default 9 of 10 answers stay, and most questions that a memory knows nothing of get none: 9 of
-    10 on conversations, 7 of 10 where agents of other projects ask (decision 0036). 0 is off.
+    10 on conversations, 7 of 10 where agents of other projects ask (decision 0036). 0 is off. `outcome`: how far a
+    memory of an approved run rises above one of a failed run where both match about equally, as a share of the best
+    score.
     """
 
     mode: Mode = "hybrid"
@@ -93,6 +95,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     date_weight: Fraction = 0.3
     diversity: Fraction = 0.5
     echo_minutes: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 10.0
+    outcome: Fraction = 0.4
 
 
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,17 +103,15 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     `mode`: `auto` applies the learned ranking once interleaved comparisons have shown that it helps, `on` always, `off`
     learns nothing. Weights, 0 is off: `association` for memories used in similar requests, as a share of their own
-    score; `recurrence` on top when the same request recurs; `shift` for the similarity to the adapted query; `outcome`
-    for approved over failed runs at about equal similarity, as a share of the best score; `prior` for memories that
-    helped, regardless of the query. From a cosine of `retry_similarity`, the later of two requests is a rewording of
-    the earlier; from `request_similarity`, a recall and a request are the same.
+    score; `recurrence` on top when the same request recurs; `shift` for the similarity to the adapted query; `prior`
+    for memories that helped, regardless of the query. From a cosine of `retry_similarity`, the later of two requests
+    is a rewording of the earlier; from `request_similarity`, a recall and a request are the same.
     """
 
     mode: Literal["auto", "on", "off"] = "auto"
     association: Fraction = 0.5
     recurrence: Fraction = 0.4
     shift: Fraction = 0.3
-    outcome: Fraction = 0.1
     prior: Fraction = 0.0
     retry_window_s: Positive = 1_800.0
     retry_similarity: Annotated[float, msgspec.Meta(ge=-1.0, le=1.0)] = 0.8
@@ -239,7 +240,7 @@ def with_keywords(settings: Settings, keywords: SettingsKeywords) -> Settings:
 
 
 ENVIRONMENT_PREFIX = "MEMORY_AGENT_"
-RENAMED = {"recall.alpha": "recall.vector_weight"}
+RENAMED = {"recall.alpha": "recall.vector_weight", "learning.outcome": "recall.outcome"}
 """Settings by their former names, which are still read, with a warning."""
 REMOVED = {"recall.centering": "queries are no longer centred: no data set gained by it"}
 """Settings that have no effect any more, with the reason; they are left out, with a warning."""

@@ -26,9 +26,10 @@ _PARTS = {
     "speaker": "speaker",
     "context": "context",
     "lent": "contiguity",
+    "outcome": "outcome",
     "learned": "learned",
 }
-"""Columns that add up to the score, and their keys in an explanation."""
+"""Columns that add up to the score, and their keys in an explanation; some only where they changed one."""
 _WORDS = "words: the match of words, as a share of the best one's"
 _HEAD_CHARS = 60
 _INDENT = 3
@@ -47,8 +48,12 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
     click.echo()
     if not result.memories:
         return
-    is_shown = {"speaker": _tells_speakers_apart(result), "learned": _is_learned(result)}
-    parts = [name for name in _PARTS if is_shown.get(name, True)]
+    shown_only_if = {
+        "speaker": _tells_speakers_apart(result),
+        "outcome": _has_outcomes(result),
+        "learned": _is_learned(result),
+    }
+    parts = [name for name in _PARTS if shown_only_if.get(name, True)]
     rows = [_row(place, memory, parts, now) for place, memory in enumerate(result.memories, 1)]
     legend = f"score = {' + '.join(parts)} - alike\n{_WORDS}"
     columns = ("#", "score", "cosine", "words", *parts, "alike", "when", "what")
@@ -110,6 +115,11 @@ def _tells_speakers_apart(result: RecallResult) -> bool:
     return any(memory.explanation.get("speaker") for memory in result.memories)
 
 
+def _has_outcomes(result: RecallResult) -> bool:
+    """Whether an outcome changed a score, beside what was learned: older daemons count it as learned."""
+    return any(memory.explanation["outcome"] for memory in result.memories if "quality" in memory.explanation)
+
+
 def _is_learned(result: RecallResult) -> bool:
     return any(memory.explanation.get("arm") == "learned" for memory in result.memories)
 
@@ -140,6 +150,7 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     if parts["like"]:
         yield f"much like {_named(parts['like'], numbers)}"
     yield from _stands_for(parts)
+    yield from _outcome(parts)
     yield from _learned(parts)
     yield from (fact for fact in (endings(memory), repeats(memory, now)) if fact)
     yield from (
@@ -159,11 +170,19 @@ def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
     yield f"stands for {folded['count']} more that ask the same" + (f", ended {', '.join(ended)}" if ended else "")
 
 
+def _outcome(parts: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what its ending adds or takes. Older daemons count it as learned."""
+    if "quality" in parts and parts["outcome"]:
+        yield f"outcome {parts['outcome']:+.3f}: ended with {parts['quality']:.1f}"
+
+
 def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
     """Yield the learner's changes and the runs that caused them. Older daemons do not send this."""
     if parts.get("arm") != "learned":
         return
-    names = {"association": "used before", "shift": "query moved", "outcome": "how its run ended"}
+    names = {"association": "used before", "shift": "query moved"}
+    if "quality" not in parts:
+        names["outcome"] = "how its run ended"
     changed = ", ".join(f"{said} {parts[name]:+.3f}" for name, said in names.items() if parts[name])
     yield f"learned: {changed}" if changed else "learned: nothing changed"
     for run in parts["caused_by"]:

@@ -1,11 +1,12 @@
 """The selected candidates as memories of an answer: passages, counts, other occurrences, and why each is there.
 
-    sona_score = vector and lexical fused + date_boost + speaker + context + contiguity + learned - likeness
-    learned    = association + shift + outcome
+    sona_score = vector and lexical fused + date_boost + speaker + context + contiguity + outcome + learned - likeness
+    learned    = association + shift
 
 These are fields of `explanation`. `vector` is the cosine, `lexical` BM25 as a share of the best match, `words` and
 `near` say how well the query's words are met, and `alpha` is the weight of the first; `centred` is always False, since
-queries are not centred any more. `learned` is what the learner added, 0 unless its ranking brought the memory in
+queries are not centred any more. `quality` is how the memory or its run ended, None where unknown, `outcome` what that
+adds or takes in either ranking. `learned` is what the learner added, 0 unless its ranking brought the memory in
 (`arm`); `caused_by` are the past runs behind it: the one that used the memory for a request like this one, else those
 most like it. `repeats` lists the former requests folded into this one. The names are part of the interface: new ones
 may be added, none changes its meaning.
@@ -24,6 +25,7 @@ import numpy as np
 from memory_agent.embedded import span_in_text
 from memory_agent.learning.learner import Advice
 from memory_agent.recall.candidates import is_hybrid
+from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.duplicates import REQUEST_COSINE
 from memory_agent.recall.fusion import lexical_share
 from memory_agent.recall.highlights import beginning, highlights
@@ -33,6 +35,7 @@ from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemor
 from memory_agent.storage.codec import microseconds, time_of
 from memory_agent.storage.indexes import Scores, Slots
 from memory_agent.storage.store import Store
+from memory_agent.storage.view import NO_NAME
 
 _MOST_ORIGINS = 8
 _MOST_REQUESTS = 20
@@ -41,13 +44,15 @@ _MOST_REQUESTS = 20
 class _Occurrences(NamedTuple):
     """A memory and its duplicates: how many, their first and last time, and the rows of the newest.
 
-    Of these there is one more than are named as origins.
+    Of these there is one more than are named as origins. `failed` is how many runs with one of them failed, or with
+    a former request folded into it.
     """
 
     number: int
     first_us: int
     last_us: int
     newest: list[int]
+    failed: int
 
 
 class Answering:
@@ -57,8 +62,8 @@ class Answering:
         self._search = search
         self._advice = advice
         self._slots = np.array([pick.slot for pick in picks], dtype=np.int64)
-        occurrences = [self._occurrences(same) for same in search.view.same(search.view.fingerprints[self._slots])]
-        self._picks = list(zip(picks, occurrences, strict=True))
+        alike = search.view.same(search.view.fingerprints[self._slots])
+        self._picks = [(pick, self._occurrences(pick, same)) for pick, same in zip(picks, alike, strict=True)]
         named = dict.fromkeys(row for pick, occurring in self._picks for row in self._named(pick, occurring))
         found = zip(named, store.records(named, search.query.with_embedding), strict=True)
         self._records = {row: record for row, record in found if record is not None and self._may_show(row, record)}
@@ -85,11 +90,19 @@ class Answering:
         updated_us = microseconds(record.updated_at or record.timestamp, "updated_at")
         return updated_us == int(view.updated_us[view.slots([row])[0]])
 
-    def _occurrences(self, same: Slots) -> _Occurrences:
+    def _occurrences(self, pick: Pick, same: Slots) -> _Occurrences:
         view, slots = self._search.view, passing(self._search, same)
         placed = list(zip(view.times_us[slots].tolist(), view.rows[slots].tolist(), strict=True))
         newest = nlargest(_MOST_ORIGINS + 1, placed)
-        return _Occurrences(len(placed), min(placed)[0], newest[0][0], [row for _, row in newest])
+        asking = pick.found.slots[list(pick.choice.leader.requests)]
+        failed = self._failed(np.concatenate((slots, asking)))
+        return _Occurrences(len(placed), min(placed)[0], newest[0][0], [row for _, row in newest], failed)
+
+    def _failed(self, slots: Slots) -> int:
+        """Return how many runs of these memories failed; one without a run counts by itself."""
+        view = self._search.view
+        runs = view.runs[slots[view.qualities_with_runs(slots) < FAILED_BELOW]]
+        return int(np.unique(runs[runs != NO_NAME]).size + np.count_nonzero(runs == NO_NAME))
 
     def _named(self, pick: Pick, occurring: _Occurrences) -> list[int]:
         """Return the rows of all memories that the answer reads for a pick."""
@@ -117,6 +130,7 @@ class Answering:
             origins=tuple(_origin(other) for other in self._read(occurring.newest) if other.id != record.id),
             relevance=number(float(pick.found.relevance[pick.choice.place])),
             learned=pick.learned,
+            failed=occurring.failed,
         )
 
     def _nearest(self) -> tuple[Scores, Slots]:
@@ -151,8 +165,7 @@ class Answering:
         return highlights(words, "", text, ()) or beginning(text)
 
     def _explanation(self, pick: Pick) -> dict[str, Any]:
-        search, found, place, lift = self._search, pick.found, pick.choice.place, pick.lift
-        like = pick.choice.like
+        search, found, place, like = self._search, pick.found, pick.choice.place, pick.choice.like
         association = float(found.association[place])
         return {
             "vector": number(float(found.cosines[place])),
@@ -169,10 +182,11 @@ class Answering:
             "lent_by": self._ids(self._lenders(pick)),
             "learned": pick.learned,
             "association": association,
-            "shift": lift.shift,
-            "outcome": lift.outcome,
+            "shift": pick.shift,
+            "quality": number(float(found.qualities[place])),
+            "outcome": float(found.outcome[place]),
             "arm": pick.arm,
-            "caused_by": self._advice.causes(pick.row) if association > 0 or lift.shift > 0 else [],
+            "caused_by": self._advice.causes(pick.row) if association > 0 or pick.shift > 0 else [],
             "likeness": pick.choice.likeness,
             "like": None if like is None else "".join(self._ids([int(found.rows[like])])) or None,
             "repeats": self._repeats(pick),

@@ -1,6 +1,6 @@
 """The memories that may answer a query, with the parts of their scores, so that an answer can explain them.
 
-    total = fused + dates + speaker + context + lent + association
+    total = fused + dates + speaker + context + lent + association + outcome
 
 `speaker`: what an agent says along the way, such as an assistant's messages, repeats what the user said and what was
 found, at greater length. It gives way to others that match about as well (decision 0042).
@@ -35,7 +35,8 @@ class Candidates(msgspec.Struct, frozen=True):
     `words` and `near` say how well the query's words are met, here and here or beside it (`late_interaction`).
     `evidence` is the logit of its relevance by itself, `relevance` what follows with the others, NaN before that and
     where it is not known. `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
-    learner ranks. `is_all`: nothing else can answer.
+    learner ranks. `qualities` say how the run of each ended, NaN where that is not known, `outcome` what it gains by
+    that, both unset before the stage that looks at them. `is_all`: nothing else can answer.
     """
 
     slots: Slots
@@ -54,12 +55,15 @@ class Candidates(msgspec.Struct, frozen=True):
     lenders: Slots
     association: Scores
     relevance: Scores
+    qualities: Scores
+    outcome: Scores
     is_all: bool = False
 
     @property
     def total(self) -> Scores:
         """The score that they are ranked by."""
-        return self.fused + self.dates + self.speaker + self.context + self.lent + self.association
+        parts = self.fused + self.dates + self.speaker + self.context + self.lent
+        return parts + self.association + self.outcome
 
 
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
@@ -104,6 +108,8 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         lenders=np.full(slots.shape, -1, dtype=np.int64),
         association=nothing,
         relevance=np.full(slots.shape, np.nan),
+        qualities=np.full(slots.shape, np.nan),
+        outcome=nothing,
     )
 
 

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from memory_agent.recall.candidates import Candidates
 from memory_agent.recall.fusion import best_first
+from memory_agent.recall.outcome import qualities_of
 from memory_agent.recall.own_words import IS_REQUEST
 from memory_agent.recall.search import Search
 from memory_agent.records import MemoryRecord
@@ -103,7 +104,8 @@ class FormerRequests:
         self._kept: int | None = None
 
     def among(self, slots: Slots) -> Mask:
-        """Return which of `slots` (m,) are former requests, as far as candidates were examined."""
+        """Return which of `slots` (m,) are former requests, examining those that were not."""
+        self._look_at(slots)
         if not self._former:
             return np.zeros(slots.shape, dtype=np.bool_)
         return np.isin(slots, list(self._former))
@@ -129,11 +131,13 @@ class FormerRequests:
 
     def _surplus(self, slots: Slots) -> int:
         """Return how many of `slots`, those of leaders, are former requests beyond the first."""
+        return max(0, int(np.count_nonzero(self.among(slots))) - 1)
+
+    def _look_at(self, slots: Slots) -> None:
         new = [slot for slot in slots.tolist() if slot not in self._seen]
-        if new:
+        if new and not self._disabled:
             self._examine(np.array(new, dtype=np.int64))
             self._seen.update(new)
-        return max(0, int(np.count_nonzero(self.among(slots))) - 1)
 
     def _folded(self, found: Candidates, leaders: Sequence[Leader], spare: int) -> list[Leader]:
         by_slot = {int(found.slots[leader.place]): leader for leader in leaders}
@@ -188,7 +192,7 @@ class FormerRequests:
         record = self._former[slot]
         others = _informative(record.text) - _informative(self._text)
         has_its_numbers = not any(any(map(str.isdigit, word)) for word in others)
-        quality = -1.0 if record.quality_score is None else record.quality_score
+        quality = float(np.nan_to_num(qualities_of(self._search.view, np.array([slot]))[0], nan=-1.0))
         time_s, row = record.timestamp.timestamp(), int(self._search.view.rows[slot])
         return has_its_numbers, slot in self._same, quality, time_s, row
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import msgspec
 
 from memory_agent.recall.candidates import Candidates
-from memory_agent.recall.learned import Lift
 from memory_agent.recall.selection import Choice
 from memory_agent.trajectory import Arm
 from sona.interleaving import team_draft
@@ -25,7 +24,7 @@ class Pick(msgspec.Struct, frozen=True):
     found: Candidates
     choice: Choice
     arm: Arm | None = None
-    lift: Lift = Lift()
+    shift: float = 0.0
 
     @property
     def slot(self) -> int:
@@ -40,7 +39,7 @@ class Pick(msgspec.Struct, frozen=True):
     @property
     def learned(self) -> float:
         """What learning added to its score."""
-        return float(self.found.association[self.choice.place]) + self.lift.total
+        return float(self.found.association[self.choice.place]) + self.shift
 
     @property
     def folded(self) -> tuple[int, ...]:

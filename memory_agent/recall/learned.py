@@ -1,22 +1,18 @@
 """The learner's part of the scores of one recall. Pure numpy.
 
     association = w_a * reach * own + w_r * min(support, 1) + w_p * lift        shift = w_s * <memory, direction>
-    outcome = w_o * best * (quality - 1/2) * own^6, 0 without a quality
 
 `reach` is the likeness of the request to one for which a run used the memory, `support` adds up over all such runs from
-a cosine of .5 on (`sona/association`), `lift` is how much better than usual the runs went that used it, `best` the best
-score and `own` the memory's as a share of it. A used memory gains only as far as it also answers this query, unless
-runs used it again and again for the same request; so frequently used memories do not displace better answers (decision
-0020). The outcome counts half for a memory a tenth below the best and next to nothing further down: among about equally
-good ones, those that worked come first, whatever the scale of scores. Each part is bounded, so no score rises by more
-than their sum. Whether the learner may rank is decided by `learning/learner`.
+a cosine of .5 on (`sona/association`), `lift` is how much better than usual the runs went that used it, `own` the
+memory's score as a share of the best. A used memory gains only as far as it also answers this query, unless runs used
+it again and again for the same request; so frequently used memories do not displace better answers (decision 0020).
+Each part is bounded, so no score rises by more than their sum. Whether the learner may rank is decided by
+`learning/learner`. How the runs of the memories themselves ended counts in either ranking (`outcome`).
 
 Shapes: n candidates, m memories reached, p leaders, d dimensions.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,8 +29,6 @@ from sona.learner import Adaptation
 
 _MOST_RECURRING = 16
 _WORTH_READING = 0.1
-_STEEPNESS = 6
-"""Power of `own` in the outcome; lower ones cost relevance among three (decision 0020)."""
 
 
 def with_past_use(found: Candidates, search: Search, adaptation: Adaptation, settings: LearningSettings) -> Candidates:
@@ -76,43 +70,10 @@ def _recurring(found: Candidates, slots: Slots, reached: Reached, search: Search
     return np.sort(best[np.isfinite(search.view.vectors.cosines(search.vector.raw, best))])
 
 
-class Lift(msgspec.Struct, frozen=True):
-    """What one of the best candidates gains from its vector and its outcome."""
-
-    shift: float = 0.0
-    outcome: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """The sum of both."""
-        return self.shift + self.outcome
-
-
-class Lifts(NamedTuple):
-    """The lifts of all candidates, each (n,)."""
-
-    shift: Scores
-    outcome: Scores
-
-    def of(self, place: int) -> Lift:
-        """Return the lift of the candidate at `place`."""
-        return Lift(float(self.shift[place]), float(self.outcome[place]))
-
-
-def lifts(
-    totals: Scores,
-    vectors: Embedding,
-    qualities: Scores,
-    adaptation: Adaptation,
-    settings: LearningSettings,
-) -> Lifts:
-    """Return the lifts of memories with scores `totals` (p,), from `vectors` (p, d) and the outcomes of their runs.
-
-    `qualities` (p,) are those outcomes, NaN without one.
-    """
-    shifts = settings.shift * (vectors @ adaptation.direction).astype(np.float64)
-    most = settings.outcome * max(float(totals.max(initial=0.0)), 0.0)
-    return Lifts(shifts, most * _own(totals) ** _STEEPNESS * np.nan_to_num(qualities - 0.5))
+def shifts(vectors: Embedding, adaptation: Adaptation, settings: LearningSettings) -> Scores:
+    """Return what memories with `vectors` (p, d) gain from the adapted query (p,)."""
+    found: Scores = settings.shift * (vectors @ adaptation.direction).astype(np.float64)
+    return found
 
 
 def _own(totals: Scores) -> Scores:

@@ -5,6 +5,7 @@
     neighbours   what they gain from their session
     past use     what they gain from what runs used          (where the learner may rank)
     relevance    without what does not bear on the query
+    outcome      the runs that went well before those that failed, among about equally good ones
     duplicates   one of each, one of the former requests that ask the same
     selection    the best that say different things
     answering    with passages, counts and reasons
@@ -31,8 +32,9 @@ from memory_agent.recall.dates import ask_for_nothing_else, understand_dates
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.duplicates import FormerRequests, Leader, Leaders, leaders_of
 from memory_agent.recall.interleaving import Pick, interleave
-from memory_agent.recall.learned import is_vouched, lifts, with_past_use
+from memory_agent.recall.learned import is_vouched, shifts, with_past_use
 from memory_agent.recall.neighbours import with_neighbours
+from memory_agent.recall.outcome import with_outcomes
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_log import note_of
 from memory_agent.recall.query_vectors import QueryVectors
@@ -137,6 +139,7 @@ class RecallPipeline:
 
     def _baseline(self, searched: Search, found: Candidates, best: float, former: FormerRequests) -> list[Pick]:
         found = _relevant(found, best, searched)
+        found = with_outcomes(found, former.among(found.slots), searched)
         leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         vectors = searched.view.vectors.vectors(found.slots[places])
@@ -149,14 +152,13 @@ class RecallPipeline:
         settings = self._learner.settings
         found = with_past_use(found, searched, adaptation, settings)
         found = _relevant(found, best, searched)
+        found = with_outcomes(found, former.among(found.slots), searched)
         leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
-        slots, totals = found.slots[places], found.total[places]
-        vectors = searched.view.vectors.vectors(slots)
-        lifted = lifts(totals, vectors, searched.view.qualities[slots], adaptation, settings)
-        totals = totals + lifted.shift + lifted.outcome
-        choices = mmr(leaders, vectors, totals, searched.query.top_k, self._diversity(searched))
-        return [Pick(found, choice, "learned", lifted.of(places.index(choice.place))) for choice in choices]
+        vectors = searched.view.vectors.vectors(found.slots[places])
+        shifted = shifts(vectors, adaptation, settings)
+        choices = mmr(leaders, vectors, found.total[places] + shifted, searched.query.top_k, self._diversity(searched))
+        return [Pick(found, one, "learned", float(shifted[places.index(one.place)])) for one in choices]
 
     def _folded(self, searched: Search, found: Candidates, leaders: Leaders, former: FormerRequests) -> list[Leader]:
         top_k = searched.query.top_k

@@ -31,13 +31,14 @@ NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
 """The columns that hold names as numbers."""
 NO_NAME = -1
 """The number of a name that a memory does not have."""
+_PLAN = SOURCES.index("conductor_plan")
 
 
 class View:
     """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
     `asks` says whose texts end with a question. `qualities` are NaN where there is none; `kinds` and `sources` are
-    places in `records.KINDS` and `records.SOURCES`.
+    places in `records.KINDS` and `records.SOURCES`, `runs` the numbers of runs, `NO_NAME` for none.
     Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
     `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
     """
@@ -60,6 +61,7 @@ class View:
         self.qualities: npt.NDArray[np.float64] = arrays["qualities"]
         self.kinds: npt.NDArray[np.uint8] = arrays["kinds"]
         self.sources: npt.NDArray[np.uint8] = arrays["sources"]
+        self.runs: npt.NDArray[np.int32] = arrays["runs"]
         self.asks: Mask = arrays["asks"]
         self.vectors, self.words, self.word_bits = indexes
         self.live, self.applied = counts
@@ -114,6 +116,17 @@ class View:
         slots = np.flatnonzero(self._is_named("sessions", session_id) & self.alive)
         times_us = self.times_us[slots]
         found: Slots = slots[(times_us >= since_us) & (times_us < until_us)]
+        return found
+
+    def qualities_with_runs(self, slots: Slots) -> npt.NDArray[np.float64]:
+        """Return the quality of each slot (m,), else that of its run, which its plans have; NaN without either."""
+        found, runs = self.qualities[slots], self.runs[slots]
+        unknown = np.isnan(found) & (runs != NO_NAME)
+        if unknown.any():
+            plans = np.flatnonzero(are_any(self.runs, np.unique(runs[unknown]).tolist()) & self.alive)
+            plans = plans[(self.sources[plans] == _PLAN) & ~np.isnan(self.qualities[plans])]
+            of_run = dict(zip(self.runs[plans].tolist(), self.qualities[plans].tolist(), strict=True))
+            found[unknown] = [of_run.get(run, np.nan) for run in runs[unknown].tolist()]
         return found
 
     def windows(self, slots: Slots, reach: int) -> Slots:

@@ -65,10 +65,11 @@ _TAIL = """\
 - The signals are simulated. They do not show how often a real agent cites, or is right.
 - The gate's false alarms are counted over few streams: none of five bounds their share at only 45 %. That it is at most
   5 % is shown by simulation, in the tests of the gate.
-- Airline runs: 25 tasks, 31 of 100 runs succeeded. No run knew of a memory, so nothing says what it used: "learning on"
-  has the rewards alone, "cited" also what a planner might have cited. Whether a planner that sees successful runs does
-  better itself was not measured. Success in first place partly comes from runs of other tasks, where no run of the same
-  task succeeded; "both at 1" counts those of the same task alone.
+- Airline runs: 25 tasks, 31 of 100 runs succeeded; `outcomes.md` has what outcomes change by default, without learning.
+  No run knew of a memory, so nothing says what it used: "learning on" has the rewards alone, "cited" also what a
+  planner might have cited. Whether a planner that sees successful runs does better itself was not measured. Success in
+  first place partly comes from runs of other tasks, where no run of the same task succeeded; "both at 1" counts those
+  of the same task alone.
 - In "by task" the runs of the asking tasks are stored with their endings, as in use; only what was learned from recalls
   and rewards comes from other tasks.
 - The gate draws its contests by recall ids, which are random, so the rows in which it decides vary a little from run to

@@ -40,7 +40,7 @@ class _Entry(msgspec.Struct, frozen=True):
     messages: list[_Message]
 
 
-class AirlineRun(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `steps` are (event type, text), in order; `ending` is the agent's last message."""
 
     task: int
@@ -60,7 +60,7 @@ class AirlineRuns(msgspec.Struct, frozen=True, kw_only=True):
     """The runs of a file. `digest` is its SHA-256."""
 
     digest: str
-    runs: tuple[AirlineRun, ...]
+    runs: tuple[RecordedRun, ...]
 
 
 def read_airline(file: Path) -> AirlineRuns:
@@ -78,7 +78,7 @@ def read_airline(file: Path) -> AirlineRuns:
     return AirlineRuns(digest=sha256(content).hexdigest(), runs=runs)
 
 
-def events_of(run: AirlineRun, user_id: str, at: datetime, recall_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
+def events_of(run: RecordedRun, user_id: str, at: datetime, recall_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the events of a run that began at `at`, one second apart; `recall_ids` are the recalls it made."""
     asked = {"recall_ids": list(recall_ids)} if recall_ids else {}
     events = [_event(run, user_id, at, 0, "conductor.run.started", {"objective": run.request} | asked)]
@@ -89,9 +89,9 @@ def events_of(run: AirlineRun, user_id: str, at: datetime, recall_ids: Sequence[
     return [*events, _event(run, user_id, at, len(events), f"conductor.run.{event_type}", {key: run.ending})]
 
 
-def _run(entry: _Entry) -> AirlineRun:
+def _run(entry: _Entry) -> RecordedRun:
     said = [message.content.strip() for message in entry.messages if message.role == "assistant" and message.content]
-    return AirlineRun(
+    return RecordedRun(
         task=entry.task_id,
         trial=entry.trial,
         succeeded=entry.reward > 0,
@@ -110,7 +110,7 @@ def _steps(messages: list[_Message]) -> Iterator[tuple[str, str]]:
 
 
 def _event(
-    run: AirlineRun, user_id: str, at: datetime, place: int, event_type: str, payload: dict[str, Any]
+    run: RecordedRun, user_id: str, at: datetime, place: int, event_type: str, payload: dict[str, Any]
 ) -> dict[str, Any]:
     return {
         "event_id": f"{user_id}:{run.run_id}:{place}",

@@ -80,7 +80,7 @@ CONTROLS: dict[str, str] = (
 )
 """The control that each arm has to beat."""
 
-_NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", "outcome", "prior"), 0.0)
+_NO_PART: dict[str, Any] = dict.fromkeys(("association", "recurrence", "shift", "prior"), 0.0)
 _SHIPPED = LearningSettings()
 _ASSOCIATION_ALONE = _NO_PART | {"association": _SHIPPED.association, "recurrence": _SHIPPED.recurrence}
 _PRIOR = 0.1

@@ -26,16 +26,18 @@ from memory_agent.evaluation.runs import opener
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records import RecallResult
-from ops.lab.airline import AirlineRun, events_of
-from ops.lab.arms import OFF, Arm, claim_for
+from ops.lab.airline import RecordedRun, events_of
+from ops.lab.arms import Arm, claim_for
 from ops.lab.course import Setup
 from ops.lab.gains import Difference, difference
 
 Held = Literal["trial", "task"]
 HELD: tuple[Held, ...] = get_args(Held)
+SIMILARITY, OUTCOMES = "similarity alone", "outcomes, learning off"
 ON, CITED, GATED = "learning on", "learning on, cited", "cited, gate decides"
 ARMS = (
-    Arm(OFF, None, "off", ()),
+    Arm(SIMILARITY, None, "off", (), recall={"outcome": 0.0}),
+    Arm(OUTCOMES, None, "off", ()),
     Arm(ON, None, "on", ()),
     Arm(CITED, "cite", "on", ()),
     Arm(GATED, "cite", "auto", ()),
@@ -54,7 +56,7 @@ class PlannerJob:
 
     held: Held
     seed: int
-    runs: tuple[AirlineRun, ...]
+    runs: tuple[RecordedRun, ...]
     arm: Arm
 
 
@@ -84,7 +86,7 @@ class Requested(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """The averages of one arm over all requests, or over mixed tasks; differences are to learning off."""
+    """The averages of one arm over all requests, or over mixed tasks; differences are to similarity alone."""
 
     arm: str
     held: Held
@@ -92,10 +94,10 @@ class Planning(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     tasks: int
     means: dict[str, float]
-    over_off: dict[str, Difference]
+    over_similarity: dict[str, Difference]
 
 
-def jobs(runs: Sequence[AirlineRun], seeds: Sequence[int]) -> list[PlannerJob]:
+def jobs(runs: Sequence[RecordedRun], seeds: Sequence[int]) -> list[PlannerJob]:
     """Return the jobs of the experiment."""
     return [PlannerJob(held, seed, tuple(runs), arm) for seed in seeds for held in HELD for arm in ARMS]
 
@@ -123,11 +125,11 @@ def summarise(requested: Sequence[Requested]) -> list[Planning]:
         for group in ("all", "mixed"):
             chosen = [part for part in requested if part.held == held and (group == "all" or part.is_mixed)]
             by_arm = {arm.name: [part for part in chosen if part.arm == arm.name] for arm in ARMS}
-            found += [_planning(of_arm, by_arm[OFF], group) for of_arm in by_arm.values() if of_arm]
+            found += [_planning(of_arm, by_arm[SIMILARITY], group) for of_arm in by_arm.values() if of_arm]
     return found
 
 
-def figures_of(runs: Sequence[AirlineRun], task: int) -> RunFigures:
+def figures_of(runs: Sequence[RecordedRun], task: int) -> RunFigures:
     """Return the figures of recalled runs, best first, for a request of `task`; all 0 without runs."""
     same = [run.task == task for run in runs[:3]] or [False]
     succeeded = [run.succeeded for run in runs[:3]] or [False]
@@ -140,7 +142,7 @@ def figures_of(runs: Sequence[AirlineRun], task: int) -> RunFigures:
     )
 
 
-def _by_trial(runs: Sequence[AirlineRun], random: np.random.Generator) -> tuple[list[AirlineRun], list[AirlineRun]]:
+def _by_trial(runs: Sequence[RecordedRun], random: np.random.Generator) -> tuple[list[RecordedRun], list[RecordedRun]]:
     """Return half of the trials as past runs in random order, and the others."""
     trials = sorted({run.trial for run in runs})
     past_trials = {trials[place] for place in random.permutation(len(trials))[: len(trials) // 2]}
@@ -148,13 +150,13 @@ def _by_trial(runs: Sequence[AirlineRun], random: np.random.Generator) -> tuple[
     return [past[place] for place in random.permutation(len(past))], [r for r in runs if r.trial not in past_trials]
 
 
-def _tasks(runs: Sequence[AirlineRun], random: np.random.Generator) -> list[int]:
+def _tasks(runs: Sequence[RecordedRun], random: np.random.Generator) -> list[int]:
     """Return a random half of the tasks."""
     tasks = sorted({run.task for run in runs})
     return [tasks[place] for place in random.permutation(len(tasks))[: len(tasks) // 2]]
 
 
-def _live(memory: Memory, run: AirlineRun, now: datetime, shown: int, citing: np.random.Generator | None) -> None:
+def _live(memory: Memory, run: RecordedRun, now: datetime, shown: int, citing: np.random.Generator | None) -> None:
     """Replay a run: recall, ingest its events, feed back its reward. With `shown` 0, only ingest."""
     result = memory.recall(run.request, shown, now=now, min_relevance=0.0) if shown else None
     events = events_of(run, _USER, now, () if result is None else (result.recall_id,))
@@ -165,14 +167,14 @@ def _live(memory: Memory, run: AirlineRun, now: datetime, shown: int, citing: np
         memory.feedback(result.recall_id, used, float(run.succeeded), now=now + _APART / 2)
 
 
-def _cited(result: RecallResult, run: AirlineRun, random: np.random.Generator) -> tuple[str, ...]:
+def _cited(result: RecallResult, run: RecordedRun, random: np.random.Generator) -> tuple[str, ...]:
     """Return the memory that the planner might have cited, if one of its task was shown."""
     records = [found.record for found in result.memories]
     same_task = [record.id for record in records if (record.run_id or "").startswith(f"task-{run.task}-")]
     return claim_for("cite", same_task[:1], (), [(record.id,) for record in records], random).used
 
 
-def _recalled(memory: Memory, run: AirlineRun, past: Sequence[AirlineRun], now: datetime) -> list[AirlineRun]:
+def _recalled(memory: Memory, run: RecordedRun, past: Sequence[RecordedRun], now: datetime) -> list[RecordedRun]:
     """Return the past runs recalled for the request of `run`, best first."""
     by_id = {other.run_id: other for other in past}
     result = memory.recall(run.request, _MEMORIES, now=now, min_relevance=0.0)
@@ -180,7 +182,7 @@ def _recalled(memory: Memory, run: AirlineRun, past: Sequence[AirlineRun], now: 
 
 
 def _requested(
-    job: PlannerJob, run: AirlineRun, past: Sequence[AirlineRun], recalled: Sequence[AirlineRun]
+    job: PlannerJob, run: RecordedRun, past: Sequence[RecordedRun], recalled: Sequence[RecordedRun]
 ) -> Requested:
     return Requested(
         arm=job.arm.name,
@@ -193,8 +195,10 @@ def _requested(
     )
 
 
-def _planning(own: Sequence[Requested], off: Sequence[Requested], group: Literal["all", "mixed"]) -> Planning:
-    figures, of_off = (np.array([part.figures for part in parts], dtype=np.float64) for parts in (own, off))
+def _planning(own: Sequence[Requested], similarity: Sequence[Requested], group: Literal["all", "mixed"]) -> Planning:
+    figures, of_similarity = (
+        np.array([part.figures for part in parts], dtype=np.float64) for parts in (own, similarity)
+    )
     names = RunFigures._fields
     tasks = [str(part.task) for part in own]
     return Planning(
@@ -204,7 +208,7 @@ def _planning(own: Sequence[Requested], off: Sequence[Requested], group: Literal
         requests=len(own),
         tasks=len(set(tasks)),
         means=dict(zip(names, map(float, figures.mean(axis=0)), strict=True)),
-        over_off=dict(zip(names, difference(figures - of_off, tasks), strict=True)),
+        over_similarity=dict(zip(names, difference(figures - of_similarity, tasks), strict=True)),
     )
 
 

@@ -18,7 +18,7 @@ from ops.lab.gains import HEADLINE, Group, Point, Standing, curve, standings
 from ops.lab.gate_streams import GateSummary, Stream
 from ops.lab.gate_streams import summarise as sum_gates
 from ops.lab.histories import SplitName
-from ops.lab.planning import HELD, ON, Planning
+from ops.lab.planning import HELD, ON, OUTCOMES, Planning
 from ops.lab.planning import summarise as sum_planning
 from ops.lab.protocol import Evidence, Protocol
 from ops.lab.trials import Report
@@ -134,6 +134,8 @@ def _sum_counts(counts: Iterable[dict[str, int]]) -> Counter[str]:
 
 ORACLE_GAIN, CITE_GAIN = 0.04, 0.015
 MOST_HARM = -0.01
+OUTCOME_GAIN, OUTCOME_HARM = 0.08, -0.005
+"""What outcomes must add to runs that succeeded in first place, and may take from those of the same task."""
 MOST_FALSE_ALARMS = 0.05
 
 
@@ -200,12 +202,16 @@ def _gate(gates: Sequence[GateSummary]) -> Iterator[Target]:
 
 def _planned(planning: Sequence[Planning]) -> Iterator[Target]:
     for held in HELD:
-        for part in (part for part in planning if (part.arm, part.held, part.group) == (ON, held, "all")):
-            over, by = part.over_off, f"airline, by {held}"
-            yield _above(f"{by}: succeeded in first place, over learning off", over["succeeded_1"].mean, 0.0)
-            yield _above(f"{by}: succeeded among the top three, over learning off", over["succeeded_3"].mean, 0.0)
-            yield _at_least(f"{by}: same task in first place, over learning off", over["same_task_1"].mean, 0.0)
-            yield _at_least(f"{by}: same task among the top three, over learning off", over["same_task_3"].mean, 0.0)
+        for part in (part for part in planning if (part.held, part.group) == (held, "all")):
+            over, by = part.over_similarity, f"airline, by {held}, {part.arm}"
+            if part.arm == OUTCOMES:
+                yield _at_least(f"{by}: succeeded in first place", over["succeeded_1"].mean, OUTCOME_GAIN)
+                yield _at_least(f"{by}: same task among the top three", over["same_task_3"].mean, OUTCOME_HARM)
+            elif part.arm == ON:
+                yield _above(f"{by}: succeeded in first place", over["succeeded_1"].mean, 0.0)
+                yield _above(f"{by}: succeeded among the top three", over["succeeded_3"].mean, 0.0)
+                yield _at_least(f"{by}: same task in first place", over["same_task_1"].mean, 0.0)
+                yield _at_least(f"{by}: same task among the top three", over["same_task_3"].mean, 0.0)
 
 
 def _find(standings: Iterable[Standing], arm: str, split: SplitName, group: Group) -> Standing | None:

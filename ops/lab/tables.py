@@ -11,7 +11,7 @@ from ops.lab.arms import OFF
 from ops.lab.forgetting import Forgetting
 from ops.lab.gains import HEADLINE, Difference, Standing
 from ops.lab.gate_streams import GateSummary
-from ops.lab.planning import Planning
+from ops.lab.planning import SIMILARITY, Planning
 from ops.lab.report import LearningReport, Target, Taught
 
 Row = tuple[object, ...]
@@ -32,7 +32,7 @@ _KEPT = ("signal", "project", "alone", "beside the other", "kept", "beside less 
 _GATE_STREAMS = ("signal", "streams", "recalls", "credited in each", "won", "lost", "tied", "opened", "open at the end",
            "opened after")  # fmt: skip
 _PLANNING = ("held out", "requests", "arm", "number", "same task at 1", "at 3", "succeeded at 1", "at 3", "both at 1",
-             "succeeded at 1, less off")  # fmt: skip
+             "succeeded at 1, less similarity alone")  # fmt: skip
 _REACHED = {True: "yes", False: "NO", None: "cannot tell"}
 
 
@@ -137,6 +137,6 @@ def _gate_row(gate: GateSummary) -> Row:
 def _planning(part: Planning) -> Row:
     names = ("same_task_1", "same_task_3", "succeeded_1", "succeeded_3", "worked_1")
     shares = (f"{100 * part.means[name]:.1f}" for name in names)
-    over = "-" if part.arm == OFF else spread(part.over_off["succeeded_1"])
+    over = "-" if part.arm == SIMILARITY else spread(part.over_similarity["succeeded_1"])
     group = "all" if part.group == "all" else "past runs ended both ways"
     return part.held, group, part.arm, part.requests, *shares, over

@@ -90,10 +90,12 @@ ADDED = {
     "excluded",
     "relevance",
     "learned",
+    "failed",
     "runs",
     "shared_steps",
     "failed_steps",
-} | {"is_cancelled"}
+    "is_cancelled",
+}
 """Fields of records, figures and answers that it did not have."""
 
 

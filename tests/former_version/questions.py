@@ -105,7 +105,7 @@ which of two ways a filter was applied; there is one now.
 """
 
 ADDED = frozenset({
-    "type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned",
+    "type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned", "failed",
     "runs", "shared_steps", "failed_steps", "is_cancelled",
 })  # fmt: skip
 """Fields that later versions answer besides."""

@@ -180,7 +180,7 @@ def test_pages_leave_runs_and_no_memories(told: Told) -> None:
 def test_the_gate_opens_by_its_own_evidence_and_then_the_run_that_worked_leads_more_often(told: Told) -> None:
     learner = told.memory.sona.status()
     assert (learner.mode, learner.gate.state) == ("auto", "on")
-    assert told.standings.worked[3] > 2 * told.standings.unlearned[3]
+    assert told.standings.worked[3] > 1.5 * told.standings.unlearned[3]  # where outcomes count too
 
 
 def test_the_last_run_is_kept_with_its_recall_and_what_it_used(told: Told) -> None:

@@ -13,7 +13,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.settings import IngestSettings
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable
-from ops.lab.airline import AirlineRun, events_of, read_airline
+from ops.lab.airline import RecordedRun, events_of, read_airline
 from ops.lab.planning import RunFigures, figures_of
 from relay.config import EventLimits
 from relay.event import event_from_mapping
@@ -78,8 +78,8 @@ def test_a_file_that_is_none_of_runs_is_refused(tmp_path: Path) -> None:
         read_airline(tmp_path / "absent.json")
 
 
-def made(task: int, succeeded: bool) -> AirlineRun:
-    return AirlineRun(task=task, trial=0, succeeded=succeeded, request="?", steps=(), ending=".")
+def made(task: int, succeeded: bool) -> RecordedRun:
+    return RecordedRun(task=task, trial=0, succeeded=succeeded, request="?", steps=(), ending=".")
 
 
 def test_the_first_result_is_judged_by_task_and_outcome() -> None:

@@ -16,7 +16,7 @@ from ops.lab.gains import HEADLINE, curve, difference, standings
 from ops.lab.gate_streams import Stream
 from ops.lab.gate_streams import summarise as sum_gates
 from ops.lab.histories import SplitName
-from ops.lab.planning import Planning, RunFigures
+from ops.lab.planning import OUTCOMES, Planning, RunFigures
 from ops.lab.report import targets
 from ops.lab.trials import STAGES, Answered
 
@@ -188,15 +188,30 @@ def test_success_bought_with_relevance_misses_a_target() -> None:
         requests=3,
         tasks=3,
         means={},
-        over_off=dict(zip(RunFigures._fields, changed, strict=True)),
+        over_similarity=dict(zip(RunFigures._fields, changed, strict=True)),
     )
     found = {target.name.partition(": ")[2]: target.reached for target in targets([], [], [], [], [planned])}
     assert found == {
-        "succeeded in first place, over learning off": True,
-        "succeeded among the top three, over learning off": True,
-        "same task in first place, over learning off": False,
-        "same task among the top three, over learning off": True,
+        "succeeded in first place": True,
+        "succeeded among the top three": True,
+        "same task in first place": False,
+        "same task among the top three": True,
     }
+
+
+def test_outcomes_may_take_half_a_point_of_relevance_and_must_add_eight_of_success() -> None:
+    for gained, taken, expected in ((0.09, -0.004, [True, True]), (0.07, -0.006, [False, False])):
+        changed = difference(np.array([[0.0, taken, gained, 0.0, 0.0]] * 3), ["1", "2", "3"])
+        planned = Planning(
+            arm=OUTCOMES,
+            held="trial",
+            group="all",
+            requests=3,
+            tasks=3,
+            means={},
+            over_similarity=dict(zip(RunFigures._fields, changed, strict=True)),
+        )
+        assert [target.reached for target in targets([], [], [], [], [planned])] == expected
 
 
 def _better(answer: Answered) -> Answered:

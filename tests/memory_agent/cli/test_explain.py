@@ -199,6 +199,18 @@ def test_the_learned_part_has_a_column_and_names_its_runs(
     assert "because of run run-7, for a request 82% alike, which ended with 1.0" in lines
 
 
+def test_an_outcome_has_a_column_where_it_changed_a_score(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = {"quality": 0.8, "outcome": 0.06}
+    lines = explained(
+        capsys, memory("a", 10, explanation=ended), memory("b", 11, explanation={"quality": None, "outcome": 0.0})
+    )
+    assert "score = fused + date + context + lent + outcome - alike" in lines
+    assert "# score cosine words fused date context lent outcome alike when what" in lines
+    assert [line for line in lines if line.startswith("outcome")] == ["outcome +0.060: ended with 0.8"]
+    neutral = explained(capsys, memory("a", 10, explanation={"quality": 0.5, "outcome": 0.0}))
+    assert "score = fused + date + context + lent - alike" in neutral
+
+
 def test_a_request_shows_how_many_similar_ones_it_stands_for(data_dir: Path, run: Run) -> None:
     wordings = (
         "the billing service to the second cluster",

@@ -1,0 +1,70 @@
+"""What memories gain by how their runs ended: of about equally good ones, those that worked come first. Pure numpy.
+
+    outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
+
+`quality` is how the memory itself went, else its run; so it follows each revision: a retry, a later approval, feedback.
+A user's message has that of the run it began. Without one a memory neither gains nor loses. Former requests do not set
+`best`: nothing scores like the query's own words, and beside them all answers would be far below the best.
+
+A memory a tenth below the best gains or loses half as much, one at .6 a twentieth: a success passes a failure that
+scores up to some 30 % more, and a clearly better match stays first. It needs no learning and no gate, since it decides
+between memories that are about equally relevant and brings none in (decision 0041). Rejected by measurement: a weight
+that ignores the scale of the scores, which differs from query to query; lower powers, which cost relevance.
+
+Shapes: n candidates, m slots.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from memory_agent.recall.candidates import Candidates
+from memory_agent.recall.search import Search
+from memory_agent.records import SOURCES
+from memory_agent.storage.indexes import Mask, Scores, Slots
+from memory_agent.storage.view import View
+
+_NEUTRAL = 0.5
+_STEEPNESS = 6
+_REACH = 2  # memories of the session after a message among which its run begins: there may be a reply before it
+_BEGINS_WITHIN_US = 600_000_000
+_MESSAGE, _PLAN = SOURCES.index("user_input"), SOURCES.index("conductor_plan")
+
+
+def with_outcomes(found: Candidates, is_request: Mask, search: Search) -> Candidates:
+    """Add how the runs of the candidates ended, and in a hybrid recall what they gain or lose by it.
+
+    `is_request` (n,) says which are former requests in the words of the query.
+    """
+    qualities = qualities_of(search.view, found.slots)
+    totals = found.total
+    answers = totals[~is_request]
+    best = float((answers if answers.size else totals).max(initial=0.0))
+    if best <= 0.0 or search.query.mode != "hybrid":
+        return msgspec.structs.replace(found, qualities=qualities)
+    own = np.clip(totals / best, 0.0, 1.0)
+    gained = search.settings.outcome * best * np.nan_to_num(qualities - _NEUTRAL) * own**_STEEPNESS
+    return msgspec.structs.replace(found, qualities=qualities, outcome=gained)
+
+
+def qualities_of(view: View, slots: Slots) -> Scores:
+    """Return how each memory went (m,), else its run, else the run that a user's message began; NaN where unknown."""
+    found = view.qualities_with_runs(slots)
+    asked = np.flatnonzero(np.isnan(found) & (view.sources[slots] == _MESSAGE))
+    if asked.size:
+        found[asked] = _of_begun_runs(view, slots[asked])
+    return found
+
+
+def _of_begun_runs(view: View, messages: Slots) -> Scores:
+    """Return how the runs ended that messages (m,) began: the first plan after each, before the user's next message."""
+    found = np.full(messages.shape, np.nan)
+    is_open = np.ones(messages.shape, dtype=np.bool_)
+    for after in view.windows(messages, _REACH)[:, _REACH + 1 :].T:
+        is_open &= (after >= 0) & (view.sources[after] != _MESSAGE)
+        is_open &= view.times_us[after] - view.times_us[messages] <= _BEGINS_WITHIN_US
+        is_plan = is_open & (view.sources[after] == _PLAN)
+        found[is_plan] = view.qualities[after[is_plan]]
+        is_open &= ~is_plan
+    return found
