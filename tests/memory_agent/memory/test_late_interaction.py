@@ -69,7 +69,7 @@ def expected(
         right["near"].append(sum(s * max(met(w, one, compared=compared) for one in around) for s, w in parts))
         near = sum(s * max(likeness(w, one) for one in known) for s, w in even) if turn in known else np.nan
         right["closeness"].append(near)
-        closest = max(likeness(w, one) for w in words for one in known) if turn in known else np.nan
+        closest = max(met(w, one, compared=compared) for w in words for one in around) if turn in known else np.nan
         right["closest"].append(closest)
         right["held"].append(sum(s for s, w in even if w in turn.words))
         right["held_nearby"].append(sum(s for s, w in even if any(w in one.words for one in around)))
