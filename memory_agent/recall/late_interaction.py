@@ -8,7 +8,7 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     own_i        = sum over t of share_t met(t, i)
     near_i       = sum over t of share_t max over |j - i| <= 2 in the session of met(t, j)
     closeness_i  = as near_i, of the similarities of word vectors themselves
-    closest_i    = max over t and |j - i| <= 2 in the session of similarity(t, j)
+    closest_i    = max over t and |j - i| <= 2 in the session of met(t, j)
     held_i       = sum over t of share_t, of the words that i has
 
 These three are for the relevance. Their shares are of a rarity that is also one in a store of few memories.
@@ -85,12 +85,13 @@ def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
     met = _GAIN * compared**2 * np.sqrt(compared) - _DISCOUNT * np.log(length)
     shares, rarities = _rarities(search, words)
     smooth = rarities / rarities.sum()
-    nearest = _nearest(np.fmax(similarities, -1.0), places)
+    closeness = smooth @ _nearest(np.fmax(similarities, -1.0), places)
+    nearest = _nearest(met, places)
     is_known = ~np.isnan(similarities[0, mine])
     return Met(
         own=shares @ met[:, mine],
-        near=shares @ _nearest(met, places),
-        closeness=np.where(is_known, smooth @ nearest, np.nan),
+        near=shares @ nearest,
+        closeness=np.where(is_known, closeness, np.nan),
         closest=np.where(is_known, nearest.max(axis=0), np.nan),
         held=smooth @ has[:, mine],
         held_nearby=smooth @ _nearest(has.astype(np.float64), places),

@@ -5,14 +5,13 @@
     e_i          = 10.5 (s_i - 1.28)
     relevance_i  = sigma((e_i + max(e_i, min(E, 3))) / 2)    E = the best e among the candidates, requests left out
 
-`near` is how near the query's words are to those of the memory and its neighbours, `closest` how near the nearest of
-them is, `held` the share of them that the memory itself has (`late_interaction`). T are the tokens of all memories that
+`near` is how near the query's words are to those of the memory and its neighbours, `closest` how well the best of them
+is met, `held` the share of them that the memory itself has (`late_interaction`). T are the tokens of all memories that
 may answer: the best of more text is better by chance, by the expected maximum of as many normal variables, which grows
 fast among few memories and slowly among many. One good memory vouches for the others of its answer, since evidence is
 often said in other words: each memory by itself loses 9 points of R@10 at the same refusal. But it vouches with 3 at
-most, or it would take everything along.
-Without word vectors, without words or without a vector, another line with its own slope and centre says the same
-(`Line`). A mode decides who is a candidate, and nothing here.
+most, or it would take everything along. Without word vectors, without words or without a vector, another line with its
+own slope and centre says the same (`Line`). A mode decides who is a candidate, and nothing here.
 
 It is calibrated between the evidence of questions and what stores that know nothing of a question answer (decision
 0036), for the bundled model; with another one the relevance of what has a vector is not known, NaN. It is no

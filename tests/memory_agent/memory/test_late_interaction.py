@@ -41,7 +41,7 @@ def similarity(word: str, turn: Turn, *, compared: bool) -> float:
 
 
 def met(word: str, turn: Turn, *, compared: bool) -> float:
-    gained = formula._GAIN * max(similarity(word, turn, compared=compared), 0.0) ** formula._STEEPNESS
+    gained = formula._GAIN * max(similarity(word, turn, compared=compared), 0.0) ** 2.5
     return gained - formula._DISCOUNT * log(max(len(turn.words) + turn.padding, formula._LEAST_WORDS))
 
 
@@ -69,7 +69,7 @@ def expected(
         right["near"].append(sum(s * max(met(w, one, compared=compared) for one in around) for s, w in parts))
         near = sum(s * max(likeness(w, one) for one in known) for s, w in even) if turn in known else np.nan
         right["closeness"].append(near)
-        closest = max(likeness(w, one) for w in words for one in known) if turn in known else np.nan
+        closest = max(met(w, one, compared=compared) for w in words for one in around) if turn in known else np.nan
         right["closest"].append(closest)
         right["held"].append(sum(s for s, w in even if w in turn.words))
         right["held_nearby"].append(sum(s for s, w in even if any(w in one.words for one in around)))

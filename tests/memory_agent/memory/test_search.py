@@ -247,7 +247,7 @@ def test_each_mode_scores_by_its_own_sides(world: World, mode: Mode) -> None:
     else:
         right = found.cosines if mode == "vector" else shares
     assert np.array_equal(found.fused, right)
-    assert np.array_equal(found.total, right)
+    assert np.array_equal(found.total, right + found.speaker)
 
 
 def test_a_memory_without_a_vector_is_found_by_its_words(world: World) -> None:
