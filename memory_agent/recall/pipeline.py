@@ -42,7 +42,8 @@ from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.terms import STOP_WORDS, query_words
+from memory_agent.storage.stop_words import STOP_WORDS
+from memory_agent.storage.terms import query_words
 from sona.learner import Adaptation
 
 _SPARE = 25
