@@ -136,8 +136,10 @@ def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable
 def _marked(passage: _Passage) -> str:
     part, end = passage.part, passage.start + _PASSAGE_WORDS
     shown = part.pieces.copy()
+    overlapping = [number for number in overlaps(shown) if passage.start <= number < end]
+    if end - 1 in overlapping:
+        shown[2 * end + 1] = first_letter(shown[2 * end + 1])
     marked = {number: len(shown[2 * number + 1]) for number in part.hits}
-    overlapping = [number for number in overlaps(shown) if passage.start <= number < end - 1]
     for number in set(overlapping).intersection(part.hits):
         marked.setdefault(number + 1, len(first_letter(shown[2 * number + 3])))
     joined = {number for number in overlapping if number in marked and number + 1 in marked}
@@ -146,7 +148,7 @@ def _marked(passage: _Passage) -> str:
         before, after = ("" if number - 1 in joined else _MARK), ("" if number in joined else _MARK)
         shown[2 * number + 1] = f"{before}{piece[:chars]}{after}{piece[chars:]}"
     if end < part.size:
-        shown[2 * end :] = [_ELLIPSIS]
+        shown[2 * (end + (end - 1 in overlapping)) :] = [_ELLIPSIS]
     if passage.start:
         shown[: 2 * passage.start + 1] = [_ELLIPSIS]
     return "".join(shown)

@@ -1,7 +1,8 @@
 """Words that say how a sentence is built and not what it is about. Negations are not among them.
 
 Those of a script of its own are known by their letters. A text in Latin letters is taken for the language of which it
-has the most such words, two at least and more than English ones: "die", "son" and "a" are words of several languages.
+has the most such words, if two or more are not English, and twice as many as are only English: titles and names such as
+"La Vie en rose" occur in English texts.
 """
 
 from __future__ import annotations
@@ -75,6 +76,5 @@ def foreign_stop_words(words: Iterable[str]) -> frozenset[str]:
     """Return the stop words of a language in Latin letters; none where the folded `words` are taken for English."""
     said = set(words)
     language = max(_LANGUAGES, key=lambda stops: len(stops & said))
-    found = language & said
-    is_foreign = len(found - STOP_WORDS) >= _LEAST_FOREIGN and len(found) > len(STOP_WORDS & said)
-    return language if is_foreign else frozenset()
+    own, english = len(language & said - STOP_WORDS), len(STOP_WORDS & said - language)
+    return language if own >= max(_LEAST_FOREIGN, 2 * english) else frozenset()
