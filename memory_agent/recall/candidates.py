@@ -23,7 +23,7 @@ from memory_agent.storage.terms import is_foreign
 
 _MOST_TIED = 8
 """Limits of slots with one score; of 20,000 notes "build N failed" all have the same words."""
-_OTHER_LANGUAGE = 2.5
+_OTHER_LANGUAGE = 3.0
 """Logits by which texts in one language resemble each other to a model that reads another (decision 0043)."""
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 
