@@ -53,12 +53,13 @@ class EmbeddedQuery(msgspec.Struct, frozen=True, eq=False):
 
     `vector` (d,) float32 of unit length. `words`: its distinct content words in order, folded as by
     `storage.terms.fold`; `word_vectors` (q, e) float16 of unit length: theirs. Both are empty with an embedder that
-    makes none.
+    makes none. `read`: the share of its letters that are of a script that the model reads (`wordpiece`), 1 if unknown.
     """
 
     vector: Embedding
     words: tuple[str, ...]
     word_vectors: npt.NDArray[np.float16]
+    read: float = 1.0
 
     @property
     def nbytes(self) -> int:

@@ -18,7 +18,9 @@ from relay.errors import MalformedEventError
 
 _MAX_METADATA_DEPTH = 64
 _MOST_METADATA_VALUES = 10_000  # 12 bytes each in memory, to be filtered by
-_NAMES = ("type", "phase", "run_id", "channel_id", "agent_id")
+_NAMES = ("type", "phase", "session_id", "run_id", "channel_id", "agent_id")
+_MOST_TITLE_CHARS = 1_000  # of an event 200 are kept, and of 32 tags 64 each
+_MOST_TAGS, _MOST_TAG_CHARS = 100, 200
 
 Word = TypeVar("Word", bound=str)
 
@@ -49,10 +51,9 @@ def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: 
         record,
         id=record_id,
         timestamp=_past("timestamp", record.timestamp, now, limits.max_future_s),
-        title=_optional_text("title", record.title),
+        title=_title(record.title),
         tags=_check_tags(record.tags),
         metadata=_check_metadata(record.metadata),
-        session_id=_optional_text("session_id", record.session_id),
         quality_score=_quality(record.quality_score),
         **{name: _optional_name(name, getattr(record, name), limits.max_id_bytes) for name in _NAMES},
     )
@@ -75,17 +76,23 @@ def _one_of(field: str, value: Word, choices: Sequence[Word]) -> Word:
     return value
 
 
-def _optional_text(field: str, text: str | None) -> str | None:
+def _title(text: str | None) -> str | None:
     if text is not None:
-        check_text(field, text)
+        check_text("title", text)
+        if len(text) > _MOST_TITLE_CHARS:
+            raise InvalidInputError("title", f"has {len(text)} characters, at most {_MOST_TITLE_CHARS} are allowed")
     return text or None
 
 
 def _check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     if isinstance(tags, str) or not isinstance(tags, Sequence):
         raise InvalidInputError("tags", "must be a list of texts")
+    if len(tags) > _MOST_TAGS:
+        raise InvalidInputError("tags", f"has {len(tags)} tags, at most {_MOST_TAGS} are allowed")
     for tag in tags:
         check_text("tags", tag)
+        if len(tag) > _MOST_TAG_CHARS:
+            raise InvalidInputError("tags", f"has one of {len(tag)} characters, at most {_MOST_TAG_CHARS} are allowed")
     return tuple(dict.fromkeys(tag for tag in tags if tag))
 
 

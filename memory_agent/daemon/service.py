@@ -31,7 +31,15 @@ from memory_agent.errors import (
     UnknownMethodError,
     UserNotAllowedError,
 )
-from memory_agent.params import EraseParams, NoParams, OwnerParams, QuarantineIdsParams, QuarantineParams, WaitParams
+from memory_agent.params import (
+    EraseParams,
+    NoParams,
+    OwnerParams,
+    QuarantineIdsParams,
+    QuarantineParams,
+    RememberParams,
+    WaitParams,
+)
 from memory_agent.protocol import (
     DaemonStatus,
     HostAddress,
@@ -44,10 +52,10 @@ from memory_agent.protocol import (
     encode_fault,
     encode_result,
 )
-from memory_agent.records import IngestReport, RecallResult
+from memory_agent.records import IngestReport, MemoryRecord, RecallResult, Utility
 from memory_agent.trajectory import Trajectory
 from memory_agent.verbs import BY_NAME
-from relay import AsyncSubscriber, MalformedEventError, Principal, QuarantineEntry, RelayError, validate_user_id
+from relay import AsyncSubscriber, MalformedEventError, Principal, QuarantineEntry, RelayError, Scope, validate_user_id
 
 log = structlog.get_logger()
 
@@ -107,6 +115,8 @@ class Service:
         if verb.name == "recall":
             return await self._recall(user_id, request)
         reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms)
+        if verb.name == "remember" and Scope.RECALL not in principal.scopes:
+            return _as_stated(reply, decode(request.params, RememberParams))
         if verb.name == "run_begin":
             run = decode_reply(reply, Trajectory)
             self._dispatcher.claim_run(run.id, user_id, is_vouched=principal.origin.for_all)
@@ -199,6 +209,25 @@ class Service:
         if missing:
             raise InvalidInputError("ids", f"not in quarantine: {sorted(missing)}")
         return entries
+
+
+def _as_stated(reply: bytes, params: RememberParams) -> bytes:
+    """Return a reply to `remember` without what a replaced memory kept, for a key that may not read.
+
+    It is what a new memory would have had.
+    """
+    record = decode_reply(reply, MemoryRecord)
+    timestamp = record.timestamp if params.timestamp is not None else record.updated_at or record.timestamp
+    stated = msgspec.structs.replace(
+        record,
+        timestamp=timestamp,
+        event_id=None,
+        last_recalled_at=None,
+        times_recalled=0,
+        utility=Utility(),
+        updated_at=None,
+    )
+    return encode_result(stated)
 
 
 def _with_waking(reply: bytes) -> bytes:

@@ -91,7 +91,8 @@ class MiniLM:
         words = query_words_of(text[: self._query_chars], tokens, len(ids))
         sums = np.zeros((len(words.names), len(vector)), np.float32)
         add_words(words, states, sums)
-        return EmbeddedQuery(_read_only(vector), words.names, _read_only(query_vectors(sums)))
+        read = self._wordpiece.share_read(text, tokens, len(ids))
+        return EmbeddedQuery(_read_only(vector), words.names, _read_only(query_vectors(sums)), read)
 
     def begin_text(self, text: str) -> Reading:
         """Return a reading of `text`, which runs the model once for each passage."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from memory_agent.embedded import WORD_DIMENSIONS
 from memory_agent.embedders.wordpiece import Tokens
-from memory_agent.storage.terms import LONGEST_WORD, STOP_WORDS, pieces, stems, text_words
+from memory_agent.storage.stop_words import STOP_WORDS, stop_words_of
+from memory_agent.storage.terms import LONGEST_WORD, pieces, stems, text_words
 
 WORDS_REVISION = "signs-1"
 """Change it whenever passages or word bits change: part of the stamp of both."""
@@ -98,7 +99,7 @@ def text_words_of(text: str, tokens: Tokens, count: int) -> Words:
 
     They are those with the highest ln(1 + times said) * letters of the stem, at most 12; then the first.
     """
-    folded, spans = _said(text, tokens, count)
+    folded, spans = _said(text, tokens, count, lambda _: STOP_WORDS)
     named = stems(folded)
     times = Counter(named)
     telling = sorted(times, key=lambda name: -math.log1p(times[name]) * min(len(name), _LETTERS))
@@ -109,7 +110,7 @@ def text_words_of(text: str, tokens: Tokens, count: int) -> Words:
 
 def query_words_of(text: str, tokens: Tokens, count: int) -> Words:
     """Return the first 64 distinct words of a query, folded, of those in its first `count` tokens."""
-    folded, spans = _said(text, tokens, count)
+    folded, spans = _said(text, tokens, count, stop_words_of)
     names = tuple(dict.fromkeys(folded))
     words = _words(names, folded, spans)
     kept = np.flatnonzero(words.places < MOST_QUERY_WORDS)
@@ -122,14 +123,20 @@ def _words(names: Sequence[str], said: Sequence[str], spans: Ints) -> Words:
     return Words(tuple(names), spans[:, 0], spans[:, 1], of_said)
 
 
-def _said(text: str, tokens: Tokens, count: int) -> tuple[list[str], Ints]:
-    """Return the content words of `text` with tokens among the first `count`: folded, in order, and their tokens."""
+def _said(
+    text: str, tokens: Tokens, count: int, stop_words: Callable[[Iterable[str]], frozenset[str]]
+) -> tuple[list[str], Ints]:
+    """Return the content words of `text` with tokens among the first `count`: folded, in order, and their tokens.
+
+    `stop_words` of its words are left out, unless there are no others.
+    """
     end = int(tokens.spans[:count, 1].max(initial=0))
     text = text[: end + LONGEST_WORD + 1]  # no word beyond has a token there, and a text may have megabytes
     edges = list(accumulate(map(len, pieces(text))))  # of gaps and words in turn
     where = zip(edges[::2], edges[1::2], strict=False)
     said = [pair for pair in zip(text_words(text), where, strict=True) if len(pair[0]) <= LONGEST_WORD]
-    telling = [pair for pair in said if pair[0] not in STOP_WORDS]
+    left_out = stop_words(word for word, _ in said)
+    telling = [pair for pair in said if pair[0] not in left_out]
     for found in (telling, said):
         spans = np.array([span for _, span in found], dtype=np.int32).reshape(len(found), 2)
         among = np.searchsorted(tokens.spans[:, 0], spans).astype(np.int32)

@@ -57,7 +57,7 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One of: `rows` texts or a query with its `words`, and their origin; a count of tokens; an error."""
+    """One of: `rows` texts, or a query with its `words` and what was `read`, and their origin; a count; an error."""
 
     info: EmbedderInfo | None = None
     rows: int = 0
@@ -65,6 +65,7 @@ class Answer(msgspec.Struct, frozen=True):
     code: str = ""
     args: tuple[Any, ...] = ()
     words: tuple[str, ...] = ()
+    read: float = 1.0
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -110,7 +111,7 @@ def encode_texts(info: EmbedderInfo, found: Sequence[Embedded]) -> Frames:
 def encode_query(info: EmbedderInfo, query: EmbeddedQuery) -> Frames:
     """Return the frames of the answer to a query."""
     arrays = (query.vector, _FLOAT), (query.word_vectors, _HALF)
-    return encode_answer(Answer(info, 1, words=query.words), arrays)
+    return encode_answer(Answer(info, 1, words=query.words, read=query.read), arrays)
 
 
 def encode_failure(error: Exception) -> Frames:
@@ -160,7 +161,7 @@ def decode_query(frames: Sequence[bytes]) -> tuple[EmbedderInfo, EmbeddedQuery]:
     vector, words = _array(frames[1], _FLOAT, ndim), _array(frames[2], _HALF, min(ndim, WORD_DIMENSIONS))
     if (len(vector), len(words)) != (1, len(answer.words)):
         raise ProtocolError(f"{len(vector)} vectors and {len(words)} of words are not those of a query")
-    return answer.info, EmbeddedQuery(vector[0], answer.words, words)
+    return answer.info, EmbeddedQuery(vector[0], answer.words, words, answer.read)
 
 
 def _array(frame: bytes, dtype: str, width: int) -> npt.NDArray[Any]:

@@ -4,13 +4,19 @@ Never pads: padding costs time and changes int8 results. The first passage of a 
 `CHARS_PER_TOKEN` characters per token, eight times the mean of English prose, and all of it from 16 times as many,
 which bounds the cost of huge texts.
 
+A vocabulary spells what it has no words for: letter by letter, or as one unknown token. The vectors of such texts
+resemble each other, whatever they say. Which scripts a model reads follows from its vocabulary (`share_read`).
+
 Shapes: t tokens.
 """
 
 from __future__ import annotations
 
 import os
-from functools import cached_property
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +28,8 @@ from memory_agent.embedders import check_text
 from memory_agent.errors import ModelError
 
 CHARS_PER_TOKEN = 32
+_LEAST_PIECES = 600
+"""Of a script that a model reads. BERT's English vocabulary has 27,762 Latin ones, 488 Han and at most 94 of others."""
 
 Ids = npt.NDArray[np.int32]
 
@@ -69,6 +77,9 @@ class WordPiece:
         if len(specials) != 2:
             raise ModelError(f"the tokenizer adds {len(specials)} special tokens, 2 are known")
         self._before, self._after = specials
+        self._scripts = _scripts_of(self._tokenizer.get_vocab())
+        unknown = getattr(self._tokenizer.model, "unk_token", None)
+        self._unknown = None if unknown is None else self._tokenizer.token_to_id(unknown)
 
     def encode(self, text: str) -> Ids:
         """Return (1, t) ids, 2 <= t <= max_tokens. Raises `InvalidInputError` for invalid Unicode."""
@@ -87,6 +98,26 @@ class WordPiece:
             found = max(start, found, key=len)  # a run of letters over the boundary has more tokens when it is cut
         return Tokens(found, start, self._room)
 
+    def share_read(self, text: str, tokens: Tokens, count: int) -> float:
+        """Return the share of the letters in the first `count` tokens of `text` that the model reads; 1 without any.
+
+        Those of a script with few pieces in the vocabulary are not read, nor is anything in an unknown token, be it a
+        word or an emoji. Digits and punctuation do not count.
+        """
+        is_unknown = tokens.ids[:count] == self._unknown
+        if text.isascii() and "LATIN" in self._scripts and not is_unknown.any():
+            return 1.0
+        read = letters = 0
+        for (begin, end), unknown in zip(tokens.spans[:count].tolist(), is_unknown.tolist(), strict=True):
+            said = text[begin:end]
+            if unknown:
+                letters += len(said)
+            else:
+                scripts = [_script_of(char) for char in said if char.isalpha()]
+                letters += len(scripts)
+                read += sum(script in self._scripts for script in scripts)
+        return read / letters if letters else 1.0
+
     def count(self, text: str) -> int:
         """Return the number of tokens of the whole text, without special tokens; same errors as `encode`."""
         return len(self._ids(text))
@@ -95,6 +126,19 @@ class WordPiece:
         check_text("text", text)
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _scripts_of(vocabulary: Iterable[str]) -> frozenset[str]:
+    """Return the scripts that many pieces of a vocabulary are written in."""
+    letters = (next(filter(str.isalpha, piece), "") for piece in vocabulary)
+    counts = Counter(_script_of(letter) for letter in letters if letter)
+    return frozenset(script for script, pieces in counts.items() if pieces >= _LEAST_PIECES)
+
+
+@lru_cache(maxsize=1 << 14)
+def _script_of(letter: str) -> str:
+    """Return the script of a letter, as the first word of its name says it."""
+    return unicodedata.name(letter, "").partition(" ")[0].partition("-")[0]
 
 
 def _load(definition: bytes) -> Tokenizer:

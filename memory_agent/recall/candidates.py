@@ -17,13 +17,18 @@ import numpy as np
 
 from memory_agent.embedders import has_prefixes
 from memory_agent.recall.dates.nearness import nearness
-from memory_agent.recall.fusion import fuse, highest, lexical_share
+from memory_agent.recall.fusion import AnyScores, fuse, highest, lexical_share
 from memory_agent.recall.late_interaction import REACH, Met, late_interaction
 from memory_agent.recall.relevance import CALIBRATED_MODEL, Parts, evidence
 from memory_agent.recall.search import Search, passing
 from memory_agent.records import KINDS, SOURCES
 from memory_agent.storage.indexes import Mask, Scores, Slots
+from memory_agent.storage.terms import is_foreign
 
+_MOST_TIED = 8
+"""Limits of slots with one score; of 20,000 notes "build N failed" all have the same words."""
+_OTHER_LANGUAGE = 3.0
+"""Logits by which texts in one language resemble each other to a model that reads another (decision 0043)."""
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 _AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 
@@ -69,11 +74,11 @@ class Candidates(msgspec.Struct, frozen=True):
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     """Return the best `limit` by vector, as many by words and by the times that the query names, and their neighbours.
 
-    By vector alone the best `sure` are certain.
+    By vector alone the best `sure` are certain. Where copies of few texts crowd out others, that many texts are meant.
     """
     best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
-    is_all = slots.size >= _answering(search)
+    is_all = _is_all(search, slots, limit)
     if is_hybrid(search) and not search.deadline.expired():
         slots = passing(search, search.view.distinct(search.view.windows(slots, REACH)))
     return msgspec.structs.replace(scored(search, slots), is_all=is_all)
@@ -118,6 +123,8 @@ def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores
     words = search.view.words.total if search.mask is None else int(np.dot(lengths, search.mask))
     parts = Parts(cosines, met.closeness, met.closest, met.held, met.held_nearby, lengths[slots], met.rarity, words)
     found = evidence(parts)
+    if search.vector is not None and is_foreign(search.query.text):
+        found = np.where(np.isnan(cosines), found, found - _OTHER_LANGUAGE)
     return found if is_calibrated(search) else np.where(np.isnan(cosines), found, np.nan)
 
 
@@ -162,17 +169,17 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
     if search.cosines is None or search.vector is None:
         return _NO_SLOTS
     values = np.where(np.isnan(search.cosines.values), -np.inf, search.cosines.values)
-    slots = highest(values, limit)
+    slots = _of_texts(search, values, limit)
     if search.query.mode == "vector" and slots.size >= sure:
         exact = search.view.vectors.cosines(search.vector.raw, slots)
         floor = float(np.partition(exact, slots.size - sure)[slots.size - sure]) - search.cosines.error
         if floor < values[slots].min():
-            return np.flatnonzero(values >= floor)
+            return _of_texts(search, np.where(values >= floor, values, -np.inf), values.size)
     return slots
 
 
 def _by_words(search: Search, limit: int) -> Slots:
-    return highest(np.where(search.bm25 > 0, search.bm25, -np.inf), limit)
+    return _of_texts(search, np.where(search.bm25 > 0, search.bm25, -np.inf), limit)
 
 
 def _by_time(search: Search, limit: int) -> Slots:
@@ -181,13 +188,32 @@ def _by_time(search: Search, limit: int) -> Slots:
         return _NO_SLOTS
     near, values = nearness(search.view.times_us, search.boosting), search.cosines.values
     is_near = (near > 0) & ~np.isnan(values)
-    return highest(np.where(is_near, search.settings.date_weight * near + values, -np.inf), limit)
+    return _of_texts(search, np.where(is_near, search.settings.date_weight * near + values, -np.inf), limit)
 
 
-def _answering(search: Search) -> float:
-    """Return how many memories can answer; infinity while the vector index has not looked at all."""
-    if search.cosines is None:
-        return float(np.count_nonzero(search.bm25 > 0))
-    if search.cosines.unseen > -np.inf:
-        return np.inf
-    return float(np.count_nonzero(~np.isnan(search.cosines.values) | (search.bm25 > 0)))
+def _of_texts(search: Search, values: AnyScores, limit: int) -> Slots:
+    """Return the slots of the highest `limit` of `values` (n,) with their ties; of copies or far too many, the newest.
+
+    Where most are copies, one of each text, so that `limit` texts are found, besides the `limit` slots.
+    """
+    slots = highest(values, limit)
+    fingerprints = search.view.fingerprints
+    if slots.size <= _MOST_TIED * limit and 2 * np.unique(fingerprints[slots]).size >= slots.size:
+        return slots
+    found = np.flatnonzero(values > -np.inf)
+    found = found[np.lexsort((-found, -values[found]))]
+    first = np.sort(np.unique(fingerprints[found], return_index=True)[1])[:limit]
+    return np.union1d(found[:limit], found[first])
+
+
+def _is_all(search: Search, slots: Slots, limit: int) -> bool:
+    """Whether each memory that can answer is among `slots`, or a copy of it; False while vectors are unseen."""
+    can_answer = search.bm25 > 0
+    if search.cosines is not None:
+        if search.cosines.unseen > -np.inf:
+            return False
+        can_answer |= ~np.isnan(search.cosines.values)
+    if slots.size >= np.count_nonzero(can_answer):
+        return True
+    texts, fingerprints = np.unique(search.view.fingerprints[slots]), search.view.fingerprints
+    return texts.size < limit and bool(np.isin(fingerprints[can_answer], texts).all())

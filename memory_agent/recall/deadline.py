@@ -12,6 +12,7 @@ Reason = Literal[
     "no_model",  # no embedding model: lexical only
     "embedder_timeout",  # the embedder did not answer in time: lexical only
     "model_changed",  # the stored vectors come from another model: lexical only until they are rebuilt
+    "script_unknown",  # the model does not read the script of the query: lexical only
     "vectors_pending",  # some memories have no vector yet: found by words only
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: part of the memories is searched

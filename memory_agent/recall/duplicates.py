@@ -33,8 +33,9 @@ from memory_agent.recall.search import Search
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.indexes import Mask, Slots
 from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.stop_words import STOP_WORDS
 from memory_agent.storage.store import Store
-from memory_agent.storage.terms import STOP_WORDS, said_words
+from memory_agent.storage.terms import said_words
 
 REQUEST_COSINE = 0.8
 """Cosine from which a request counts as the query in other words (decision 0018)."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from memory_agent.storage.terms import fold, pieces, stems
+from memory_agent.storage.terms import first_letter, fold, overlaps, pieces, stems, words_of
 
 _PASSAGE_WORDS = 24
 _MARK, _ELLIPSIS = "**", "…"
@@ -52,7 +52,7 @@ def highlights(query_words: Sequence[str], title: str, text: str, tags: Sequence
     best: _Passage | None = None
     for column in filter(None, (title, text, " ".join(tags))):
         split = pieces(column)
-        if hits := _hits(wanted, split[1::2]):
+        if hits := _hits(wanted, words_of(split)):
             found = _best_passage(wanted.counts, _Part(split, len(split) // 2, hits))
             if best is None or found.score > best.score:
                 best = found
@@ -136,10 +136,19 @@ def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable
 def _marked(passage: _Passage) -> str:
     part, end = passage.part, passage.start + _PASSAGE_WORDS
     shown = part.pieces.copy()
-    for number in part.hits:
-        shown[2 * number + 1] = f"{_MARK}{shown[2 * number + 1]}{_MARK}"
+    overlapping = [number for number in overlaps(shown) if passage.start <= number < end]
+    if end - 1 in overlapping:
+        shown[2 * end + 1] = first_letter(shown[2 * end + 1])
+    marked = {number: len(shown[2 * number + 1]) for number in part.hits}
+    for number in set(overlapping).intersection(part.hits):
+        marked.setdefault(number + 1, len(first_letter(shown[2 * number + 3])))
+    joined = {number for number in overlapping if number in marked and number + 1 in marked}
+    for number, chars in marked.items():
+        piece = shown[2 * number + 1]
+        before, after = ("" if number - 1 in joined else _MARK), ("" if number in joined else _MARK)
+        shown[2 * number + 1] = f"{before}{piece[:chars]}{after}{piece[chars:]}"
     if end < part.size:
-        shown[2 * end :] = [_ELLIPSIS]
+        shown[2 * (end + (end - 1 in overlapping)) :] = [_ELLIPSIS]
     if passage.start:
         shown[: 2 * passage.start + 1] = [_ELLIPSIS]
     return "".join(shown)

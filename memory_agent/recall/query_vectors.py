@@ -19,6 +19,8 @@ from memory_agent.storage.archive import Archive
 
 _REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
 _MOST_REST_S = 0.05
+_LEAST_READ = 0.5
+"""Share of a query's letters that the model reads, below which its vector says nothing of what it means."""
 
 
 class QueryVector(msgspec.Struct, frozen=True):
@@ -74,6 +76,9 @@ class QueryVectors:
             return None
         if not comparable(stored or self._archive.store.stamp or info.stamp, info.stamp):
             deadline.degrade("model_changed")
+            return None
+        if found.read < _LEAST_READ:
+            deadline.degrade("script_unknown")
             return None
         return QueryVector(
             raw=found.vector,

@@ -1,9 +1,13 @@
 """Text as words: of a text and of a query, their stems, and a fingerprint that is equal for texts that say the same.
 
 Words are split at everything that is neither letter nor digit, and folded: lower case, without diacritics. Spelling
-and phrases are ignored: a query is a whole message, which means neither. The words and stems of a text are those of
-FTS5 (`porter unicode61 remove_diacritics 2`), but for characters newer than its tables and for 18 of the 20,766 words
-of the evaluation's texts: Snowball's Porter leaves "logi", "bli" and the doubled letter of "trekked".
+and phrases are ignored: a query is a whole message, which means neither. Scripts that put no spaces between words, such
+as Chinese, Japanese and Thai, are split into overlapping pairs of letters, since a whole clause would be one word.
+Vowel signs belong to their letter, or a word of Hindi would be as many words as it has consonants.
+
+The words and stems of other texts are those of FTS5 (`porter unicode61 remove_diacritics 2`), but for characters newer
+than its tables and for 18 of the 20,766 words of the evaluation's texts: Snowball's Porter leaves "logi", "bli" and the
+doubled letter of "trekked".
 """
 
 from __future__ import annotations
@@ -18,31 +22,47 @@ from itertools import dropwhile
 import Stemmer
 import xxhash
 
-TERMS_VERSION = f"PyStemmer {version('PyStemmer')}, Unicode {unicodedata.unidata_version}"
+from memory_agent.storage.stop_words import foreign_stop_words, stop_words_of
+
+TERMS_VERSION = f"2, PyStemmer {version('PyStemmer')}, Unicode {unicodedata.unidata_version}"
 """Of what `text_words` and `stems` return: those of another version may differ."""
 
 _MARKS = (
     "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u0309\u030a\u030b\u030c\u030f"
     "\u0311\u031b\u0323\u0324\u0325\u0326\u0327\u0328\u032d\u032e\u0330\u0331"
 )
-"""Combining marks that belong to the word before them; all others separate words."""
+"""Diacritics: they belong to the word before them, and folding drops them."""
+_POINTS = "".join(
+    char
+    for char in map(chr, (*range(0x591, 0x5C8), *range(0x610, 0x61B), *range(0x64B, 0x671), *range(0x6D6, 0x6EE)))
+    if unicodedata.category(char) == "Mn"
+)
+"""Vowel points of Hebrew and Arabic, which are rarely written: as diacritics."""
+_VOWELS = "".join(
+    char
+    for char in map(chr, (*range(0x900, 0x10A0), *range(0x1780, 0x1800), 0x3099, 0x309A))
+    if unicodedata.category(char) in ("Mn", "Mc")
+)
+"""Signs for vowels and tones, India to Japan: they belong to the letter before them, and folding keeps them."""
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf"
+    "\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, Han, the kana, and Hangul, whose words carry their particles."""
 
 _WORD = re.compile(r"[^\W_]+")
 _PIECES = re.compile(rf"({_WORD.pattern})")
 _MARKED_PIECES = re.compile(rf"([^\W_](?:[^\W_]+|[{_MARKS}]+)*)")
+_SPECIAL = re.compile(rf"[{_POINTS}{_VOWELS}{_UNSPACED}]")
+_SIGNS = f"[{_MARKS}{_POINTS}{_VOWELS}]"
+_LETTER = re.compile(rf"(?=[^\W_])[{_UNSPACED}]{_SIGNS}*")
+_RUNS = re.compile(rf"((?:{_LETTER.pattern})+)|[^\W_{_UNSPACED}](?:[^\W_{_UNSPACED}]+|{_SIGNS}+)*")
 _SHORTEST_INFLECTED = 3  # characters; shorter words, and those longer than `LONGEST_WORD`, are their own stem
 _FOLDED_CHARS = 1 << 15  # kept in the table; all scripts in use have fewer
 LONGEST_WORD = 64  # characters; longer runs are digests and base64
 _MOST_WORDS = 64  # distinct; search time grows with each
 _READ_CHARS = 100_000
-
-_STOP_WORDS = """
-    a about after all also am an and any are as at be because been before being but by can could did do does
-    doing for from had has have having he her here him his how i if in into is it its just me my no nor not now
-    of off on once or our out over own she should so some such than that the their them then there these they
-    this those to too us was we were what when where which while who whom why will with would you your
-"""
-STOP_WORDS = frozenset(_STOP_WORDS.split())
+_LANGUAGE_CHARS = 2_000
 
 _QUESTION_MARKS = frozenset("?？؟")
 _PUNCTUATION = ".,;:!\"'“”‘’…`"
@@ -51,8 +71,11 @@ _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure th
 """Words without meaning at the start or end of a text; within it they count: "not sure", "works so well"."""
 
 
+_DROPPED = frozenset(_MARKS + _POINTS)
+
+
 class _Folds(dict[int, str]):
-    """Each character in lower case without diacritics, "" for a mark of `_MARKS`; filled as characters are met."""
+    """Each character in lower case without diacritics, "" for those themselves; filled as characters are met."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -61,7 +84,7 @@ class _Folds(dict[int, str]):
             base = unicodedata.normalize("NFD", lower)[0].lower()
             folded = base if base.isascii() else lower
         else:
-            folded = "" if char in _MARKS else char
+            folded = "" if char in _DROPPED else char
         if len(self) < _FOLDED_CHARS:
             self[code] = folded
         return folded
@@ -91,17 +114,60 @@ def fold(text: str) -> str:
 
 def text_words(text: str) -> list[str]:
     """Return the folded words of `text` in order."""
-    return _WORD.findall(fold(text))
-
-
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return where each of `text_words(text)` begins and ends in `text`."""
-    return [found.span() for found in (_PIECES if text.isascii() else _MARKED_PIECES).finditer(text)]
+    return list(map(fold, words_of(_runs(text)))) if _is_special(text) else _WORD.findall(fold(text))
 
 
 def pieces(text: str) -> list[str]:
-    """Return `text` in pieces: what stands before, between and after its words at even places, these at odd ones."""
+    """Return `text` in pieces: what stands before, between and after its words at even places, these at odd ones.
+
+    Of words that overlap, a piece is what the next one does not have (`words_of`).
+    """
+    if _is_special(text):
+        return _runs(text)
     return (_PIECES if text.isascii() else _MARKED_PIECES).split(text)
+
+
+def words_of(split: Sequence[str]) -> list[str]:
+    """Return the words of a text in `pieces`, not folded, as many as there are pieces at odd places."""
+    words = list(split[1::2])
+    for place in overlaps(split):
+        words[place] += first_letter(words[place + 1])
+    return words
+
+
+def overlaps(split: Sequence[str]) -> list[int]:
+    """Return the numbers of the words of `pieces` that go on into the first letter of the next one."""
+    gaps, words = split[2:-1:2], split[1::2]
+    if "" not in gaps:
+        return []
+    return [
+        place
+        for place, gap in enumerate(gaps)
+        if not gap and _LETTER.match(words[place]) and _LETTER.match(words[place + 1])
+    ]
+
+
+def _is_special(text: str) -> bool:
+    return not text.isascii() and _SPECIAL.search(text) is not None
+
+
+def _runs(text: str) -> list[str]:
+    """Return `pieces` of a text of any script; the last piece of a run without spaces has two letters."""
+    split, end = [], 0
+    for found in _RUNS.finditer(text):
+        split.append(text[end : found.start()])
+        end = found.end()
+        letters = _LETTER.findall(text, *found.span(1)) if found[1] else [found[0]]
+        for letter in letters[:-2]:
+            split += [letter, ""]
+        split.append("".join(letters[-2:]))
+    return [*split, text[end:]]
+
+
+def first_letter(piece: str) -> str:
+    """Return the part of a piece that the word before it has as well; "" where words do not overlap."""
+    found = _LETTER.match(piece)
+    return found[0] if found else ""
 
 
 def stems(folded: Sequence[str]) -> list[str]:
@@ -114,9 +180,18 @@ def stems(folded: Sequence[str]) -> list[str]:
 
 def query_words(text: str) -> list[str]:
     """Return the distinct words to search for, in order, lower case; stop words only where there are no others."""
-    words = dict.fromkeys(word.lower() for word in _WORD.findall(text[:_READ_CHARS]) if len(word) <= LONGEST_WORD)
-    telling = [word for word in words if word not in STOP_WORDS]
+    text = text[:_READ_CHARS]
+    found = words_of(_runs(text)) if _is_special(text) else _WORD.findall(text)
+    words = dict.fromkeys(word.lower() for word in found if len(word) <= LONGEST_WORD)
+    folded = list(map(fold, words))
+    stop_words = stop_words_of(folded)
+    telling = [word for word, plain in zip(words, folded, strict=True) if plain not in stop_words]
     return (telling or list(words))[:_MOST_WORDS]
+
+
+def is_foreign(text: str) -> bool:
+    """Whether a text in Latin letters is in another language than English, by its first words."""
+    return bool(foreign_stop_words(text_words(text[:_LANGUAGE_CHARS])))
 
 
 def said_words(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -91,6 +92,29 @@ def test_a_key_for_one_user_refuses_any_other_name(served: Served) -> None:
     assert whose(MemoryClient(**own)) == "default"  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="is empty"):
         MemoryClient("", **own)  # type: ignore[arg-type]
+
+
+def test_a_key_that_only_writes_learns_nothing_of_the_memory_that_it_replaces(served: Served) -> None:
+    _, all_scopes = key_file(served, "gail-all", "gail")
+    _, made = key_file(served, "gail-writes", "gail", Scope.PUBLISH)
+    then = datetime(2024, 5, 1, tzinfo=UTC)
+    with (
+        MemoryClient("gail", endpoint=served.gateway, token=all_scopes.token) as owner,
+        MemoryClient("gail", endpoint=served.gateway, token=made.token) as writer,
+    ):
+        owner.remember("Staging needs the VPN", id="vpn", timestamp=then)
+        new = writer.remember("Lunch is at noon", id="lunch")
+        replaced = writer.remember("Staging needs no VPN", id="vpn")
+        assert (replaced.text, replaced.updated_at, replaced.event_id) == ("Staging needs no VPN", None, None)
+        assert replaced.timestamp >= new.timestamp > then
+        assert [name for name in new.__struct_fields__ if getattr(new, name) != getattr(replaced, name)] == [
+            "id",
+            "text",
+            "timestamp",
+        ]
+        (kept,) = owner.get(["vpn"])
+        assert (kept.timestamp, kept.updated_at) == (then, replaced.timestamp)
+        assert owner.remember("Staging is gone", id="vpn").timestamp == then
 
 
 def test_every_client_names_a_missing_key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,10 +15,14 @@ from memory_samples import NOW, START, SUBJECTS, message, texts
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
+from memory_agent.recall import candidates
+from memory_agent.recall.candidates import Candidates, scored
 from memory_agent.recall.duplicates import Leader, Leaders
+from memory_agent.recall.search import Search
 from memory_agent.recall.selection import LIKE_COSINE, mmr
-from memory_agent.records import MemoryRecord
+from memory_agent.records import MemoryRecord, Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings, StoreSettings
+from memory_agent.storage.indexes import Slots
 from memory_agent.storage.terms import fingerprint
 
 FIX = "Restarted the billing worker and the queue drained"
@@ -239,3 +244,40 @@ def test_an_answer_is_filled_behind_more_duplicates_than_a_graph_returns(tmp_pat
             time.sleep(0.005)
         result = memory.recall(FIX, top_k=5, mode="vector", now=NOW)
     assert sorted(texts(result)) == sorted([FIX, *others])
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
+    """A memory of 5,000 copies of one text, 1,000 texts that differ in a number, and 40 others about the same."""
+    copies = [message(number, FIX) for number in range(5_000)]
+    numbered = [message(number, f"Backup {number} of the wiki is done") for number in range(5_000, 6_000)]
+    others = [message(number, f"Worker {number} drained the billing queue") for number in range(6_000, 6_040)]
+    with Memory.open(tmp_path_factory.mktemp("crowded") / "alice", embedder=embedder) as memory:
+        memory.ingest(copies + others, now=NOW)
+        memory.ingest(numbered, now=NOW)
+        yield memory
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
+@pytest.mark.parametrize("query", ["what became of the billing worker?", "backup of the wiki"])
+def test_neither_copies_nor_ties_are_all_scored(
+    crowded: Memory, monkeypatch: pytest.MonkeyPatch, mode: Mode, query: str
+) -> None:
+    sizes: list[int] = []
+
+    def counting(search: Search, slots: Slots) -> Candidates:
+        sizes.append(slots.size)
+        return scored(search, slots)
+
+    monkeypatch.setattr(candidates, "scored", counting)
+    result = crowded.recall(query, 10, mode=mode, min_relevance=0, now=NOW, deadline_ms=60_000)
+    assert len(set(texts(result))) == 10
+    assert sum(sizes) <= 2_500, sizes
+
+
+def test_a_text_of_many_copies_keeps_its_count_and_origins_and_the_newest_is_shown(crowded: Memory) -> None:
+    result = crowded.recall("what became of the billing worker?", 10, min_relevance=0, now=NOW, deadline_ms=60_000)
+    (found,) = (memory for memory in result.memories if memory.record.text == FIX)
+    assert (found.count, len(found.origins)) == (5_000, 8)
+    assert found.first_seen == START
+    assert found.record.timestamp == found.last_seen == START + timedelta(minutes=4_999)

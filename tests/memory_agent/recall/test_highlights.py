@@ -88,3 +88,23 @@ def test_lone_surrogates_are_kept_as_they_are() -> None:
 
 def test_without_shared_words_there_is_no_passage() -> None:
     assert highlights(["lock"], "a", "b", ("c",)) == highlights([], "a", "b", ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "passage"),
+    [
+        ("猫叫什么", "我的猫叫小白", "我的**猫叫**小白"),
+        ("我的猫叫小白", "我的猫叫小白", "**我的猫叫小白**"),
+        ("小白在家", "猫叫小白,小白不在", "猫叫**小白**,**小白**不在"),
+        ("東京タワーはどこ?", "昨日は東京タワーへ行った", "昨日は**東京タワー**へ行った"),
+        (
+            "回议",
+            "一二三四五六七八九十一二三四五六七八九十一二三回议室",
+            "一二三四五六七八九十一二三四五六七八九十一二三**回议**…",
+        ),
+        ("दफ़्तर की मशीन", "दफ़्तर की कॉफ़ी मशीन", "**दफ़्तर** की कॉफ़ी **मशीन**"),
+    ],
+)
+def test_pairs_of_letters_are_marked_as_one(query: str, text: str, passage: str) -> None:
+    (found,) = highlights(query_words(query), "", text, ())
+    assert found == passage

@@ -13,7 +13,17 @@ from hammering import hammered
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memory_agent.storage.terms import fold, pieces, query_words, stems, text_words
+from memory_agent.storage.terms import (
+    first_letter,
+    fold,
+    is_foreign,
+    overlaps,
+    pieces,
+    query_words,
+    stems,
+    text_words,
+    words_of,
+)
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 KNOWN_STEMS = re.compile(r".*(bly|bli|logy|logies|logi|kked|kking)$")
@@ -22,8 +32,9 @@ KNOWN_STEMS = re.compile(r".*(bly|bli|logy|logies|logi|kked|kking)$")
 ranges = [(0, 0x17F), (0x300, 0x331), (0x391, 0x3A1), (0x3A3, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x1E02, 0x1EF9)]
 characters = st.one_of(
     *(st.characters(min_codepoint=low, max_codepoint=high) for low, high in ranges),
-    st.sampled_from("東京 日本☀❤\u3000…“—"),
+    st.sampled_from("☀❤\u3000…“—"),
 )
+unspaced = st.sampled_from("東京都カメラーที่ประชุม한국어हिन्दीשָׁם \u3099")
 
 
 def fts5_words(tokenizer: str, texts: Iterable[str]) -> list[list[str]]:
@@ -48,11 +59,12 @@ def test_words_are_split_and_folded_as_by_fts5(text: str) -> None:
 
 
 @settings(deadline=None)
-@given(text=st.text(characters | st.characters()))
+@given(text=st.text(characters | unspaced | st.characters()))
 def test_pieces_and_folding_keep_every_word_apart(text: str) -> None:
     split = pieces(text)
     assert "".join(split) == text
-    assert [fold(word) for word in split[1::2]] == text_words(text)
+    assert [fold(word) for word in words_of(split)] == text_words(text)
+    assert all(first_letter(split[2 * number + 3]) for number in overlaps(split))
     assert all(text_words(word) == [word] for word in text_words(text))
 
 
@@ -65,7 +77,7 @@ def test_a_stem_begins_as_its_word(text: str) -> None:
 
 
 @settings(deadline=None)
-@given(text=st.text(characters | st.characters()))
+@given(text=st.text(characters | unspaced | st.characters()))
 def test_each_word_of_a_query_is_one_word_of_the_index(text: str) -> None:
     assert all(len(text_words(word)) == 1 for word in query_words(text))
 
@@ -77,6 +89,59 @@ def test_real_words_have_the_stems_of_fts5() -> None:
     expected = [found[0] for found in fts5_words("porter unicode61 remove_diacritics 2", words)]
     differing = [word for word, stem, said in zip(words, stems(words), expected, strict=True) if stem != said]
     assert [word for word in differing if not KNOWN_STEMS.match(word)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("東京タワー", ["東京", "京タ", "タワ", "ワー"]),
+        ("2024年の東京, in Köln", ["2024", "年の", "の東", "東京", "in", "koln"]),
+        ("猫", ["猫"]),
+        ("회의는 월요일", ["회의", "의는", "월요", "요일"]),
+        ("ที่บ้าน", ["ที่บ้", "บ้า", "าน"]),
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("שָׁלוֹם عَرَبِي", ["שלום", "عربي"]),
+        ("Привет, мир", ["привет", "мир"]),
+    ],
+)
+def test_scripts_without_spaces_are_pairs_of_letters_and_signs_belong_to_theirs(text: str, words: list[str]) -> None:
+    assert text_words(text) == words
+    assert [fold(word) for word in query_words(text)] == [word for word in words if word not in ("in", "में")]
+
+
+@pytest.mark.parametrize(
+    ("text", "telling"),
+    [
+        ("¿Cómo se llama mi gata?", ["llama", "gata"]),
+        ("Wo steht der Server für die Sicherungen?", ["steht", "server", "sicherungen"]),
+        ("Quand se termine le contrat ?", ["termine", "contrat"]),
+        ("Как зовут мою кошку?", ["зовут", "кошку"]),
+        ("मेरी बिल्ली का नाम क्या है?", ["बिल्ली", "नाम"]),
+        ("did Die Hard play in Los Angeles?", ["die", "hard", "play", "los", "angeles"]),
+        ("cuando", ["cuando"]),
+    ],
+)
+def test_stop_words_are_those_of_the_language(text: str, telling: list[str]) -> None:
+    assert query_words(text) == telling
+
+
+def test_a_language_shows_in_its_stop_words() -> None:
+    foreign = (
+        "Wie heißt die Katze?",
+        "¿Cómo se llama mi gata?",
+        "Où est le mot de passe ?",
+        "Como se chama o meu gato?",
+    )
+    assert all(map(is_foreign, foreign))
+    english = (
+        "",
+        "What is Ann's plan A?",
+        "de la",
+        "Как зовут кошку?",
+        "who sang La Vie en rose in Los Angeles",
+        "x" * 9,
+    )
+    assert [text for text in english if is_foreign(text)] == ["de la"]  # nothing else is said
 
 
 def test_short_and_long_words_are_their_own_stem() -> None:
