@@ -272,7 +272,7 @@ def test_neither_copies_nor_ties_are_all_scored(
     monkeypatch.setattr(candidates, "scored", counting)
     result = crowded.recall(query, 10, mode=mode, min_relevance=0, now=NOW, deadline_ms=60_000)
     assert len(set(texts(result))) == 10
-    assert sum(sizes) <= 2_500, sizes
+    assert sum(sizes) <= 600, sizes
 
 
 def test_a_text_of_many_copies_keeps_its_count_and_origins_and_the_newest_is_shown(crowded: Memory) -> None:

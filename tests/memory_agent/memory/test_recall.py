@@ -200,12 +200,12 @@ def test_any_text_is_answered_or_refused_by_name(filled: Memory, query: str, mod
         if error.field != "query" or query.strip():
             raise
         return
-    assert result.degraded == ()
+    assert result.degraded in ((), ("script_unknown",))
     scores = [memory.sona_score for memory in result.memories]
     assert np.isfinite(scores).all()
     assert scores == sorted(scores, reverse=True)
     assert len({memory.record.id for memory in result.memories}) == len(scores)
-    if mode != "lexical":
+    if mode != "lexical" and not result.degraded:
         assert len(scores) == 24
 
 
@@ -341,7 +341,14 @@ def test_several_threads_recall_while_one_ingests(tmp_path: Path, embedder: Embe
 
 def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(filled: Memory) -> None:
     assert isinstance(filled, MemoryProvider)
-    by_model = {"no_model", "embedder_timeout", "vectors_pending", "word_vectors_pending", "model_changed"}
+    by_model = {
+        "no_model",
+        "embedder_timeout",
+        "vectors_pending",
+        "word_vectors_pending",
+        "model_changed",
+        "script_unknown",
+    }
     assert by_model | {"index_rebuilding", "deadline", "waking"} == set(REASONS)
 
 

@@ -37,7 +37,6 @@ ALIEN = (
     "who won the world cup in 1998",
     "rotate the API keys of the payment provider",
     "hi",
-    "🎉",
 )
 
 
