@@ -25,7 +25,7 @@ from ops.process_memory import ProcessMemory, measure_tree
 
 TARGET_DAEMON_MB = 700
 TARGET_FILLED_MB = 60
-TARGET_DISK_MB = 25
+TARGET_DISK_MB = 30
 
 _ONE, _EMPTY, _FILLED = "one", "empty", "filled"
 _RECALLS = 100
