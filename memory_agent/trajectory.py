@@ -109,10 +109,14 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that several runs took, in the words of one of them, and the ids of these runs."""
+    """A step that several runs took, in the words of one of them, and the ids of these runs.
+
+    `record_ids` are the memories that say it in these words.
+    """
 
     text: str
     run_ids: tuple[str, ...]
+    record_ids: tuple[str, ...] = ()
 
 
 class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):

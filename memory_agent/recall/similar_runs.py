@@ -12,7 +12,8 @@ Shapes: n = all slots of the view.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -87,10 +88,13 @@ def telling_runs(search: Search, store: Store, most: int, answered: Answered) ->
     with store.snapshot() as snapshot:
         worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
         failed = [_told(run, search, snapshot) for run in found if run.end != "cancelled" and _has_failed(run)]
+    saying = defaultdict[str, list[str]](list)
+    for step in (step for run in found for step in run.steps):
+        saying[step.text].append(step.record_id)
     return TellingRuns(
         tuple(sorted(chosen, key=_has_failed)),
-        _common(shared_steps(worked)),
-        _common(steps_of_failed_alone(failed, worked)),
+        _common(shared_steps(worked), saying),
+        _common(steps_of_failed_alone(failed, worked), saying),
     )
 
 
@@ -100,8 +104,8 @@ def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> Told:
     return Told(run.id, tuple(step.text for step in run.steps), vectors)
 
 
-def _common(steps: Iterable[SharedStep]) -> tuple[CommonStep, ...]:
-    return tuple(CommonStep(text=step.text, run_ids=step.runs) for step in steps)
+def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) -> tuple[CommonStep, ...]:
+    return tuple(CommonStep(text=step.text, run_ids=step.runs, record_ids=tuple(saying[step.text])) for step in steps)
 
 
 def _has_failed(run: SimilarRun) -> bool:

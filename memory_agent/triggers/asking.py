@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 
@@ -126,7 +126,6 @@ class Triggers:
 
 
 def _block(cause: Event, trigger: str, row: Trigger, query: Query, result: RecallResult) -> Block:
-    quotes = [one for found in result.memories for one in (found.record.id, *(other.id for other in found.origins))]
     return Block(
         trigger=trigger,
         role=row.role,
@@ -139,5 +138,16 @@ def _block(cause: Event, trigger: str, row: Trigger, query: Query, result: Recal
         run_id=query.by_run,
         session_id=query.by_session,
         degraded=result.degraded,
-        quotes=tuple(quotes),
+        quotes=tuple(dict.fromkeys(_quotes(result))),
     )
+
+
+def _quotes(result: RecallResult) -> Iterator[str]:
+    """Yield the ids of all memories whose words or dates may be in the block of an answer."""
+    for found in result.memories:
+        yield found.record.id
+        yield from (other.id for other in found.origins)
+    for run in result.runs:
+        yield from (line.record_id for line in (run.request, run.because, *run.steps) if line is not None)
+    for step in (*result.shared_steps, *result.failed_steps):
+        yield from step.record_ids

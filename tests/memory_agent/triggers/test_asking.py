@@ -60,6 +60,23 @@ def test_what_the_run_and_the_session_said_is_not_an_answer(memory: Memory) -> N
     assert (block.run_id, block.session_id, block.cause_event_id) == ("run-1", "s-1", "e-1")
 
 
+def test_a_block_names_every_memory_that_its_runs_quote(memory: Memory) -> None:
+    """Or it would outlive them: a block is erased with the memories that it names."""
+    steps = ["Created the folder of the service", "Added the dependencies to the manifest", "Wrote the first tests"]
+    for number in range(4):
+        run_id = f"run-{number}"
+        memory.runs.begin(f"Set up the payment service with tests, attempt {number}", run_id)
+        for step in steps:
+            memory.remember(f"{step}, time {number}", run_id=run_id)
+        memory.runs.end(run_id, quality=1.0 if number else 0.0, summary=f"It ended the {number}th way")
+    block = reaction(memory, "user_input", {"text": "Set up the payment service with tests"})
+    assert block is not None
+    quoted = {record.id for record in memory.list(limit=100).records if record.text.splitlines()[0] in block.text}
+    assert any(record.text in block.text for record in memory.list(limit=100).records if "time" in record.text)
+    assert len(quoted) > len(block.memories)
+    assert quoted <= set(block.quotes)
+
+
 def test_labels_are_not_asked_for(memory: Memory) -> None:
     memory.remember("Assigned to: worker-7", kind="strategy")
     block = reaction(memory, "conductor.worker.call", {"objective": "Order lunch", "worker_id": "worker-7"})
