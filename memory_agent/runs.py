@@ -158,8 +158,9 @@ class Runs:
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles `query`, best first, with their steps in words.
 
-        A run that goes on, or never ended, is not among them, nor one whose request was forgotten. Runs of less
-        relevance than `min_relevance` (default: the setting `recall.min_relevance`) are left out.
+        Each is followed by those that retried it. A run that goes on, or never ended, is not among them, nor one whose
+        request was forgotten. Runs of less relevance than `min_relevance` (default: the setting
+        `recall.min_relevance`) are left out.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.step("run-7", "Put a mutex around the token refresh")

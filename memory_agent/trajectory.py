@@ -84,10 +84,11 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
     """An ended run whose request resembles a text.
 
-    `score` is the raw cosine and `relevance` that of `RetrievedMemory`, of the request or of the user's message before
-    it. `steps` are at most 32, in order: the first ones and the last; `more_steps` lie between. A step without words,
-    or whose memory was forgotten, is none. `because` is what the run said at its end, or who judged it; `reason` is
-    that of its `quality`. `recalled` are memories that its recalls showed, `used` those it used.
+    `score` is the raw cosine and `relevance` that of `RetrievedMemory`, of the request, of the user's message before
+    it, or of the run that it retried. `steps` are at most 32, in order: the first ones and the last; `more_steps` lie
+    between. A step without words, or whose memory was forgotten, is none. `because` is what the run said at its end, or
+    who judged it; `reason` is that of its `quality`. `recalled` are memories that its recalls showed, `used` those it
+    used.
     """
 
     id: str

@@ -97,8 +97,9 @@ class RunsMethods:
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles `query`, best first, with their steps in words.
 
-        A run that goes on, or never ended, is not among them, nor one whose request was forgotten. Runs of less
-        relevance than `min_relevance` (default: the setting `recall.min_relevance`) are left out.
+        Each is followed by those that retried it. A run that goes on, or never ended, is not among them, nor one whose
+        request was forgotten. Runs of less relevance than `min_relevance` (default: the setting
+        `recall.min_relevance`) are left out.
         """
         return self._ask("runs.similar", query=query, top_k=top_k, min_relevance=min_relevance)
 

@@ -1,9 +1,9 @@
 """The ended runs whose request resembles a query.
 
-A run is found by the memory that began it, or by the user's message before that, in the same session. So runs need no
-vectors of their own: what erases, encrypts and rebuilds memories holds for them. Of the query's filter a run must pass
-what its begin passes. The caller's own words are searched here too, since only ended runs answer: a request repeated a
-minute later finds the run that just failed.
+A run is found by the memory that began it, by the user's message before that in the same session, or by the run that
+it retried. So runs need no vectors of their own: what erases, encrypts and rebuilds memories holds for them. Of the
+query's filter a run must pass what its begin passes. The caller's own words are searched here too, since only ended
+runs answer: a request repeated a minute later finds the run that just failed.
 
 Rejected: runs found by their steps, which resemble those of any run (same tests, same tools).
 
@@ -36,6 +36,7 @@ from memory_agent.storage.trajectories import StoredTrajectory
 from memory_agent.trajectory import CommonStep, SimilarRun
 
 _FIRST, _FURTHER = 32, 8  # requests looked at first; the factor on them while there are too few runs
+_MOST_ATTEMPTS = 4  # at one request: the run that was found and those that retried it
 _REACH = 3  # memories of its session between a message and the begin of the run that it caused
 _CHOSEN_FROM = 3  # times as many runs are looked at as an answer has
 _FAILED = 0.2  # of quality: below, a run counts as failed (`context.ending`)
@@ -54,7 +55,8 @@ NOTHING_ANSWERED = Answered((), -np.inf)
 def similar_runs(search: Search, store: Store, top_k: int, answered: Answered = NOTHING_ANSWERED) -> list[SimilarRun]:
     """Return at most `top_k` runs of the query's least relevance or more, best first; of equals the newest first.
 
-    For a request in the answer, what is `answered` vouches, as it does for the other memories there.
+    A run is followed by those that retried it, with its score and relevance. For a request in the answer, what is
+    `answered` vouches, as it does for the other memories there.
     """
     search = _among_requests(search)
     limit = _FIRST
@@ -79,13 +81,11 @@ def telling_runs(search: Search, store: Store, most: int, answered: Answered) ->
     """Return at most `most` runs, and the common steps of three times as many.
 
     The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
+    Beside a failed one, the last that worked makes room for a retry of the failed one that ended at least as well.
     """
     found = similar_runs(search, store, most * _CHOSEN_FROM, answered)
-    chosen = found[:most]
-    if most > 1 and len({_has_failed(run) for run in chosen}) == 1:
-        other = next((run for run in found[most:] if _has_failed(run) != _has_failed(chosen[0])), None)
-        chosen = chosen if other is None else [*chosen[:-1], other]
     with store.snapshot() as snapshot:
+        chosen = _telling(found, most, snapshot)
         worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
         failed = [_told(run, search, snapshot) for run in found if run.end != "cancelled" and _has_failed(run)]
     saying = defaultdict[str, list[str]](list)
@@ -96,6 +96,22 @@ def telling_runs(search: Search, store: Store, most: int, answered: Answered) ->
         _common(shared_steps(worked), saying),
         _common(steps_of_failed_alone(failed, worked), saying),
     )
+
+
+def _telling(found: list[SimilarRun], most: int, snapshot: Snapshot) -> list[SimilarRun]:
+    chosen, others = found[:most], found[most:]
+    if most > 1 and len({_has_failed(run) for run in chosen}) == 1:
+        other = next((run for run in others if _has_failed(run) != _has_failed(chosen[0])), None)
+        return chosen if other is None else [*chosen[:-1], other]
+    worked = [run for run in chosen if not _has_failed(run)]
+    if len(worked) in (0, len(chosen)):
+        return chosen
+    stored = (snapshot.trajectory(run.id) for run in chosen if _has_failed(run))
+    retries = {later for run in stored if run is not None for later in _retries(run)}
+    if any(run.id in retries for run in worked):
+        return chosen
+    again = next((run for run in others if run.id in retries and _quality(run) >= _quality(worked[-1])), None)
+    return chosen if again is None else [again if run is worked[-1] else run for run in chosen]
 
 
 def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> Told:
@@ -110,6 +126,10 @@ def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) ->
 
 def _has_failed(run: SimilarRun) -> bool:
     return run.end == "cancelled" or (run.quality is not None and run.quality < _FAILED)
+
+
+def _quality(run: SimilarRun) -> float:
+    return 0.0 if run.quality is None else run.quality
 
 
 def _among_requests(search: Search) -> Search:
@@ -147,15 +167,31 @@ def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered
         if certain[place] < search.query.min_relevance:
             continue
         run = _run_of(search, snapshot, int(found.slots[place]))
-        if run is None or run.id in known:
-            continue
-        like = to_similar_run(snapshot, run)
-        if like is not None:
-            known.add(run.id)
-            score, certainty = number(float(found.cosines[place])), number(float(certain[place]))
-            yield msgspec.structs.replace(like, score=score, relevance=certainty)
-        if len(known) > top_k:
-            return
+        for attempt in () if run is None else _attempts(search, snapshot, run):
+            like = None if attempt.id in known else to_similar_run(snapshot, attempt)
+            if like is not None:
+                known.add(attempt.id)
+                score, certainty = number(float(found.cosines[place])), number(float(certain[place]))
+                yield msgspec.structs.replace(like, score=score, relevance=certainty)
+            if len(known) > top_k:
+                return
+
+
+def _attempts(search: Search, snapshot: Snapshot, run: StoredTrajectory) -> Iterator[StoredTrajectory]:
+    """Yield the run and those that retried it and pass the filter, in order of time, at most `_MOST_ATTEMPTS`."""
+    yield run
+    for later in map(snapshot.trajectory, _retries(run)[: _MOST_ATTEMPTS - 1]):
+        if later is not None and later.begin_row is not None and _passes(search, later.begin_row):
+            yield later
+
+
+def _passes(search: Search, row: int) -> bool:
+    slot = int(search.view.slots([row])[0])
+    return slot >= 0 and (search.mask is None or bool(search.mask[slot]))
+
+
+def _retries(run: StoredTrajectory) -> list[str]:
+    return [echo.run_id for echo in run.echoes if echo.hop == 0]
 
 
 def _run_of(search: Search, snapshot: Snapshot, slot: int) -> StoredTrajectory | None:

@@ -118,6 +118,34 @@ def test_the_users_message_before_a_run_finds_it_too(memory: Memory) -> None:
     assert memory.runs.similar("the printer is out of paper") == []  # another message came between
 
 
+def attempts(last: dict[str, Any]) -> list[dict[str, Any]]:
+    """A run that worked, one that failed at a like request, and its retry, which ends with `last`."""
+    return [
+        *run_events("other", 0, OBJECTIVE, ["Add a lock"], end("other", 9)),
+        *run_events("first", DAY, "Remove a race in auth", ["Add a delay"], failure("first", DAY + 9)),
+        *run_events("second", DAY + 12, "Once more, and properly", ["Add a mutex"], last, retry_of="first"),
+    ]
+
+
+def test_a_run_is_followed_by_those_that_retried_it(memory: Memory) -> None:
+    memory.ingest([*attempts(end("second", DAY + 20)), approval("second", DAY + 21)], now=LATER)
+    other, first, second = memory.runs.similar(OBJECTIVE)
+    assert [other.id, first.id, second.id] == ["other", "first", "second"]
+    assert (second.score, second.relevance) == (first.score, first.relevance)
+    assert [run.id for run in memory.runs.similar(OBJECTIVE, 2)] == ["other", "first"]
+    assert only(memory, "once more, and properly").id == "second"
+    found = memory.recall(OBJECTIVE, runs=5, filter={"exclude": {"runs": ["second"]}}).runs
+    assert [run.id for run in found] == ["other", "first"]
+
+
+def test_what_failed_is_told_with_its_retry_that_worked(memory: Memory) -> None:
+    memory.ingest(attempts(end("second", DAY + 20)), now=LATER)
+    assert [run.id for run in memory.recall(OBJECTIVE, runs=2).runs] == ["second", "first"]
+    assert [run.id for run in memory.recall(OBJECTIVE, runs=3).runs] == ["other", "second", "first"]
+    memory.ingest([event("v", "feedback.retry", DAY + 30, "second")], now=LATER)  # it went worse than the other
+    assert [run.id for run in memory.recall(OBJECTIVE, runs=2).runs] == ["other", "first"]
+
+
 def test_a_run_that_never_ends_is_not_among_them_and_one_without_worded_steps_is(memory: Memory) -> None:
     memory.ingest([begin("open", 0), begin("silent", 1)], now=LATER)
     assert memory.runs.similar(OBJECTIVE) == []
