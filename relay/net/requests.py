@@ -214,6 +214,8 @@ class AsyncRequestSocket:
     def close(self) -> None:
         """Close; requests under way fail with `UnavailableError`. Idempotent."""
         self._give_up("closed")
+        if self._end is not None and not self._socket.closed:
+            zeromq.stop_telling(self._socket)
         for watch, socket in ((self._watch, self._socket), (self._end_watch, self._end)):
             if watch is not None and socket is not None and not socket.closed:
                 watch.close()

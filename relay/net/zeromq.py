@@ -189,11 +189,23 @@ def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def connect_once(socket: PlainSocket) -> PlainSocket:
-    """Make a socket that is not connected yet connect only once; return one that receives when that ended or failed."""
+    """Make a socket that is not connected yet connect only once; return one that receives when that ended or failed.
+
+    Before either is closed, `stop_telling` of the first.
+    """
     socket.setsockopt(zmq.RECONNECT_IVL, -1)
     monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
     monitor.setsockopt(zmq.LINGER, 0)
     return monitor
+
+
+def stop_telling(socket: PlainSocket) -> None:
+    """Stop the reports of `connect_once`.
+
+    libzmq reports from its I/O thread and waits for room: with nobody to receive, all sockets of the context stand
+    still for ever.
+    """
+    socket.disable_monitor()
 
 
 def open_publisher(context: zmq.Context[Socket], limits: Limits) -> Socket:

@@ -14,7 +14,7 @@ from memory_agent.protocol import IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport
 from memory_agent.settings import LearningSettings, Settings
 from memory_agent.storage.folders import user_folder
-from memory_agent.storage.owners import Owners, run_keys
+from memory_agent.storage.owners import Owners, owner_keys
 from memory_agent.storage.user_key import open_user_key
 from relay import (
     Event,
@@ -67,7 +67,7 @@ def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
     _begin_erasure(data_dir)
     owners = Owners(Layout(data_dir).owners, key=open_user_key(encryption, data_dir, SYSTEM_USER))
     for run_id, user_id in RUNS.items():
-        owners.learn(run_keys(run_id), user_id)
+        owners.learn(owner_keys(run_id, None), user_id)
     owners.close()
     _make_keys(data_dir)
 

@@ -20,7 +20,7 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.owners import Owners, run_keys
+from memory_agent.storage.owners import Owners, owner_keys
 from memory_agent.storage.user_key import open_user_key
 from relay import (
     Credentials,
@@ -118,7 +118,7 @@ def _owners(data_dir: Path) -> dict[str, Any]:
     key = open_user_key(encryption_of(data_dir.parent), data_dir, SYSTEM_USER)
     owners = Owners(Layout(data_dir).owners, key=key)
     try:
-        answers = [owners.owner(run_keys(run_id)) for run_id in (*RUNS, "run-unknown")]
+        answers = [owners.owner(owner_keys(run_id, None)) for run_id in (*RUNS, "run-unknown")]
     finally:
         owners.close()
     report = check_owners(Layout(data_dir).owners, key)

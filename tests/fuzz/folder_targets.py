@@ -28,7 +28,7 @@ from memory_agent.signals.table import SignalTable
 from memory_agent.storage import derived
 from memory_agent.storage.folder_moves import finish_moves
 from memory_agent.storage.folders import STAGE, user_folder
-from memory_agent.storage.owners import Owners, encrypt_owners, run_keys
+from memory_agent.storage.owners import Owners, encrypt_owners, owner_keys
 from memory_agent.storage.ownership import ORDER, PAIRS, UNCHECKED, encode_owner
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
@@ -38,7 +38,7 @@ from relay.disk import add_checksum
 RECORD = MemoryRecord(
     id="m-1", text="the mutex is missing", source="user_input", kind="episode", timestamp=NOW, tags=("a",)
 )
-OWNED = run_keys("run-1")
+OWNED = owner_keys("run-1", None)
 EDITS = (b"\0", b"\1\0\0\x10\1", b"\2\0\0\x1c\xff\0\x10\0\x0d", b"\xf0\0\x20\5\x80")
 MOVES = (b'[{"source":".restoring/users","target":"users"},{"source":"owners","target":"before/owners"}]',)
 RULES = (

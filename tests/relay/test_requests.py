@@ -210,3 +210,35 @@ def test_a_subscriber_may_be_closed_twice(tmp_path: Path) -> None:
     endpoints = relay_endpoints(tmp_path)
     with Subscriber(endpoints.ingest, endpoints.feed, identity=Identity(token="t")) as subscriber:
         subscriber.close()
+
+
+CLOSED_WHILE_LOST = """
+import asyncio
+import sys
+
+from relay.errors import UnavailableError
+from relay.net import AsyncReplySocket, AsyncRequestSocket
+
+
+async def go(folder):
+    for number in range(60):
+        server = AsyncReplySocket([f"ipc://{folder}/{number}.sock"])
+        clients = [AsyncRequestSocket(server.endpoints[0], once=True) for _ in range(4)]
+        asked = [asyncio.create_task(client.request(b"anyone?", 60.0)) for client in clients]
+        await server.receive()
+        server.close()
+        if number % 2:
+            await asyncio.wait(asked)
+        for client in clients:
+            client.close()
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {UnavailableError}, outcomes
+
+
+asyncio.run(go(sys.argv[1]))
+"""
+
+
+def test_a_socket_that_is_closed_while_its_connection_ends_stops_no_other(tmp_path: Path) -> None:
+    """libzmq waits for ever in its I/O thread when it reports an end and nobody can receive it; in a process apart."""
+    subprocess.run([sys.executable, "-c", CLOSED_WHILE_LOST, str(tmp_path)], check=True, timeout=120)

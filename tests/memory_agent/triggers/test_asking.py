@@ -37,7 +37,7 @@ def event(event_type: str, payload: Any, **fields: Any) -> bytes:
 def reaction(memory: Memory, event_type: str, payload: Any, **fields: Any) -> Block | None:
     trigger = TriggerTable.load().name_of(event_type)
     assert trigger is not None
-    return memory.triggers.react(event(event_type, payload, **fields), trigger, 10_000.0, now=NOW)
+    return memory.triggers.react(event(event_type, payload, **fields), trigger, 10_000.0)
 
 
 def test_an_event_that_was_ingested_before_is_not_its_own_answer(memory: Memory) -> None:
