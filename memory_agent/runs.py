@@ -54,7 +54,7 @@ class Runs:
         find: FindRuns,
         in_use: InUse,
     ) -> None:
-        """`take_in` ingests an event; `find` returns runs similar to a text: how many at most, of which relevance."""
+        """`take_in` ingests an event; `find` returns runs similar to a text, given a limit and a least relevance."""
         self._user_id = user_id
         self._archive = archive
         self._run_records = run_records

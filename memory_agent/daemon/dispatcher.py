@@ -62,7 +62,7 @@ class Dispatcher:
         settings: DaemonSettings,
         notice: Notice = lambda *_: None,
     ) -> None:
-        """`notice` is told of each event once its user is known; again after a restart, up to the cursor."""
+        """`notice` is called with each event whose user is known, and after a restart again from the cursor on."""
         self._journal = journal
         self._hosts = hosts
         self._owners = owners

@@ -1,8 +1,8 @@
 """Words that say how a sentence is built and not what it is about. Negations are not among them.
 
-Those of a script of its own are known by their letters. A text in Latin letters is taken for the language of which it
-has the most such words, if two or more are not English, and twice as many as are only English: titles and names such as
-"La Vie en rose" occur in English texts.
+Russian, Hindi and Arabic ones are recognised by their letters. A text in Latin letters counts as another language if
+two or more of its stop words are not English, and twice as many as are only English: titles and names such as "La Vie
+en rose" occur in English texts.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ WORDINGS = ("Please {}", "I want to {}", "Can you {} today")
 
 
 def runs() -> list[RecordedRun]:
-    """Three runs of each task, of which the last succeeded."""
+    """Three runs of each task; the last one succeeded."""
     return [
         RecordedRun(
             task=task,

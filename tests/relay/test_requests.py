@@ -240,5 +240,5 @@ asyncio.run(go(sys.argv[1]))
 
 
 def test_a_socket_that_is_closed_while_its_connection_ends_stops_no_other(tmp_path: Path) -> None:
-    """libzmq waits for ever in its I/O thread when it reports an end and nobody can receive it; in a process apart."""
+    """libzmq blocks its I/O thread while it reports an end that nothing receives. Runs in a process of its own."""
     subprocess.run([sys.executable, "-c", CLOSED_WHILE_LOST, str(tmp_path)], check=True, timeout=120)
