@@ -501,7 +501,7 @@ class LanedEmbedder(PassageEmbedder):
         task.todo.appendleft(text)
         if task not in self._tasks:
             self._tasks.append(task)
-        self._bulk_ready.notify()
+        self._bulk_ready.notify_all()  # one might be a steady thread, which leaves it to the others
 
 
 @dataclass

@@ -101,6 +101,29 @@ def test_while_the_nice_threads_are_starved_others_work_at_normal_priority(witne
     assert len(bulk.result(WAIT_S)) == 3
 
 
+def test_a_long_text_goes_on_when_the_nice_threads_are_no_longer_starved(
+    witness: Witness, lanes: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a thread of normal priority began is continued by a nice one, which sleeps while there is nothing to do."""
+    starved = threading.Event()
+    monkeypatch.setattr(lanes_module.Pace, "is_slow", lambda _pace, _now_s: starved.is_set())
+    embedder = lanes(bulk_threads=1, steady_threads=2)
+    calls = {}
+    for text in ("taken by the nice thread", "taken by another", LONG):
+        witness.hold(text)
+        calls[text] = embedder.submit_texts([text])
+        witness.await_reached(text)
+        starved.set()
+    starved.clear()
+    for asleep, text in enumerate(("taken by another", "taken by the nice thread"), 1):
+        witness.release(text)
+        calls[text].result(WAIT_S)
+        while len(embedder._bulk_ready._waiters) < asleep:  # type: ignore[attr-defined]
+            threading.Event().wait(0.01)
+    witness.release(LONG)
+    assert len(calls[LONG].result(WAIT_S)[0].vectors) == 5
+
+
 def test_bulk_calls_take_turns(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes(bulk_threads=1)
     witness.hold("long 0")
