@@ -18,7 +18,7 @@ from .test_killed import wait_until
 
 AT = datetime(2026, 2, 16, 10, tzinfo=UTC)
 OTHER_MODEL = ("embedder.query_prefix=question: ", "embedder.passage_prefix=note: ")
-MESSAGES = 900  # four chunks of the work in the background
+MESSAGES = 1_800  # seven chunks of the work in the background
 ROOMS = ("kitchen", "archive", "harbour", "workshop", "library", "cellar", "garden", "station")
 THINGS = ("lamp", "door", "heater", "scale", "ladder")
 FACT = "The spare key of the boat house lies below the blue flowerpot."
@@ -112,9 +112,9 @@ def test_a_rebuild_that_is_killed_goes_on_and_answers_as_a_store_that_had_the_mo
     with MemoryClient("alice", data_dir=own_daemon.data_dir) as client:
         meanwhile = client.recall("lamp number 17", 1, min_relevance=0, deadline_ms=60_000)
         assert meanwhile.memories[0].record.text.startswith("Please check")
-        assert "vectors_pending" in meanwhile.degraded
-        left = client.care.rebuild(vectors=True)
-        assert 0 < left < total
+        left = client.care.rebuild(vectors=True)  # the daemon goes on by itself, and may be quick
+        assert left < total
+        assert "vectors_pending" in meanwhile.degraded or not left
         while client.stats().waiting:
             found = client.recall("lamp number 17", 1, min_relevance=0, deadline_ms=60_000)
             assert found.memories[0].record.text.startswith("Please check")
