@@ -1,8 +1,8 @@
 """Reacts to events of the journal: asks the memory of their user, and publishes the block (`memory.recalled`).
 
-It delays nothing else: it runs few recalls at a time and none while callers or events wait,
-and what it cannot do in time it drops and counts. A cause has at most one block, also after a crash: its event id
-follows from the cause's, and the journal has each id once. A crash may cost the block.
+It delays nothing else: it runs few recalls at a time and none while callers or events wait, and what it cannot do in
+time it drops and counts. A cause has at most one block, also after a crash: its event id follows from the cause's, and
+the journal has each id once. A crash may cost the block.
 """
 
 from __future__ import annotations
