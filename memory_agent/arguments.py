@@ -55,6 +55,16 @@ class RecallOptions(TypedDict, total=False):
     runs: int | None
 
 
+def check_text(field: str, text: object) -> None:
+    """Check that `text` is a string that encodes as UTF-8. Raises `InvalidInputError` (with `field`)."""
+    if not isinstance(text, str):
+        raise InvalidInputError(field, f"must be text, is {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(field, f"is not valid Unicode: lone surrogate at {error.start}") from error
+
+
 def check_options(options: Mapping[str, object]) -> RecallOptions:
     """Return the options that are set, checked. An unknown option is refused, not ignored."""
     for name in options:

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.records import MemoryRecord
 
+Embedding = npt.NDArray[np.float32]
 WORD_DIMENSIONS = 256
 """Of the vectors of words. All 384 of the default model gain nothing."""
 

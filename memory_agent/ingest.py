@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import msgspec
-import structlog
 
 from memory_agent.embedded import Embedded, embedded_text, word_bytes
 from memory_agent.embedders import EmbedderInfo, Pending, comparable, comparable_words
@@ -38,8 +37,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import StoreState
 from relay import Event, masked_kinds, read_event
 from relay.errors import MalformedEventError
-
-log = structlog.get_logger()
+from relay.log import log
 
 _MOST_TYPES = 50
 _PROGRESS_BLOB = "progress"
@@ -168,7 +166,7 @@ class Vectors(msgspec.Struct, frozen=True):
         ndim = state.ndim or self.info.ndim
         width = (state.word_bytes or word_bytes(ndim)) if self.info.words_stamp else None
         sound = {text: found for text, found in self.by_text.items() if found.is_sound(ndim, width)}
-        if len(sound) < len(self.by_text) and structlog.is_configured():
+        if len(sound) < len(self.by_text):
             log.error("embedder.unusable", texts=len(self.by_text) - len(sound), stamp=self.info.stamp)
         return sound
 

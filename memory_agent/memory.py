@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 import msgspec
-import structlog
 from ulid import ULID
 
 from memory_agent.arguments import RecallOptions
@@ -71,10 +70,10 @@ from relay import (
 )
 from relay.disk import Role
 from relay.errors import EventTooLargeError
+from relay.log import log
 
 __all__ = ["Memory", "user_folder"]
 
-log = structlog.get_logger()
 
 NumberedEvents = Sequence[tuple[int, bytes]]
 """Encoded events with their numbers in the journal."""
@@ -542,9 +541,7 @@ class Memory:
         return self._masker.event(checked)
 
     def _log(self, event: str, **fields: Any) -> None:
-        """Log if an entry point configured logging; otherwise structlog would print to the caller's standard output."""
-        if structlog.is_configured():
-            log.info(event, user_id=self.user_id, **fields)
+        log.info(event, user_id=self.user_id, **fields)
 
 
 def _arrivals(readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None) -> list[Arrival]:

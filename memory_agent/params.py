@@ -18,8 +18,7 @@ import msgspec
 from msgspec.structs import asdict
 from ulid import ULID
 
-from memory_agent.arguments import check_deadline_ms, check_mode, check_options
-from memory_agent.embedders import check_text
+from memory_agent.arguments import check_deadline_ms, check_mode, check_options, check_text
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError

@@ -2,22 +2,17 @@
 
 They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
 type of a field.
-
-Shapes: d = dimensions of an embedding (384 with the default model).
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
+from memory_agent.errors import InvalidInputError
 from memory_agent.trajectory import CommonStep, SimilarRun
-
-Embedding = npt.NDArray[np.float32]
 
 Source = Literal["user_input", "conductor_plan", "worker_result", "writer_revision", "trajectory_outcome"]
 Kind = Literal["episode", "strategy", "finding", "pattern"]
@@ -251,3 +246,19 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes_before: int
     bytes_after: int
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(time: datetime, field: str) -> int:
+    """Return a time as microseconds since 1970, exactly. Raises `InvalidInputError` when it has no zone."""
+    if time.tzinfo is None:
+        raise InvalidInputError(field, "has no time zone")
+    return (time - _EPOCH) // _MICROSECOND
+
+
+def time_of(microseconds_since_1970: int) -> datetime:
+    """Return the UTC time of `microseconds`."""
+    return _EPOCH + microseconds_since_1970 * _MICROSECOND

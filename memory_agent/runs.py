@@ -13,8 +13,7 @@ from typing import Any
 
 from ulid import ULID
 
-from memory_agent.arguments import MOST_SIMILAR_RUNS, check_choice, check_whole
-from memory_agent.embedders import check_text
+from memory_agent.arguments import MOST_SIMILAR_RUNS, check_choice, check_text, check_whole
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.learning.attribution import names_list, shown_row
 from memory_agent.learning.run_records import RunRecords

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from memory_agent.errors import SettingsError
-from memory_agent.log import Level
 from memory_agent.records import Dates, Kind, Mode, Source
 from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
+from relay.log import Level
 
 Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Positive = Annotated[float, msgspec.Meta(gt=0.0)]

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from memory_agent.arguments import check_time
-from memory_agent.embedders import check_text
+from memory_agent.arguments import check_text, check_time
 from memory_agent.errors import InvalidInputError
 from memory_agent.metadata import values_of
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryRecord

@@ -1,91 +1,231 @@
-"""The event bus: a durable journal of events, ways in that acknowledge, and readers that follow by cursor."""
+"""The event bus: a durable journal of events, ways in that acknowledge, and readers that follow by cursor.
 
-from relay.access import (
-    ALL_SCOPES,
-    CURVE,
-    LOCAL,
-    TOKEN_FILE,
-    Credentials,
-    CurvePair,
-    Identity,
-    KeyDocument,
-    Origin,
-    Principal,
-    Scope,
-    StoredKey,
-    check_endpoint,
-    create_key,
-    ensure_local_key,
-    identity_of,
-    is_curve,
-    local_identity,
-    read_key_file,
-    read_keys,
-    revoke_key,
-    rotate_key,
-    server_pair,
-)
-from relay.admission import publisher_of
-from relay.broker import Broker
-from relay.checkup import check_journal
-from relay.config import (
-    BrokerSettings,
-    BusSettings,
-    EncryptionSettings,
-    Endpoints,
-    EventLimits,
-    JournalSettings,
-    MaskingSettings,
-    PublisherSettings,
-    RelaySettings,
-    TableTail,
-    journal_folder,
-    load_settings,
-    relay_endpoints,
-)
-from relay.crypto import KeyRing, open_key_ring
-from relay.delivery import FlushReport, Progress, Rejection
-from relay.encrypting import encrypt_journal
-from relay.errors import (
-    ERRORS,
-    ConsumerBehindError,
-    CursorError,
-    EncryptionKeyMissingError,
-    EncryptionMismatchError,
-    EntryDamagedError,
-    EventTooLargeError,
-    JournalDamagedError,
-    JournalError,
-    JournalFullError,
-    JournalInUseError,
-    JournalPausedError,
-    KeyFileError,
-    KeysUnavailableError,
-    MalformedEventError,
-    ProducerSupersededError,
-    ProtocolError,
-    QuarantineEntryError,
-    RelayError,
-    RelaySettingsError,
-    RelayUnavailableError,
-    ScopeMissingError,
-    SequenceGapError,
-    SpoolFullError,
-    UnauthorizedError,
-    UndecipherableError,
-    UserNotAllowedError,
-)
-from relay.event import ON_BEHALF_OF, Event, decode_event, decode_mapping, encode_event, event_from_mapping, read_event
-from relay.journal import Appended, Journal
-from relay.journal_file import copy_journal, cursors, is_encrypted, read_mark, require_unused, rewind
-from relay.masking import Masker, masked_kinds
-from relay.net import CurveAuthenticator, curve_pair
-from relay.publisher import AsyncPublisher, Publisher
-from relay.retention import RetentionReport
-from relay.subscriber import AsyncSubscriber, Subscriber
-from relay.topics import matches, matches_any
-from relay.validation import SYSTEM_USER, validate_id, validate_object, validate_timestamp, validate_user_id
-from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry, RelayStats
+Names are imported on first use, so a client of the broker loads no journal.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relay.access import (
+        ALL_SCOPES,
+        CURVE,
+        LOCAL,
+        TOKEN_FILE,
+        Credentials,
+        CurvePair,
+        Identity,
+        KeyDocument,
+        Origin,
+        Principal,
+        Scope,
+        StoredKey,
+        check_endpoint,
+        create_key,
+        ensure_local_key,
+        identity_of,
+        is_curve,
+        local_identity,
+        read_key_file,
+        read_keys,
+        revoke_key,
+        rotate_key,
+        server_pair,
+    )
+    from relay.admission import publisher_of
+    from relay.broker import Broker
+    from relay.checkup import check_journal
+    from relay.config import (
+        BrokerSettings,
+        BusSettings,
+        EncryptionSettings,
+        Endpoints,
+        EventLimits,
+        JournalSettings,
+        MaskingSettings,
+        PublisherSettings,
+        RelaySettings,
+        TableTail,
+        journal_folder,
+        load_settings,
+        relay_endpoints,
+    )
+    from relay.crypto import KeyRing, open_key_ring
+    from relay.delivery import FlushReport, Progress, Rejection
+    from relay.encrypting import encrypt_journal
+    from relay.errors import (
+        ERRORS,
+        ConsumerBehindError,
+        CursorError,
+        EncryptionKeyMissingError,
+        EncryptionMismatchError,
+        EntryDamagedError,
+        EventTooLargeError,
+        JournalDamagedError,
+        JournalError,
+        JournalFullError,
+        JournalInUseError,
+        JournalPausedError,
+        KeyFileError,
+        KeysUnavailableError,
+        MalformedEventError,
+        ProducerSupersededError,
+        ProtocolError,
+        QuarantineEntryError,
+        RelayError,
+        RelaySettingsError,
+        RelayUnavailableError,
+        ScopeMissingError,
+        SequenceGapError,
+        SpoolFullError,
+        UnauthorizedError,
+        UndecipherableError,
+        UserNotAllowedError,
+    )
+    from relay.event import (
+        ON_BEHALF_OF,
+        Event,
+        decode_event,
+        decode_mapping,
+        encode_event,
+        event_from_mapping,
+        read_event,
+    )
+    from relay.journal import Appended, Journal
+    from relay.journal_file import copy_journal, cursors, is_encrypted, read_mark, require_unused, rewind
+    from relay.masking import Masker, masked_kinds
+    from relay.net import CurveAuthenticator, curve_pair
+    from relay.publisher import AsyncPublisher, Publisher
+    from relay.retention import RetentionReport
+    from relay.subscriber import AsyncSubscriber, Subscriber
+    from relay.topics import matches, matches_any
+    from relay.validation import SYSTEM_USER, validate_id, validate_object, validate_timestamp, validate_user_id
+    from relay.wire import (
+        Batch,
+        ConsumerState,
+        Erasable,
+        Erased,
+        JournalEntry,
+        JournalStats,
+        QuarantineEntry,
+        RelayStats,
+    )
+
+_HOMES = {
+    "ALL_SCOPES": "access",
+    "CURVE": "access",
+    "ERRORS": "errors",
+    "LOCAL": "access",
+    "ON_BEHALF_OF": "event",
+    "SYSTEM_USER": "validation",
+    "TOKEN_FILE": "access",
+    "Appended": "journal",
+    "AsyncPublisher": "publisher",
+    "AsyncSubscriber": "subscriber",
+    "Batch": "wire",
+    "Broker": "broker",
+    "BrokerSettings": "config",
+    "BusSettings": "config",
+    "ConsumerBehindError": "errors",
+    "ConsumerState": "wire",
+    "Credentials": "access",
+    "CursorError": "errors",
+    "CurveAuthenticator": "net",
+    "CurvePair": "access",
+    "EncryptionKeyMissingError": "errors",
+    "EncryptionMismatchError": "errors",
+    "EncryptionSettings": "config",
+    "Endpoints": "config",
+    "EntryDamagedError": "errors",
+    "Erasable": "wire",
+    "Erased": "wire",
+    "Event": "event",
+    "EventLimits": "config",
+    "EventTooLargeError": "errors",
+    "FlushReport": "delivery",
+    "Identity": "access",
+    "Journal": "journal",
+    "JournalDamagedError": "errors",
+    "JournalEntry": "wire",
+    "JournalError": "errors",
+    "JournalFullError": "errors",
+    "JournalInUseError": "errors",
+    "JournalPausedError": "errors",
+    "JournalSettings": "config",
+    "JournalStats": "wire",
+    "KeyDocument": "access",
+    "KeyFileError": "errors",
+    "KeyRing": "crypto",
+    "KeysUnavailableError": "errors",
+    "MalformedEventError": "errors",
+    "Masker": "masking",
+    "MaskingSettings": "config",
+    "Origin": "access",
+    "Principal": "access",
+    "ProducerSupersededError": "errors",
+    "Progress": "delivery",
+    "ProtocolError": "errors",
+    "Publisher": "publisher",
+    "PublisherSettings": "config",
+    "QuarantineEntry": "wire",
+    "QuarantineEntryError": "errors",
+    "Rejection": "delivery",
+    "RelayError": "errors",
+    "RelaySettings": "config",
+    "RelaySettingsError": "errors",
+    "RelayStats": "wire",
+    "RelayUnavailableError": "errors",
+    "RetentionReport": "retention",
+    "Scope": "access",
+    "ScopeMissingError": "errors",
+    "SequenceGapError": "errors",
+    "SpoolFullError": "errors",
+    "StoredKey": "access",
+    "Subscriber": "subscriber",
+    "TableTail": "config",
+    "UnauthorizedError": "errors",
+    "UndecipherableError": "errors",
+    "UserNotAllowedError": "errors",
+    "check_endpoint": "access",
+    "check_journal": "checkup",
+    "copy_journal": "journal_file",
+    "create_key": "access",
+    "cursors": "journal_file",
+    "curve_pair": "net",
+    "decode_event": "event",
+    "decode_mapping": "event",
+    "encode_event": "event",
+    "encrypt_journal": "encrypting",
+    "ensure_local_key": "access",
+    "event_from_mapping": "event",
+    "identity_of": "access",
+    "is_curve": "access",
+    "is_encrypted": "journal_file",
+    "journal_folder": "config",
+    "load_settings": "config",
+    "local_identity": "access",
+    "masked_kinds": "masking",
+    "matches": "topics",
+    "matches_any": "topics",
+    "open_key_ring": "crypto",
+    "publisher_of": "admission",
+    "read_event": "event",
+    "read_key_file": "access",
+    "read_keys": "access",
+    "read_mark": "journal_file",
+    "relay_endpoints": "config",
+    "require_unused": "journal_file",
+    "revoke_key": "access",
+    "rewind": "journal_file",
+    "rotate_key": "access",
+    "server_pair": "access",
+    "validate_id": "validation",
+    "validate_object": "validation",
+    "validate_timestamp": "validation",
+    "validate_user_id": "validation",
+}
 
 __all__ = [
     "ALL_SCOPES",
@@ -200,3 +340,9 @@ __all__ = [
     "validate_timestamp",
     "validate_user_id",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,6 +1,6 @@
 """The relay as a process: `python -m relay --data-dir DIR`.
 
-Prints one JSON line with its endpoints when it is ready, and logs JSON lines to standard error. Exits with 0 after
+Prints one JSON line with its endpoints when it is ready, and logs to standard error. Exits with 0 after
 SIGTERM, once queued requests are answered, with 1 on an error, and with 2 on an invalid setting. With `--parent-pid` it
 also ends when that process is no longer its parent, which it notices within a second; so its successor, which a
 supervisor may start at once, waits for it.
@@ -9,27 +9,21 @@ supervisor may start at once, waits for it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO, cast
 
 import msgspec
-import structlog
 
 from relay.broker import Broker
 from relay.config import RelaySettings, load_settings
 from relay.errors import JournalInUseError, RelayError, RelaySettingsError
+from relay.log import LEVELS, configure_logging, log
 
-log = structlog.get_logger()
-
-_LEVELS = ("debug", "info", "warning", "error")
 _PREDECESSOR_S = 10.0
 _POLL_S = 0.05
 
@@ -37,7 +31,7 @@ _POLL_S = 0.05
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a relay until SIGTERM or SIGINT; return the exit code."""
     options = _parse(arguments)
-    _configure_log(options.log_level)
+    configure_logging(options.log_level)
     try:
         _serve(options.data_dir, _settings(options), options.parent_pid)
     except RelayError as error:
@@ -89,7 +83,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--pub-bind", action="append", default=[], help="endpoint that plain PUB emitters connect to")
     parser.add_argument("--pub-connect", action="append", default=[], help="endpoint where a PUB emitter is bound")
     parser.add_argument("--parent-pid", type=int, default=0, help="end when this process is no longer the parent")
-    parser.add_argument("--log-level", choices=_LEVELS, default="info")
+    parser.add_argument("--log-level", choices=LEVELS, default="info")
     return parser.parse_args(arguments)
 
 
@@ -101,32 +95,6 @@ def _settings(options: argparse.Namespace) -> RelaySettings:
         pub_connect=settings.broker.pub_connect + tuple(options.pub_connect),
     )
     return msgspec.structs.replace(settings, broker=broker)
-
-
-class _StandardError:
-    """Standard error, ignoring write errors: a log file on a full disk must not end the relay."""
-
-    def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            sys.stderr.write(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            sys.stderr.flush()
-
-
-def _configure_log(level: str) -> None:
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StandardError())),
-    )
 
 
 if __name__ == "__main__":

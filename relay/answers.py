@@ -11,8 +11,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-import structlog
-
 from relay import wire
 from relay.access import Principal, Scope
 from relay.admission import Admission, publisher_of
@@ -25,9 +23,8 @@ from relay.errors import (
     QuarantineEntryError,
 )
 from relay.journal import Journal
+from relay.log import log
 from relay.validation import validate_user_id
-
-log = structlog.get_logger()
 
 _MAX_LISTED = 1_000
 

@@ -18,8 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import structlog
-
 from relay import wire
 from relay.access import Credentials, Principal, check_endpoint, ensure_local_key, is_curve, server_pair
 from relay.admission import Admission
@@ -38,12 +36,11 @@ from relay.errors import (
 )
 from relay.intake import Intake, Submission
 from relay.journal import Journal
+from relay.log import log
 from relay.masking import Masker
 from relay.net import CurveAuthenticator, Message, ServerSocket, curve_pair
 from relay.table_tail import TableFollower
 from relay.worker import Worker
-
-log = structlog.get_logger()
 
 _IDLE_WAIT_S = 1.0
 _REST = 20.0  # pause between two compactions, in durations of the former: writers wait 5 % of the time

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-import structlog
-
 from relay.access import Origin, Principal, Scope
 from relay.admission import Admission, Admitted, source_name
 from relay.errors import (
@@ -30,10 +28,9 @@ from relay.errors import (
 )
 from relay.event import Event
 from relay.journal import Appended, Journal
+from relay.log import log
 from relay.quarantine import Suspect
 from relay.wire import Ack, Publish, Receipt, Refusal, refusal
-
-log = structlog.get_logger()
 
 _MAX_PRODUCERS = 10_000
 

@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-import structlog
 
 from relay.access import publisher_for_all
 from relay.admission import Admission, Admitted
@@ -27,8 +26,7 @@ from relay.errors import ConsumerBehindError, EventTooLargeError, MalformedEvent
 from relay.event import Event
 from relay.intake import suspects
 from relay.journal import Journal
-
-log = structlog.get_logger()
+from relay.log import log
 
 _REQUIRED = ("seq", "event_type", "payload")
 _OPTIONAL = ("event_id", "timestamp", "actor_id", "user_id", "session_id", "thread_id")

@@ -10,11 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-import structlog
-
 from relay.errors import JournalPausedError
-
-log = structlog.get_logger()
+from relay.log import log
 
 _FULL_PAUSE_S = 0.5
 

@@ -29,10 +29,11 @@ ENGINES = frozenset(
         "cryptography",
         "numkong",
         "Stemmer",
+        "structlog",
     }
 )
 FACES_OF_RELAY = frozenset(
-    {"relay", "relay.access", "relay.crypto", "relay.disk", "relay.errors", "relay.net", "relay.rwlock"}
+    {"relay", "relay.access", "relay.crypto", "relay.disk", "relay.errors", "relay.log", "relay.net", "relay.rwlock"}
 )
 LONGEST_FILE_LINES = 600
 

@@ -15,7 +15,7 @@ from relay import Endpoints, relay_endpoints
 _WAIT_S = 3_600.0
 
 
-@click.command(short_help="Follow the blocks that memory publishes for a role.")
+@click.command()
 @click.option("--role", help="Only blocks for this role: conductor, worker, writer, or one of your own table's.")
 @click.option("--run", metavar="ID", help="Only about this run. As --user system: of the user that owns it.")
 @click.option("--session", metavar="ID", help="Only about this session. As --user system: of the user that owns it.")

@@ -28,7 +28,7 @@ _INCOMPLETE = 2
 _LOOK_S, _STALLED_S = 0.25, 60.0
 
 
-@click.command(short_help="Check every checksum and index; change nothing.")
+@click.command()
 @click.argument("backup", type=click.Path(file_okay=False, exists=True, path_type=Path), required=False)
 @options_where_user(ONLY)
 @click.pass_context
@@ -90,7 +90,7 @@ def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, in
         print_table("findings", ("part", "where", "what", "count"), found)
 
 
-@click.command(short_help="Rebuild what recall searches from the records.")
+@click.command()
 @click.option("--vectors", is_flag=True, help="Embed all memories again after a change of the model.")
 @daemon_options
 def rebuild(target: Target, vectors: bool) -> None:
@@ -140,7 +140,7 @@ def _embed_again(memory: MemoryClient | Memory, report: Report) -> int:
     return total
 
 
-@click.command(short_help="Free the disk space of deleted memories.")
+@click.command()
 @daemon_options
 def compact(target: Target) -> None:
     """Copy the records without free pages, compare, and replace the file; without --user, for all users.
@@ -166,7 +166,7 @@ def compact(target: Target) -> None:
         click.echo(f"user {user_id}: {size(sized.bytes_before)} -> {size(sized.bytes_after)}")
 
 
-@click.command(short_help="Make a consistent copy, also while the daemon runs.")
+@click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @options_where_user(UNUSED)
 @click.pass_context
@@ -197,7 +197,7 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
         context.exit(_INCOMPLETE)
 
 
-@click.command(short_help="Restore a backup, here or on another machine.")
+@click.command()
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
 @click.option("--replace", is_flag=True, help="Move aside what is in the data folder.")
 @click.option("--from-journal", is_flag=True, help="No backup: replay this --user's events from the journal.")

@@ -19,7 +19,7 @@ from memory_agent.records import MemoryStats
 _MOST_TYPES = 8
 
 
-@click.command(short_help="Show figures of a memory, and of the daemon.")
+@click.command()
 @daemon_options
 def stats(target: Target) -> None:
     """Show the number of memories by kind, and what was dropped and why; with a daemon, also its parts and timings.
@@ -48,7 +48,7 @@ def stats(target: Target) -> None:
     note_unknown_user(target)
 
 
-@click.command(short_help="Show the state of the daemon.")
+@click.command()
 @daemon_options
 def status(target: Target) -> None:
     """Show the daemon's parts, users, timings and journal; `stats` shows a memory as well. Needs a running daemon.
@@ -128,7 +128,7 @@ def _print_status(status: DaemonStatus) -> None:
     click.echo(f"resident in all: {resident}, without Ray's own processes")
 
 
-@click.command(short_help="Run the daemon: relay, embedder, Ray, gateway.")
+@click.command()
 @click.option(
     "--listen",
     multiple=True,
@@ -149,7 +149,7 @@ def serve(target: Target, listen: tuple[str, ...]) -> None:
       memory-agent serve --set daemon.idle_sleep_s=60 2> daemon.log
     """
     from memory_agent.daemon.process import serve as serve_daemon  # Ray takes a second to import
-    from memory_agent.log import configure_logging
+    from relay.log import configure_logging
 
     configure_logging(target.settings.log_level)
     daemon = msgspec.structs.replace(target.settings.daemon, listen=target.settings.daemon.listen + listen)

@@ -23,7 +23,7 @@ _UNNAMED = "some stores are encrypted, and no folder of keys is set: set encrypt
 _AWAY = "{} does not hold the keys of this data folder: is the right folder mounted there? Nothing is stored meanwhile"
 
 
-@click.group(short_help="Encryption at rest: what is encrypted; destroy a key.")
+@click.group()
 def encryption() -> None:
     """Encryption at rest, with a key per user. The setting encryption.keys_folder switches it on.
 
@@ -126,7 +126,7 @@ def _print(target: Target, destroyed: DestroyedKey) -> None:
         click.echo(f"remove it: {shlex.join(words)}")
 
 
-@click.command(short_help="Encrypt a data folder that is not encrypted.")
+@click.command()
 @options_where_user(ONLY)
 def encrypt(target: Target) -> None:
     """Encrypt the data folder, each user's data with a key of its own in encryption.keys_folder.

@@ -66,6 +66,7 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
 
 
 def _query(result: RecallResult, asked: Asked) -> dict[str, object]:
+
     figures: dict[str, object] = {
         "recall": result.recall_id,
         "took": f"{result.took_ms:.1f} ms",

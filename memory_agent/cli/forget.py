@@ -18,7 +18,7 @@ from memory_agent.erasure.selection import Selection
 from memory_agent.records import MemoryFilter
 
 
-@click.command(short_help="Erase memories, a session or a user, completely.")
+@click.command()
 @click.option("--id", "ids", multiple=True, metavar="ID", help="This memory. May be repeated.")
 @click.option("--session", "session_id", help="Everything of this session: memories, runs, recalls, events.")
 @selection_options

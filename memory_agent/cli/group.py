@@ -1,6 +1,7 @@
 """The root of the command line: find a command, import only its file, and turn our errors into one line.
 
-A command's file is imported when the command is named, so that `recall` does not pay for what `serve` needs.
+A command's file is imported when the command is named, so that `recall` does not pay for what `serve` needs, and the
+help for none of them.
 """
 
 from __future__ import annotations
@@ -8,43 +9,52 @@ from __future__ import annotations
 import difflib
 import importlib
 import itertools
+from typing import NamedTuple
 
 import click
 
 from memory_agent.cli.failure import JSON_KEY, Failure, Misuse
 from memory_agent.errors import MemoryAgentError
-from memory_agent.version import VERSION
 from relay import RelayError
 
+
+class Verb(NamedTuple):
+    """A command: the file of this package and the function that hold it, and its line in the help."""
+
+    module: str
+    function: str
+    short_help: str
+
+
 VERBS = {
-    "serve": ("daemon", "serve"),
-    "publish": ("publish", "publish"),
-    "recall": ("recall", "recall"),
-    "blocks": ("blocks", "blocks"),
-    "remember": ("recall", "remember"),
-    "list": ("recall", "list_memories"),
-    "feedback": ("trajectory", "feedback"),
-    "trajectory": ("trajectory", "trajectory"),
-    "sona": ("sona", "sona"),
-    "stats": ("daemon", "stats"),
-    "status": ("daemon", "status"),
-    "doctor": ("setup", "doctor"),
-    "model": ("setup", "model"),
-    "quarantine": ("quarantine", "quarantine"),
-    "keys": ("keys", "keys"),
-    "encryption": ("encryption", "encryption"),
-    "encrypt": ("encryption", "encrypt"),
-    "verify": ("care", "verify"),
-    "rebuild": ("care", "rebuild"),
-    "compact": ("care", "compact"),
-    "backup": ("care", "backup"),
-    "restore": ("care", "restore"),
-    "export": ("transfer", "export_memories"),
-    "import": ("transfer", "import_memories"),
-    "forget": ("forget", "forget"),
-    "eval": ("evaluate", "evaluate"),
+    "serve": Verb("daemon", "serve", "Run the daemon: relay, embedder, Ray, gateway."),
+    "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
+    "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
+    "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
+    "remember": Verb("recall", "remember", "Store one memory, or replace one."),
+    "list": Verb("recall", "list_memories", "List memories by time."),
+    "feedback": Verb("trajectory", "feedback", "Report which memories helped, and the outcome."),
+    "trajectory": Verb("trajectory", "trajectory", "Runs: begin, step, end, list, similar, show."),
+    "sona": Verb("sona", "sona", "Learned ranking: status, reset, export, import."),
+    "stats": Verb("daemon", "stats", "Show figures of a memory, and of the daemon."),
+    "status": Verb("daemon", "status", "Show the state of the daemon."),
+    "doctor": Verb("setup", "doctor", "Check this machine, with advice."),
+    "model": Verb("setup", "model", "The embedding model: status, fetch."),
+    "quarantine": Verb("quarantine", "quarantine", "Quarantined events: list, retry, drop."),
+    "keys": Verb("keys", "keys", "Access keys: create, list, rotate, revoke."),
+    "encryption": Verb("encryption", "encryption", "Encryption at rest: what is encrypted; destroy a key."),
+    "encrypt": Verb("encryption", "encrypt", "Encrypt a data folder that is not encrypted."),
+    "verify": Verb("care", "verify", "Check every checksum and index; change nothing."),
+    "rebuild": Verb("care", "rebuild", "Rebuild what recall searches from the records."),
+    "compact": Verb("care", "compact", "Free the disk space of deleted memories."),
+    "backup": Verb("care", "backup", "Make a consistent copy, also while the daemon runs."),
+    "restore": Verb("care", "restore", "Restore a backup, here or on another machine."),
+    "export": Verb("transfer", "export_memories", "Write a user's memories as JSON Lines."),
+    "import": Verb("transfer", "import_memories", "Import memories that `export` wrote."),
+    "forget": Verb("forget", "forget", "Erase memories, a session or a user, completely."),
+    "eval": Verb("evaluate", "evaluate", "Measure on real inputs and compare two measurements."),
 }
-"""Each command with the file of this package and the function that holds it, in the order of the help."""
+"""In the order of the help."""
 
 _INTERRUPTED = 130
 
@@ -97,10 +107,15 @@ class VerbGroup(FailureGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module, function = VERBS[cmd_name]
-        verb = getattr(importlib.import_module(f"memory_agent.cli.{module}"), function)
+        named = VERBS[cmd_name]
+        verb = getattr(importlib.import_module(f"memory_agent.cli.{named.module}"), named.function)
         assert isinstance(verb, click.Command)
+        verb.short_help = named.short_help
         return verb
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.short_help) for name, verb in VERBS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -117,7 +132,7 @@ def _unknown(name: str) -> str:
 
 
 @click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(VERSION, package_name="memory-agent")
+@click.version_option(package_name="memory-agent")
 def cli() -> None:
     """Episodic memory for agents: it listens to their events and recalls what resembles the new input.
 

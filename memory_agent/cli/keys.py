@@ -37,7 +37,7 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
     return frozenset(map(Scope, names))
 
 
-@click.group(short_help="Access keys: create, list, rotate, revoke.")
+@click.group()
 def keys() -> None:
     """Access keys for others than the owner of the data folder: for one user or all, with scopes.
 

@@ -36,7 +36,7 @@ _MOST_LINES_KEPT = 1_000
 _SLICE_S = 1.0
 
 
-@click.command(short_help="Send events, as JSON Lines, through the relay.")
+@click.command()
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("--wait", is_flag=True, help="Return when every event is recallable, or in quarantine.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), default=300, show_default=True,

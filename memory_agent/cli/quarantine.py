@@ -15,7 +15,7 @@ _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]
 _all = click.option("--all", "every", is_flag=True, help="Every entry, instead of naming ids.")
 
 
-@click.group(short_help="Quarantined events: list, retry, drop.")
+@click.group()
 def quarantine() -> None:
     """Events that could not be decoded or ingested: they are kept here, and not retried for ever.
 

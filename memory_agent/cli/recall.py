@@ -10,7 +10,6 @@ import msgspec
 
 from memory_agent.arguments import MOST_LISTED, MOST_SIMILAR_RUNS
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
-from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.cli.failure import note
 from memory_agent.cli.filters import MetadataPair, Pair, filter_options
 from memory_agent.cli.options import Moment, Target, daemon_options, read_text
@@ -47,7 +46,7 @@ from memory_agent.records import (
 _SHOWN_CHARS = 100
 
 
-@click.command(short_help="Find memories that resemble a text, best first.")
+@click.command()
 @click.argument("text")
 @click.option(
     "--top-k", type=click.IntRange(1, MOST_ANSWERS), help="Maximum number of memories. Default: 5, or the profile's."
@@ -148,6 +147,8 @@ def recall(
     else:
         now = reference_time or datetime.now(UTC)
         if explained:
+            from memory_agent.cli.explanation import Asked, print_explanation  # imports the words of times
+
             print_explanation(result, now, Asked(_with_kinds(filter, profile), dates))
         else:
             print_memories(result, now)
@@ -183,7 +184,7 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
         note(f"degraded: {', '.join(result.degraded)}")
 
 
-@click.command(short_help="Store one memory, or replace one.")
+@click.command()
 @click.argument("text")
 @click.option("--id", "record_id", metavar="ID", help="Replace the memory with this id, or store it under this id.")
 @click.option("--kind", type=click.Choice(KINDS), default="finding", show_default=True, help="The kind of memory.")
@@ -241,7 +242,7 @@ def remember(
         click.echo(f"{done} {one_line(record.id)} ({record.kind}, {record.source})")
 
 
-@click.command("list", short_help="List memories by time.")
+@click.command("list")
 @filter_options
 @click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True, help="Which come first.")
 @click.option(

@@ -25,7 +25,7 @@ _folder_option: Callable[[Any], Any] = click.option(
 )
 
 
-@click.group(short_help="The embedding model: status, fetch.")
+@click.group()
 def model() -> None:
     """The embedding model: check it, or fetch it.
 
@@ -96,7 +96,7 @@ _NAME_WIDTH = 14
 _MARK_WIDTH = 9
 
 
-@click.command(short_help="Check this machine, with advice.")
+@click.command()
 @common_options
 def doctor(target: Target) -> None:
     """Check versions, model, folders, disk, sockets and the daemon, with advice for each failure.

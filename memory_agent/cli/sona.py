@@ -23,7 +23,7 @@ _STANDARD_STREAM = Path("-")
 _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
 
-@click.group(short_help="Learned ranking: status, reset, export, import.")
+@click.group()
 def sona() -> None:
     """What was learned from run outcomes: whether it changes rankings, on what evidence, and how to remove it.
 

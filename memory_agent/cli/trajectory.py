@@ -27,7 +27,7 @@ _event_id = click.option(
 )
 
 
-@click.group(short_help="Runs: begin, step, end, list, similar, show.")
+@click.group()
 def trajectory() -> None:
     """Runs: their objectives, the memories they used, and how they ended. Ranking is learned from them.
 
@@ -265,7 +265,7 @@ def _tell(target: Target, run: Trajectory, sentence: str) -> None:
         click.echo(plain(sentence))
 
 
-@click.command(short_help="Report which memories helped, and the outcome.")
+@click.command()
 @click.argument("recall_id")
 @click.option("--used", multiple=True, metavar="ID", help="A memory of that answer that was used. May be repeated.")
 @click.option("--quality", type=click.FloatRange(0, 1), help="The outcome: 0 failed, 1 approved.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _STANDARD_STREAM = Path("-")
 
 
-@click.command("export", short_help="Write a user's memories as JSON Lines.")
+@click.command("export")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Replace an existing file.")
 @filter_options
@@ -70,7 +70,7 @@ def _write(stream: BinaryIO, lines: Iterable[bytes]) -> int:
     return count
 
 
-@click.command("import", short_help="Import memories that `export` wrote.")
+@click.command("import")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @common_options
 def import_memories(target: Target, file: Path) -> None:

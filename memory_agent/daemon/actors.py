@@ -25,7 +25,8 @@ from typing import Any
 
 import msgspec
 import psutil
-import structlog
+
+from relay.log import log
 
 os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # read when Ray is imported
 os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # gcs keeps 5 KB of each call, of 100,000 of them
@@ -42,12 +43,10 @@ from memory_agent.daemon.host_server import HostServer
 from memory_agent.daemon.ray_folder import RayFolder
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
-from memory_agent.log import configure_logging
 from memory_agent.protocol import HostAddress, HostEndpoints, HostRequest, encode
 from memory_agent.settings import Settings
 from relay.access import ipc_endpoint
-
-log = structlog.get_logger()
+from relay.log import configure_logging
 
 NAMESPACE = "memory-agent"
 _LOOPBACK = "127.0.0.1"

@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import psutil
-import structlog
 
 from memory_agent.errors import UnavailableError
 from memory_agent.protocol import PartStatus
-
-log = structlog.get_logger()
+from relay.log import log
 
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0

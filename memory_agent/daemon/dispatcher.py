@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
-import structlog
-
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.lane import Budget, Lane, Pending
 from memory_agent.daemon.parking import Parked, Parking
@@ -34,8 +32,7 @@ from memory_agent.settings import DaemonSettings
 from memory_agent.signals.table import is_own
 from memory_agent.storage.owners import Owners, named_owner, owner_keys, ownership_keys, quarantined_traces
 from relay import SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
-
-log = structlog.get_logger()
+from relay.log import log
 
 _FETCH_EVENTS = 100  # routing them takes 2 ms, during which recalls wait
 _FETCH_BYTES = 4 << 20

@@ -14,7 +14,6 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 import msgspec
-import structlog
 
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
@@ -35,8 +34,7 @@ from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import keys_of
 from memory_agent.storage.user_key import open_user_key
 from relay import AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
-
-log = structlog.get_logger()
+from relay.log import log
 
 _LANE_PATIENCE_S = 60.0
 _CLEARED_WITHIN_S = 45.0  # the relay clears its file at once, or after a rest where it just did

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-import structlog
-
 from memory_agent.embedders import Embedder
 from memory_agent.errors import (
     EncryptionKeyMissingError,
@@ -34,8 +32,7 @@ from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs import BY_NAME
-
-log = structlog.get_logger()
+from relay.log import log
 
 _FILL_CHUNK = 256
 _MUST_NOT_WRITE = (FencedError, EncryptionKeyMissingError)

@@ -10,12 +10,9 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-import structlog
-
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
+from relay.log import log
 from relay.net import AsyncRequestSocket
-
-log = structlog.get_logger()
 
 
 class HostConnection:

@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-import structlog
-
 from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
 from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.placement import Directory
@@ -27,8 +25,7 @@ from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
 from memory_agent.settings import DaemonSettings
 from memory_agent.verbs import BY_NAME
-
-log = structlog.get_logger()
+from relay.log import log
 
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0

@@ -17,7 +17,6 @@ from itertools import islice, takewhile
 from typing import Protocol, TypeVar
 
 import msgspec
-import structlog
 
 from memory_agent.errors import (
     EncryptionKeyMissingError,
@@ -29,8 +28,7 @@ from memory_agent.errors import (
 from memory_agent.protocol import IngestBatch
 from memory_agent.records import IngestReport
 from memory_agent.settings import DaemonSettings
-
-log = structlog.get_logger()
+from relay.log import log
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0

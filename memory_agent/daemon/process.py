@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
-import structlog
 
 from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.actors import Cluster
@@ -59,9 +58,8 @@ from relay import (
     relay_endpoints,
     server_pair,
 )
+from relay.log import log
 from relay.net import AsyncReplySocket
-
-log = structlog.get_logger()
 
 _RAY_CHECK_S = 1.0
 

@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-import structlog
-
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.latency import LatencyWindow
 from memory_agent.errors import MemoryAgentError, UnavailableError
@@ -27,8 +25,7 @@ from memory_agent.triggers.queue import Cause, TriggerQueue
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs import BY_NAME
 from relay import Publisher, RelayError, read_event
-
-log = structlog.get_logger()
+from relay.log import log
 
 _OF_ONE_USER = 8
 _RETRY_S = 0.02

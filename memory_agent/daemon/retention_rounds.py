@@ -10,8 +10,6 @@ from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
-import structlog
-
 from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.erasure.retention import RetentionRules, is_due_while_closed
@@ -21,8 +19,7 @@ from memory_agent.protocol import decode_reply, encode
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import known_users, user_folder
-
-log = structlog.get_logger()
+from relay.log import log
 
 _ROUND_S = 600.0
 _DEADLINE_MS = 600_000.0

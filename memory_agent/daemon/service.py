@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import structlog
 from ulid import ULID
 
 from memory_agent.daemon.absent_users import AbsentUsers
@@ -56,8 +55,7 @@ from memory_agent.records import IngestReport, MemoryRecord, RecallResult, Utili
 from memory_agent.trajectory import Trajectory
 from memory_agent.verbs import BY_NAME
 from relay import AsyncSubscriber, MalformedEventError, Principal, QuarantineEntry, RelayError, Scope, validate_user_id
-
-log = structlog.get_logger()
+from relay.log import log
 
 _PAGE = 200
 

@@ -13,11 +13,8 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 
-import structlog
-
+from relay.log import log
 from relay.net import Message, ReplySocket
-
-log = structlog.get_logger()
 
 _LOOK_S = 0.5
 

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
-import structlog
 
 from memory_agent.doors.request_quota import RequestQuota
 from memory_agent.errors import MemoryAgentError, ScopeMissingError
 from memory_agent.protocol import DEFAULT_USER, Request, decode, encode_fault
 from memory_agent.verbs import BY_NAME
 from relay import Credentials, Principal, Scope
-
-log = structlog.get_logger()
+from relay.log import log
 
 
 class Service(Protocol):

@@ -21,9 +21,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedded, EmbeddedQuery, of_vector, query_of_vector
-from memory_agent.errors import InvalidInputError, ModelError
-from memory_agent.records import Embedding
+from memory_agent.embedded import Embedded, EmbeddedQuery, Embedding, of_vector, query_of_vector
+from memory_agent.errors import ModelError
 from memory_agent.settings import EmbedderSettings
 
 T = TypeVar("T")
@@ -92,16 +91,6 @@ def _weights_and_ndim(stamp: str) -> tuple[str, ...]:
     parts = stamp.split("|")
     is_ours = _PARTS_WITH_PREFIXES - 1 <= len(parts) <= _PARTS_WITH_PREFIXES
     return (parts[1], *parts[4:]) if is_ours else (stamp,)
-
-
-def check_text(field: str, text: object) -> None:
-    """Check that `text` is a string that encodes as UTF-8. Raises `InvalidInputError` (with `field`)."""
-    if not isinstance(text, str):
-        raise InvalidInputError(field, f"must be text, is {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInputError(field, f"is not valid Unicode: lone surrogate at {error.start}") from error
 
 
 class PendingVector(Protocol):

@@ -21,8 +21,8 @@ import msgspec
 from memory_agent.embedders.server import EmbedderServer, ModelKeeper, fetch_in_background
 from memory_agent.embedders.weights import PACKAGE, cache_folder
 from memory_agent.errors import MemoryAgentError, ModelMissingError
-from memory_agent.log import configure_logging
 from memory_agent.settings import EmbedderSettings
+from relay.log import configure_logging
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 

@@ -27,8 +27,9 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
+from memory_agent.arguments import check_text
 from memory_agent.embedded import Embedded, EmbeddedQuery
-from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress, check_text
+from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.errors import EmbedderUnavailableError
 
 _BULK_CACHE = 4096  # 2.2 KB each for 34 tokens

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import structlog
-
+from memory_agent.arguments import check_text
 from memory_agent.embedded import EmbeddedQuery
 from memory_agent.embedders import (
     Embedder,
@@ -25,13 +24,11 @@ from memory_agent.embedders import (
     PendingVectors,
     Progress,
     SettledVector,
-    check_text,
     open_embedder,
 )
 from memory_agent.errors import EmbedderUnavailableError, MemoryAgentError, ModelError
 from memory_agent.settings import EmbedderSettings
-
-log = structlog.get_logger()
+from relay.log import log
 
 _TRY_AGAIN_AFTER_S = 30.0
 _CLOSE_WAIT_S = 10.0
@@ -169,8 +166,7 @@ def failing_as_model_error() -> Iterator[None]:
     except MemoryAgentError:
         raise
     except Exception as error:
-        if structlog.is_configured():
-            log.error("embedder.failed", error=type(error).__name__)
+        log.error("embedder.failed", error=type(error).__name__)
         raise ModelError(f"the embedder failed: {type(error).__name__}") from error
 
 

@@ -16,17 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
+from memory_agent.arguments import check_text
 from memory_agent.embedded import Embedded, EmbeddedQuery
-from memory_agent.embedders import (
-    All,
-    EmbedderInfo,
-    PassageEmbedder,
-    Pending,
-    Progress,
-    Settled,
-    check_text,
-    wire,
-)
+from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled, wire
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
 from relay.net import RequestSocket
 

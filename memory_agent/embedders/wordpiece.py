@@ -24,7 +24,7 @@ import numpy.typing as npt
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a second pool would compete with the lanes
 from tokenizers import Encoding, Tokenizer
 
-from memory_agent.embedders import check_text
+from memory_agent.arguments import check_text
 from memory_agent.errors import ModelError
 
 CHARS_PER_TOKEN = 32

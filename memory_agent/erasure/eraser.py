@@ -14,7 +14,6 @@ from datetime import datetime
 from functools import partial
 
 import msgspec
-import structlog
 
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import (
@@ -43,8 +42,7 @@ from memory_agent.errors import MemoryAgentError, StoreError
 from memory_agent.records import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import Snapshot
-
-log = structlog.get_logger()
+from relay.log import log
 
 _IN_JOURNAL = "its events are still in the journal: they are erased at the daemon's next start, or by the next `forget`"
 
@@ -249,8 +247,7 @@ class Eraser:
         try:
             self._archive.purge()
         except (MemoryAgentError, OSError) as error:
-            if structlog.is_configured():
-                log.warning("erasure.not_complete", user_id=self._user_id, error=type(error).__name__)
+            log.warning("erasure.not_complete", user_id=self._user_id, error=type(error).__name__)
             return str(error)
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from memory_agent.embedders import check_text
+from memory_agent.arguments import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.pattern_store import remove_patterns

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from memory_agent.arguments import located
-from memory_agent.embedders import check_text
+from memory_agent.arguments import check_text, located
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import InvalidInputError
 from memory_agent.metadata import matches
 from memory_agent.recall.query import check_filter
 from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord
-from memory_agent.storage.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from memory_agent.storage.snapshot import Snapshot  # imports the engines
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,11 +15,10 @@ import msgspec
 
 from memory_agent.learning.run_links import link_asked, link_named, link_same_request, relate, unlink
 from memory_agent.learning.run_writer import RunWriter
-from memory_agent.records import MemoryRecord
+from memory_agent.records import MemoryRecord, microseconds
 from memory_agent.settings import LearningSettings
 from memory_agent.signals.runs import RunSign
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.codec import microseconds
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import OPEN, Mark, StoredTrajectory
 

@@ -11,9 +11,9 @@ from collections import Counter
 from itertools import islice
 from typing import NamedTuple
 
+from memory_agent.embedded import Embedding
 from memory_agent.learning.patterns import CUT, on_one_line
-from memory_agent.records import Embedding, MemoryRecord
-from memory_agent.storage.codec import time_of
+from memory_agent.records import MemoryRecord, time_of
 from memory_agent.storage.recall_notes import RecallNote, request_digest
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.terms import fingerprint

@@ -31,8 +31,7 @@ from memory_agent.recall.fusion import lexical_share
 from memory_agent.recall.highlights import beginning, highlights
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.search import Search, passing
-from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory
-from memory_agent.storage.codec import microseconds, time_of
+from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, microseconds, time_of
 from memory_agent.storage.indexes import Scores, Slots
 from memory_agent.storage.store import Store
 from memory_agent.storage.view import NO_NAME

@@ -17,11 +17,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from memory_agent.embedded import Embedding
 from memory_agent.recall.candidates import Candidates, scored
 from memory_agent.recall.fusion import places_of
 from memory_agent.recall.neighbours import with_neighbours
 from memory_agent.recall.search import Search, passing
-from memory_agent.records import Embedding
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.indexes import Mask, Scores, Slots
 from sona.association import Reached

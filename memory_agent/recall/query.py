@@ -17,16 +17,15 @@ from memory_agent.arguments import (
     check_deadline_ms,
     check_mode,
     check_options,
+    check_text,
     check_time,
     check_whole,
     located,
 )
-from memory_agent.embedders import check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.metadata import check_conditions
-from memory_agent.records import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile
+from memory_agent.records import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile, microseconds
 from memory_agent.settings import RecallSettings
-from memory_agent.storage.codec import microseconds
 
 MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000

@@ -9,7 +9,7 @@ from memory_agent.learning.learner import Advice
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.storage.codec import microseconds
+from memory_agent.records import microseconds
 from memory_agent.storage.recall_notes import (
     BASELINE,
     LEARNED,

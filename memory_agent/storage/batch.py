@@ -14,10 +14,10 @@ from secrets import randbits
 import msgspec
 import numpy as np
 
-from memory_agent.embedded import Embedded, of_vector
+from memory_agent.embedded import Embedded, Embedding, of_vector
 from memory_agent.errors import InvalidInputError
 from memory_agent.metadata import numbers_of
-from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.records import MemoryRecord, microseconds
 from memory_agent.storage.changes import Changes, LogEntry, Op, Words, texts_of
 from memory_agent.storage.codec import (
     FORMAT,
@@ -28,7 +28,6 @@ from memory_agent.storage.codec import (
     encode_record,
     encode_vector,
     encode_words,
-    microseconds,
     name_key,
     row_key,
     row_number,

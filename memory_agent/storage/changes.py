@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.embedded import Embedding
+from memory_agent.records import MemoryRecord
 
 Rows = npt.NDArray[np.int64]
 

@@ -11,7 +11,6 @@ d = dimensions, p = passages of a text, w = words of a text, b = bytes of a word
 from __future__ import annotations
 
 import zlib
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -19,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from memory_agent.embedded import Embedding
 from memory_agent.errors import InvalidInputError, StoreDamagedError
-from memory_agent.records import Embedding, Kind, MemoryRecord, Provenance, Source, Utility
+from memory_agent.records import Kind, MemoryRecord, Provenance, Source, Utility, microseconds, time_of
 from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
 from relay.disk import CHECKSUM_BYTES, checksum
 
@@ -44,8 +44,6 @@ _PLACE_BYTES = 9
 _SPAN_BYTES = 8
 _LENGTH_BYTES = 4  # before the bits of words
 _OFFSET = 1 << 63  # so that times before 1970 sort before those after
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 T = TypeVar("T")
 
@@ -163,18 +161,6 @@ def after(kind: bytes) -> bytes:
 def key_at(index_key: bytes) -> bytes:
     """Return the key that an index entry refers to."""
     return index_key[_PLACE_BYTES:]
-
-
-def microseconds(time: datetime, field: str) -> int:
-    """Return a time as microseconds since 1970, exactly. Raises `InvalidInputError` when it has no zone."""
-    if time.tzinfo is None:
-        raise InvalidInputError(field, "has no time zone")
-    return (time - _EPOCH) // _MICROSECOND
-
-
-def time_of(microseconds_since_1970: int) -> datetime:
-    """Return the UTC time of `microseconds`."""
-    return _EPOCH + microseconds_since_1970 * _MICROSECOND
 
 
 def encode_record(row: int, record: MemoryRecord) -> bytes:

@@ -19,8 +19,9 @@ from typing import Self
 import msgspec
 from ulid import ULID
 
+from memory_agent.embedded import Embedding
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError, StoreError, StoreFullError
-from memory_agent.records import Embedding, MemoryFilter, MemoryRecord
+from memory_agent.records import MemoryFilter, MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes, Rows

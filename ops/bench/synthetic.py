@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from memory_agent.records import Embedding, MemoryRecord
+from memory_agent.embedded import Embedding
+from memory_agent.records import MemoryRecord
 
 NDIM = 384
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,13 +12,10 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import NamedTuple
 
-import structlog
-
 from relay.access.key_file import StoredKey, digest_of, keys_path, read_keys
 from relay.access.principal import Principal
 from relay.errors import KeyFileError, UnauthorizedError
-
-log = structlog.get_logger()
+from relay.log import log
 
 _Version = tuple[int, int, int]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,25 @@ def test_a_command_changes_no_files_itself(file: Path) -> None:
         return
     tree = ast.parse(file.read_text(encoding="utf-8"))
     assert {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & CHANGES == set()
+
+
+ROOT = {f"memory_agent.cli.{name}" for name in ("__init__", "group", "failure")}
+HEAVY = {"asyncio", "numpy", "structlog", "rich", "zmq", "relay.broker", "memory_agent.memory"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["--help"], HEAVY | {f"memory_agent.cli.{file.stem}" for file in FILES} - ROOT),
+        (["recall", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
+        (["remember", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_imports_only_what_it_needs(arguments: list[str], heavy: set[str]) -> None:
+    script = (
+        "import sys; from memory_agent.cli.group import cli; cli(sys.argv[1:], standalone_mode=False); "
+        "print(*sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+    assert heavy & set(shown.stdout.splitlines()[-1].split()) == set()

@@ -17,9 +17,8 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall.dates import ask_for_nothing_else
 from memory_agent.recall.dates.nearness import nearness
-from memory_agent.records import RecallResult, UnderstoodDate
+from memory_agent.records import RecallResult, UnderstoodDate, microseconds
 from memory_agent.settings import RecallSettings
-from memory_agent.storage.codec import microseconds
 from memory_agent.storage.terms import query_words
 
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)  # a Monday

@@ -1,0 +1,69 @@
+"""The log of a process: one `noun.past_tense` line per event on standard error, fields with units.
+
+    from relay.log import log
+    log.info("relay.waiting", owner=owner)
+
+Only an entry point configures logging. Where none did, nothing is written, since a library has no business on its
+caller's output, and structlog is not even imported, which would cost a command 60 ms. Memory text, vectors and tokens
+are never logged (`tests/end_to_end/test_daemon.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, Literal, TextIO, cast
+
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure_logging(level: Level = "info") -> None:
+    """Log `level` and above: readable on a terminal, elsewhere as one JSON document a line."""
+    import structlog  # late: most commands log nothing
+
+    terminal = sys.stderr.isatty()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StandardError())),
+        cache_logger_on_first_use=True,
+    )
+
+
+class _StandardError:
+    """Standard error, ignoring write errors: a log file on a full disk must not end a process."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
+class _Log:
+    """The methods of a structlog logger: `debug`, `info`, `warning`, `error`, `exception`."""
+
+    _logger: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        structlog = sys.modules.get("structlog")
+        if structlog is None or not structlog.is_configured():
+            return _nothing
+        self._logger = self._logger or structlog.get_logger()
+        return getattr(self._logger, name)
+
+
+def _nothing(*words: Any, **fields: Any) -> None:
+    pass
+
+
+log = _Log()

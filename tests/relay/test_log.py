@@ -1,0 +1,44 @@
+"""The log: written where an entry point configured it, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+
+def run(script: str, stderr: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
+
+
+def test_a_library_that_nobody_configured_writes_nothing_and_imports_no_logger() -> None:
+    ran = run(
+        "import sys; from relay.log import log; log.error('relay.failed', path='x'); log.log(30, 'relay.late')\n"
+        "try: raise ValueError\nexcept ValueError: log.exception('relay.failed')\n"
+        "print('structlog' in sys.modules)"
+    )
+    assert (ran.stdout, ran.stderr) == ("False\n", "")
+
+
+def test_a_process_that_imports_structlog_for_itself_gets_no_line_of_ours_either() -> None:
+    ran = run("import structlog; from relay.log import log; log.error('relay.failed')")
+    assert (ran.stdout, ran.stderr) == ("", "")
+
+
+def test_an_entry_point_gets_one_document_a_line_of_its_level_and_above() -> None:
+    ran = run(
+        "from relay.log import configure_logging, log; configure_logging('warning')\n"
+        "log.info('relay.waiting'); log.warning('relay.late', owner='x', ms=3)"
+    )
+    (line,) = map(json.loads, ran.stderr.splitlines())
+    assert ran.stdout == ""
+    assert {"event": "relay.late", "level": "warning", "owner": "x", "ms": 3}.items() <= line.items()
+
+
+def test_a_log_that_cannot_be_written_ends_no_process() -> None:
+    with open("/dev/full", "w") as full:
+        ran = run(
+            "from relay.log import configure_logging, log; configure_logging(); log.info('relay.waiting'); print('on')",
+            full.fileno(),
+        )
+    assert ran.stdout == "on\n"
