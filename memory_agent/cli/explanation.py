@@ -174,7 +174,10 @@ def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
 def _outcome(parts: Mapping[str, Any]) -> Iterable[str]:
     """Yield what its ending adds or takes. Older daemons count it as learned."""
     if "quality" in parts and parts["outcome"]:
-        yield f"outcome {parts['outcome']:+.3f}: ended with {parts['quality']:.1f}"
+        ended = "end not known" if parts["quality"] is None else f"ended with {parts['quality']:.1f}"
+        implicit = parts.get("implicit_quality")
+        followed = "" if implicit is None else f", {implicit:.2f} by what followed, inferred"
+        yield f"outcome {parts['outcome']:+.3f}: {ended}{followed}"
 
 
 def _learned(parts: Mapping[str, Any]) -> Iterable[str]:

@@ -220,6 +220,7 @@ def print_run(run: Trajectory) -> None:
         "began": run.began_at,
         "ended": run.ended_at,
         "quality": quality_of(run),
+        "with what followed": run.implicit_quality,
         "recalls": run.recall_ids,
     }
     print_figures(f"run {plain(run.id)}", figures)
@@ -235,6 +236,10 @@ def print_run(run: Trajectory) -> None:
         click.echo()
         revisions = [(one.at, one.quality, _because(one.reason), one.cause) for one in run.revisions]
         print_table("quality, as it changed", ("when", "quality", "reason", "cause"), revisions)
+    if run.implicit:
+        click.echo()
+        signs = [(one.at, _because(one.kind), one.similarity, one.run_id or one.record_id) for one in run.implicit]
+        print_table("what followed, inferred", ("when", "what", "similarity", "run or memory"), signs)
 
 
 def quality_of(run: Trajectory) -> str:

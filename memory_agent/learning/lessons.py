@@ -12,6 +12,7 @@ import numpy as np
 
 from memory_agent.embedded import Embedding
 from memory_agent.embedders import comparable
+from memory_agent.learning.implicit_quality import taught_quality
 from memory_agent.storage.codec import vector_bytes
 from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
 from memory_agent.storage.snapshot import Snapshot
@@ -42,18 +43,14 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
     Empty before it ended, when it has no query of the store's model, or when it is older than the last reset.
     """
-    if (
-        run.number is None
-        or run.quality is None
-        or snapshot.state.stamp is None
-        or run.number <= last_ignored(snapshot)
-    ):
+    quality = taught_quality(run)
+    if run.number is None or quality is None or snapshot.state.stamp is None or run.number <= last_ignored(snapshot):
         return []
     notes = _notes(snapshot, run)
     first = run.number * RECALLS_OF_A_RUN
     if not notes:
         request = None if run.begin_row is None else snapshot.vector(run.begin_row)
-        return [] if request is None else [_lesson(snapshot, first, request, run.used, run.quality, None)]
+        return [] if request is None else [_lesson(snapshot, first, request, run.used, quality, None)]
     shares = _shares(run.used, notes)
     counted = next((place for place, share in enumerate(shares) if share), 0)
     return [
@@ -62,7 +59,7 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
             first + place,
             query,
             shares[place],
-            run.quality,
+            quality,
             _contest(notes, shares) if is_counted else None,
             is_counted=is_counted,
         )

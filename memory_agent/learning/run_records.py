@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from memory_agent.learning.implicit_signs import speaks
 from memory_agent.learning.run_links import link_asked, link_named, link_same_request, relate, unlink
 from memory_agent.learning.run_writer import RunWriter
 from memory_agent.records import MemoryRecord, microseconds
@@ -20,7 +21,7 @@ from memory_agent.settings import LearningSettings
 from memory_agent.signals.runs import RunSign
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import OPEN, Mark, StoredTrajectory
+from memory_agent.storage.trajectories import CITING, OPEN, Mark, StoredSign, StoredTrajectory
 
 UNKNOWN_MEMORY = "runs.unknown_memory"
 UNKNOWN_RECALL = "runs.unknown_recall"
@@ -74,6 +75,14 @@ class RunRecords:
         if run is not None:
             writer.put(msgspec.structs.replace(run, inferred=tuple(sorted(set(rows)))))
             self._follow(writer, [run_id])
+            writer.finish()
+
+    def follow_up(self, batch: Batch, run_id: str, signs: tuple[StoredSign, ...], *, is_watched: bool) -> None:
+        """Set what followed a run, and whether more may follow."""
+        writer = RunWriter(batch)
+        run = writer.get(run_id)
+        if run is not None:
+            writer.put(msgspec.structs.replace(run, signs=signs, is_watched=is_watched))
             writer.finish()
 
     def forget_rows(self, batch: Batch, rows: Sequence[int]) -> None:
@@ -133,7 +142,7 @@ class RunRecords:
             return False
         for mark in news:
             writer.claim(mark.row, run_id)
-        writer.put(msgspec.structs.replace(run, marks=(*run.marks, *news)))
+        writer.put(msgspec.structs.replace(run, marks=(*run.marks, *news), is_watched=True))
         return True
 
     def _run_of_recall(self, writer: RunWriter, sign: RunSign) -> str | None:
@@ -161,6 +170,19 @@ class RunRecords:
             run_id for run_id in writer.changed() if _relevant(writer.before(run_id)) != _relevant(writer.get(run_id))
         ]
         relate(writer, changed, self.settings)
+        self._withdraw_signs(writer)
+
+    def _withdraw_signs(self, writer: RunWriter) -> None:
+        """Remove changed runs that no longer speak for earlier ones from the signs of these."""
+        for later_id in writer.changed():
+            later, before = writer.get(later_id), writer.before(later_id)
+            if before is None or before.begin_row is None or (later is not None and speaks(later)):
+                continue
+            citing = list(writer.batch.run_keys(CITING, before.begin_row, before.begin_row + 1))
+            for run in filter(None, map(writer.by_key, citing)):
+                left = tuple(sign for sign in run.signs if sign.kind != "later_success" or sign.run_id != later_id)
+                if left != run.signs:
+                    writer.put(msgspec.structs.replace(run, signs=left, is_watched=True))
 
     def _expire(self, writer: RunWriter, now_us: int) -> int:
         silent_since = now_us - _us(self.settings.expire_after_s)
@@ -175,8 +197,8 @@ class RunRecords:
             record = writer.batch.record(row)
             if record is not None and record.run_id is not None:
                 found[record.run_id] = None
-            runs = (writer.by_key(use.run_key) for use in writer.batch.uses(row))
-            found |= dict.fromkeys(run.id for run in runs if run is not None)
+            keys = [*(use.run_key for use in writer.batch.uses(row)), *writer.batch.run_keys(CITING, row, row + 1)]
+            found |= dict.fromkeys(run.id for run in map(writer.by_key, keys) if run is not None)
         return list(found)
 
 
@@ -230,4 +252,6 @@ def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajecto
         for mark in run.marks
     )
     inferred = tuple(pair for pair in run.inferred if pair[0] not in gone)
-    return msgspec.structs.replace(run, marks=marks, inferred=inferred)
+    signs = () if run.begin_row in gone else tuple(sign for sign in run.signs if sign.row not in gone)
+    is_watched = run.is_watched or signs != run.signs
+    return msgspec.structs.replace(run, marks=marks, inferred=inferred, signs=signs, is_watched=is_watched)

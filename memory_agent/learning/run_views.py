@@ -12,13 +12,14 @@ from itertools import islice
 from typing import NamedTuple
 
 from memory_agent.embedded import Embedding
+from memory_agent.learning.implicit_quality import implicit_quality
 from memory_agent.learning.patterns import CUT, on_one_line
 from memory_agent.records import MemoryRecord, time_of
 from memory_agent.storage.recall_notes import RecallNote, request_digest
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.terms import fingerprint
 from memory_agent.storage.trajectories import Mark, StoredTrajectory
-from memory_agent.trajectory import Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
+from memory_agent.trajectory import ImplicitSign, Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
 
 
 def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
@@ -41,6 +42,8 @@ def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
         steps=tuple(_step(snapshot, mark) for mark in run.marks if mark.role == "step"),
         used=_used(snapshot, run),
         is_cancelled=run.outcome == "cancelled",
+        implicit_quality=implicit_quality(run),
+        implicit=_implicit(snapshot, run),
     )
 
 
@@ -59,6 +62,19 @@ def _used(snapshot: Snapshot, run: StoredTrajectory) -> tuple[UsedMemory, ...]:
         UsedMemory(record_id=record_id, how=use.how, credit=use.credit, recall_id=use.recall_id)
         for use, record_id in named
         if record_id is not None
+    )
+
+
+def _implicit(snapshot: Snapshot, run: StoredTrajectory) -> tuple[ImplicitSign, ...]:
+    return tuple(
+        ImplicitSign(
+            kind=sign.kind,
+            at=time_of(sign.at_us),
+            similarity=sign.similarity,
+            record_id=_id_of(snapshot, sign.row),
+            run_id=sign.run_id,
+        )
+        for sign in run.signs
     )
 
 
@@ -98,6 +114,8 @@ def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | No
         took_s=None if run.began_us is None else max(run.ended_us - run.began_us, 0) / 1_000_000,
         recalled=tuple(record_id for record_id in ids if record_id is not None),
         used=_used(snapshot, run),
+        implicit_quality=implicit_quality(run),
+        implicit=_implicit(snapshot, run),
     )
 
 
@@ -170,11 +188,15 @@ def words_of(record: MemoryRecord, mark: Mark) -> str:
 
 def is_in_other_words(one: RunRequest, other: RunRequest, least_similarity: float) -> bool:
     """Return whether two requests ask the same in different words."""
-    if one.digest == other.digest:
-        return False
+    similarity = None if one.digest == other.digest else likeness(one, other)
+    return similarity is not None and similarity >= least_similarity
+
+
+def likeness(one: RunRequest, other: RunRequest) -> float | None:
+    """Return the cosine of two requests; without vectors 1 for the same words, else None."""
     if one.vector is None or other.vector is None:
-        return _words(one.text) == _words(other.text)
-    return one.vector.shape == other.vector.shape and float(one.vector @ other.vector) >= least_similarity
+        return 1.0 if _words(one.text) == _words(other.text) else None
+    return float(one.vector @ other.vector) if one.vector.shape == other.vector.shape else None
 
 
 def asks_for(note: RecallNote, request: RunRequest, least_similarity: float) -> bool:

@@ -100,7 +100,7 @@ class Answering:
     def _failed(self, slots: Slots) -> int:
         """Return how many runs of these memories failed; one without a run counts by itself."""
         view = self._search.view
-        runs = view.runs[slots[view.qualities_with_runs(slots) < FAILED_BELOW]]
+        runs = view.runs[slots[view.qualities_with_runs(slots)[0] < FAILED_BELOW]]
         return int(np.unique(runs[runs != NO_NAME]).size + np.count_nonzero(runs == NO_NAME))
 
     def _named(self, pick: Pick, occurring: _Occurrences) -> list[int]:
@@ -183,6 +183,7 @@ class Answering:
             "association": association,
             "shift": pick.shift,
             "quality": number(float(found.qualities[place])),
+            "implicit_quality": number(float(found.implicit[place])),
             "outcome": float(found.outcome[place]),
             "arm": pick.arm,
             "caused_by": self._advice.causes(pick.row) if association > 0 or pick.shift > 0 else [],

@@ -40,8 +40,9 @@ class Candidates(msgspec.Struct, frozen=True):
     `words` and `near` say how well the query's words are met, here and here or beside it (`late_interaction`).
     `evidence` is the logit of its relevance by itself, `relevance` what follows with the others, NaN before that and
     where it is not known. `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
-    learner ranks. `qualities` say how the run of each ended, NaN where that is not known, `outcome` what it gains by
-    that, both unset before the stage that looks at them. `is_all`: nothing else can answer.
+    learner ranks. `qualities` say how the run of each ended, `implicit` with what followed it, NaN where that is not
+    known, `outcome` what it gains by that, all unset before the stage that looks at them. `is_all`: nothing else can
+    answer.
     """
 
     slots: Slots
@@ -61,6 +62,7 @@ class Candidates(msgspec.Struct, frozen=True):
     association: Scores
     relevance: Scores
     qualities: Scores
+    implicit: Scores
     outcome: Scores
     is_all: bool = False
 
@@ -114,6 +116,7 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         association=nothing,
         relevance=np.full(slots.shape, np.nan),
         qualities=np.full(slots.shape, np.nan),
+        implicit=np.full(slots.shape, np.nan),
         outcome=nothing,
     )
 

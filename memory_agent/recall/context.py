@@ -108,11 +108,17 @@ def ending(quality: float) -> str:
 
 
 def endings(memory: RetrievedMemory) -> str:
-    """Return how the memory or its run ended, "" where unknown, and how often, if that was a failure more than once."""
-    quality = memory.record.quality_score
+    """Return how the memory or its run ended, "" where unknown, and how often, if that was a failure more than once.
+
+    What is only inferred from what followed is marked so.
+    """
+    quality, implicit = memory.record.quality_score, memory.record.implicit_quality
+    if quality is None and implicit is None:
+        quality, implicit = memory.explanation.get("quality"), memory.explanation.get("implicit_quality")
     if quality is None:
-        quality = memory.explanation.get("quality")
-    ended = "" if quality is None else f"ended: {_ended(quality)}"
+        ended = "" if implicit is None else f"end not known ({_implicit(implicit)})"
+    else:
+        ended = f"ended: {_ended(quality, implicit)}"
     return ", ".join(filter(None, (ended, f"failed {memory.failed} times" if memory.failed > 1 else "")))
 
 
@@ -149,8 +155,16 @@ def _outcome(origin: Origin) -> str:
     return "" if origin.quality_score is None else f": {_ended(origin.quality_score)}"
 
 
-def _ended(quality: float) -> str:
-    return f"{ending(quality)} ({round(quality, 2)})"
+def _ended(quality: float, implicit: float | None = None) -> str:
+    return f"{ending(quality)} ({_with_implicit(quality, implicit)})"
+
+
+def _with_implicit(quality: float, implicit: float | None) -> str:
+    return f"{round(quality, 2)}" + ("" if implicit is None else f"; {_implicit(implicit)}")
+
+
+def _implicit(implicit: float) -> str:
+    return f"{round(implicit, 2)} by what followed, inferred"
 
 
 def _span(elapsed: timedelta) -> str:
@@ -245,10 +259,16 @@ def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
     if run.end == "cancelled" or (run.quality is not None and ending(run.quality) == "failed"):
         word = "Cancelled" if run.end == "cancelled" else "Failed"
         line = f"{word} before" + (f": {done}" if done else "") + (f", because {why}" if why else "")
+        line += "; a related request worked later (inferred)" if _worked_later(run) else ""
     else:
-        how = run.end if run.quality is None else f"{_HOW.get(run.reason, run.end)} ({round(run.quality, 2)})"
+        said = None if run.quality is None else _with_implicit(run.quality, run.implicit_quality)
+        how = run.end if said is None else f"{_HOW.get(run.reason, run.end)} ({said})"
         line = f"Previously: {done + '; ' if done else ''}{how}" + (f": {why}" if why else "")
     return f"asked: {_visible(run.request.text)}\n{line}"
+
+
+def _worked_later(run: SimilarRun) -> bool:
+    return any(sign.kind == "later_success" for sign in run.implicit)
 
 
 def _clause(line: RunLine) -> str:

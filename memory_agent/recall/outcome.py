@@ -3,7 +3,8 @@
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
 `quality` is how the memory itself went, else its run; so it follows each revision: a retry, a later approval, feedback.
-A user's message has that of the run it began. Without one a memory neither gains nor loses. Former requests do not set
+A user's message has that of the run it began. What followed the run counts in, where it has an implicit quality, which
+never turns the order of two verdicts. Without a quality a memory neither gains nor loses. Former requests do not set
 `best`: nothing scores like the query's own words, and beside them all answers would be far below the best.
 
 A memory a tenth below the best gains or loses half as much, one at .6 a twentieth: a success passes a failure that
@@ -37,34 +38,41 @@ def with_outcomes(found: Candidates, is_request: Mask, search: Search) -> Candid
 
     `is_request` (n,) says which are former requests in the words of the query.
     """
-    qualities = qualities_of(search.view, found.slots)
+    qualities, implicit = qualities_of(search.view, found.slots)
     totals = found.total
     answers = totals[~is_request]
     best = float((answers if answers.size else totals).max(initial=0.0))
     if best <= 0.0 or search.query.mode != "hybrid":
-        return msgspec.structs.replace(found, qualities=qualities)
+        return msgspec.structs.replace(found, qualities=qualities, implicit=implicit)
     own = np.clip(totals / best, 0.0, 1.0)
-    gained = search.settings.outcome * best * np.nan_to_num(qualities - _NEUTRAL) * own**_STEEPNESS
-    return msgspec.structs.replace(found, qualities=qualities, outcome=gained)
+    counted = np.where(np.isnan(implicit), qualities, implicit)
+    gained = search.settings.outcome * best * np.nan_to_num(counted - _NEUTRAL) * own**_STEEPNESS
+    return msgspec.structs.replace(found, qualities=qualities, implicit=implicit, outcome=gained)
 
 
-def qualities_of(view: View, slots: Slots) -> Scores:
-    """Return how each memory went (m,), else its run, else the run that a user's message began; NaN where unknown."""
-    found = view.qualities_with_runs(slots)
-    asked = np.flatnonzero(np.isnan(found) & (view.sources[slots] == _MESSAGE))
+def qualities_of(view: View, slots: Slots) -> tuple[Scores, Scores]:
+    """Return how each memory went (m,), else its run, else the run that a user's message began; NaN where unknown.
+
+    First as stated, then with what followed.
+    """
+    found, implicit = view.qualities_with_runs(slots)
+    asked = np.flatnonzero(np.isnan(found) & np.isnan(implicit) & (view.sources[slots] == _MESSAGE))
     if asked.size:
-        found[asked] = _of_begun_runs(view, slots[asked])
-    return found
+        plans = _begun_by(view, slots[asked])
+        is_known = plans >= 0
+        found[asked[is_known]] = view.qualities[plans[is_known]]
+        implicit[asked[is_known]] = view.implicit[plans[is_known]]
+    return found, implicit
 
 
-def _of_begun_runs(view: View, messages: Slots) -> Scores:
-    """Return how the runs ended that messages (m,) began: the first plan after each, before the user's next message."""
-    found = np.full(messages.shape, np.nan)
+def _begun_by(view: View, messages: Slots) -> Slots:
+    """Return the first plan (m,) after each message and before the user's next one, -1 for none."""
+    found: Slots = np.full(messages.shape, -1, dtype=np.int64)
     is_open = np.ones(messages.shape, dtype=np.bool_)
     for after in view.windows(messages, _REACH)[:, _REACH + 1 :].T:
         is_open &= (after >= 0) & (view.sources[after] != _MESSAGE)
         is_open &= view.times_us[after] - view.times_us[messages] <= _BEGINS_WITHIN_US
         is_plan = is_open & (view.sources[after] == _PLAN)
-        found[is_plan] = view.qualities[after[is_plan]]
+        found[is_plan] = after[is_plan]
         is_open &= ~is_plan
     return found

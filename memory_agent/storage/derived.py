@@ -30,7 +30,7 @@ from relay.crypto import Cipher
 COLUMNS_FILE = "columns.arrays"
 GRAPH_FILE = "graph.arrays"
 
-_VERSION = f"3, {TERMS_VERSION}"  # words that were split or stemmed differently cannot be found
+_VERSION = f"4, {TERMS_VERSION}"  # words that were split or stemmed differently cannot be found
 _OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # of 0.1.0, or left by a killed process
 AT_ONCE = 2_000
 """Changes that are followed, or memories that are read, before a store is open or a batch ends: .2 s."""

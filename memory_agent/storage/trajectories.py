@@ -1,10 +1,11 @@
 """The stored form of a run: facts from its events and from other runs, and the fields derived from them. Pure.
 
-The facts (`marks`, `recalls`, `inferred`, `echoes`) are sorted sets, so that neither the order of events nor their
-repetition matters. `learning` derives the other fields, which are stored for readers. No text is stored: the request is
-read from the memory of the begin event.
+The facts (`marks`, `recalls`, `inferred`, `echoes`, `signs`) are sorted sets, so that neither the order of events nor
+their repetition matters. `learning` derives the other fields, which are stored for readers. No text is stored: the
+request is read from the memory of the begin event.
 
-Index entries tell where a run lies in time and which runs used a memory; keys are a letter, eight bytes, the run's key.
+Index entries tell where a run lies in time, and which runs used or cite a memory; keys are a letter, eight bytes, the
+run's key.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.storage.codec import decode_packed, encode_packed, key_at, name_key, name_number, place
-from memory_agent.trajectory import Attribution, Reason, RunEnd, RunRole, RunState
+from memory_agent.trajectory import Attribution, Reason, RunEnd, RunRole, RunState, SignKind
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
+WATCHED, CITING = b"w", b"c"
 
 _NEVER_US = -(1 << 63)
 _USE = struct.Struct(">dqq")
@@ -85,11 +87,24 @@ class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
     cause: str | None = None
 
 
+class StoredSign(msgspec.Struct, frozen=True, array_like=True):
+    """Something that followed a run: a message or the begin of a later run, whose memory is `row`.
+
+    `similarity` is the cosine of its request and the run's.
+    """
+
+    at_us: int
+    kind: SignKind
+    row: int
+    similarity: float
+    run_id: str | None = None
+
+
 class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     """A run: facts first, then derived fields. `number` orders runs by when they first ended.
 
     `read` is the `output` from which `inferred` was derived. A forgotten run keeps its id alone, so that no repeated
-    event brings it back.
+    event brings it back. While it `is_watched`, `signs` may still change.
     """
 
     id: str
@@ -111,6 +126,8 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     used: tuple[StoredUse, ...] = ()
     revisions: tuple[StoredRevision, ...] = ()
     read: bytes = b""
+    signs: tuple[StoredSign, ...] = ()
+    is_watched: bool = False
 
     @property
     def state(self) -> RunState:
@@ -123,6 +140,13 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     def quality(self) -> float | None:
         """The current quality; None until the run ended."""
         return self.revisions[-1].quality if self.revisions else None
+
+    @property
+    def over_us(self) -> int | None:
+        """When it ended, else the time of its latest event; None without events of its own."""
+        if self.ended_us is not None:
+            return self.ended_us
+        return max((mark.at_us for mark in self.marks if mark.role != "feedback"), default=None)
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -160,7 +184,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
         """What the learner learns from it; empty before it ended."""
         if self.ended_us is None:
             return ()
-        return self.number, self.begin_row, self.quality, self.used, self.recall_ids
+        return self.number, self.begin_row, self.quality, self.used, self.recall_ids, self.signs
 
 
 class Use(NamedTuple):
@@ -208,6 +232,9 @@ def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
         entries[place(NUMBERED, trajectory.number) + key] = b""
     if ended is not None and trajectory.output != trajectory.read:
         entries[place(UNREAD, ended) + key] = b""
+    if trajectory.is_watched and trajectory.begin_row is not None:
+        entries[place(WATCHED, trajectory.marks[-1].at_us) + key] = b""
+    entries |= {place(CITING, sign.row) + key: b"" for sign in trajectory.signs}
     use = _encode_use(trajectory)
     return entries | {place(USING, used.row) + key: use for used in trajectory.used}
 
