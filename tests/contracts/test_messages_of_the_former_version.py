@@ -84,6 +84,8 @@ NEW = {"list", "owner", "runs.similar"}
 """Verbs that the former version did not have."""
 ADDED = {
     "type",
+    "implicit",
+    "implicit_quality",
     "phase",
     "updated_at",
     "waiting",

@@ -106,7 +106,7 @@ which of two ways a filter was applied; there is one now.
 
 ADDED = frozenset({
     "type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned", "failed",
-    "runs", "shared_steps", "failed_steps", "is_cancelled",
+    "runs", "shared_steps", "failed_steps", "is_cancelled", "implicit", "implicit_quality",
 })  # fmt: skip
 """Fields that later versions answer besides."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
