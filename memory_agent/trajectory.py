@@ -23,6 +23,7 @@ GateState = Literal["shadow", "trial", "on", "off"]
 
 RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 RUN_ENDS: tuple[RunEnd, ...] = get_args(RunEnd)
+SIGN_KINDS: tuple[SignKind, ...] = get_args(SignKind)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

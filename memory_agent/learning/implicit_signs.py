@@ -6,7 +6,7 @@ inferred. A run without an end counts as over when nothing was heard of it for `
 
     asked_again     a message, or the begin of a run, with a cosine of `retry_similarity`, within `retry_window_s`
     went_on         the next message of the session, within a day, if its cosine is below .5
-    later_success   the begin of a later run with a cosine of .7 that succeeded by its own verdict: within a day in the
+    later_success   the begin of a later run with a cosine of .75 that succeeded by its own verdict: within a day in the
                     same session, else within `retry_window_s`. Runs that say how they are related are left out
 
 Periodic jobs repeat their words. The very same words count only as a message of the same session that asks again, and
@@ -37,7 +37,7 @@ from memory_agent.trajectory import SignKind
 
 FOLLOWED_US = 86_400_000_000
 """How long after a run its followers are looked for."""
-ELSEWHERE, RELATED = 0.5, 0.7
+ELSEWHERE, RELATED = 0.5, 0.75
 """Cosines below which a message is about something else, and from which a later request is related."""
 _NEAREST = 16
 """Messages, and later runs, that are looked at for one run."""
