@@ -31,7 +31,7 @@ from memory_agent.settings import LearningSettings
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.recall_notes import request_digest
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import BEGUN, StoredSign, StoredTrajectory
+from memory_agent.storage.trajectories import BEGUN, StoredSign, StoredTrajectory, trajectory_key
 from memory_agent.storage.view import NO_NAME, View
 from memory_agent.trajectory import SignKind
 
@@ -72,6 +72,8 @@ class ImplicitSigns:
         messages = np.flatnonzero(view.alive & (view.sources == _MESSAGE))
         self._messages: Slots = messages[np.lexsort((view.rows[messages], view.times_us[messages]))]
         self._present_us = min(int(view.times_us[view.alive].max(initial=0)), now_us)
+        self._read_messages: dict[int, tuple[RunRequest, str | None] | None] = {}
+        self._read_runs: dict[bytes, tuple[StoredTrajectory, RunRequest] | None] = {}
 
     def is_settled(self, run: StoredTrajectory) -> bool:
         """Return whether no follower can come any more, unless out of order."""
@@ -79,7 +81,8 @@ class ImplicitSigns:
 
     def signs_of(self, run: StoredTrajectory) -> tuple[StoredSign, ...]:
         """Return what followed a run, at most one sign of each kind, in order of time."""
-        request, over_us = request_of(self._snapshot, run, with_vector=True), run.over_us
+        read, over_us = self._run(trajectory_key(run.id)), run.over_us
+        request = None if read is None else read[1]
         is_over = run.ended_us is not None or self._is_over_for(run, self._soon_us)
         if request is None or over_us is None or run.outcome == "cancelled" or not is_over:
             return ()
@@ -102,10 +105,10 @@ class ImplicitSigns:
         kept = np.flatnonzero((is_own | is_soon) & (view.rows[slots] > _last_row(run)))[:_NEAREST]
         for place in kept.tolist():
             slot, row = int(slots[place]), int(view.rows[slots[place]])
-            record = self._snapshot.record(row)
-            if record is None or record.run_id == run.id:
+            read = self._message(row)
+            if read is None or read[1] == run.id:
                 continue
-            asked = RunRequest(record.text, request_digest(record.text), self._snapshot.vector(row))
+            asked, _ = read
             is_same, is_in_session = asked.digest == request.digest, bool(is_own[place])
             similarity = likeness(request, asked)
             if is_same and (not is_in_session or self._is_recurring(slot, _last_row(run))):
@@ -121,17 +124,35 @@ class ImplicitSigns:
     def _runs_after(self, run: StoredTrajectory, request: RunRequest, over_us: int) -> Iterator[_Follower]:
         related = {run.id, *run.parents}
         keys = self._snapshot.run_keys(BEGUN, over_us, over_us + FOLLOWED_US + 1)
-        for later in map(self._snapshot.run_of_key, islice(keys, _NEAREST)):
-            if later is None or later.began_us is None or later.begin_row is None or later.id == run.id:
+        for later, asked in filter(None, map(self._run, islice(keys, _NEAREST))):
+            if later.id == run.id or later.began_us is None or later.begin_row is None:
                 continue
-            asked = request_of(self._snapshot, later, with_vector=True)
-            if asked is None or later.begin_row <= _last_row(run) or related & {*later.parents, *later.retries}:
+            if later.begin_row <= _last_row(run) or related & {*later.parents, *later.retries}:
                 continue
             is_in_session = run.session_id is not None and later.session_id == run.session_id
             is_soon = later.began_us <= over_us + self._soon_us
             is_same = asked.digest == request.digest
             similarity = likeness(request, asked)
             yield _Follower(later.began_us, later.begin_row, similarity, is_in_session, is_soon, is_same, later)
+
+    def _message(self, row: int) -> tuple[RunRequest, str | None] | None:
+        """Return what a message asks, and the run that it belongs to."""
+        if row not in self._read_messages:
+            record = self._snapshot.record(row)
+            self._read_messages[row] = (
+                None
+                if record is None
+                else (RunRequest(record.text, request_digest(record.text), self._snapshot.vector(row)), record.run_id)
+            )
+        return self._read_messages[row]
+
+    def _run(self, key: bytes) -> tuple[StoredTrajectory, RunRequest] | None:
+        """Return a run with its request, None without one."""
+        if key not in self._read_runs:
+            run = self._snapshot.run_of_key(key)
+            request = None if run is None else request_of(self._snapshot, run, with_vector=True)
+            self._read_runs[key] = None if run is None or request is None else (run, request)
+        return self._read_runs[key]
 
     def _asked_again(self, messages: Sequence[_Follower], later: Sequence[_Follower]) -> StoredSign | None:
         found = [one for one in messages if one.is_soon]

@@ -10,7 +10,7 @@ that does not fit, since more room would then show fewer memories.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 from memory_agent.recall.tokens import estimate_tokens
@@ -206,11 +206,12 @@ def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTok
     if common and _tokens(common, room, count) <= room:
         entries.append(common)
         room -= count(common)
+    known = {run.id for run in result.runs}
     for run in result.runs:
         heading = f"{len(entries) + 1}. {_run_heading(run, now)}"
         for most_steps in (_MOST_STEPS, _FEW_STEPS, 0):
             steps = _shown_steps(run, most_steps)
-            entry = f"{heading}\n{_quoted(_run_body(run, steps))}"
+            entry = f"{heading}\n{_quoted(_run_body(run, steps, known))}"
             tokens = _tokens(entry, room, count)
             if tokens <= room:
                 entries.append(entry)
@@ -250,8 +251,11 @@ def _shown_steps(run: SimilarRun, most: int) -> list[RunLine | None]:
     return [*run.steps[: max(most - 1, 0)], None, *run.steps[-1:]] if most else []
 
 
-def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
-    """Return a run in two lines: what was asked; what was done and how it ended."""
+def _run_body(run: SimilarRun, steps: list[RunLine | None], known: Collection[str] = ()) -> str:
+    """Return a run in two lines: what was asked; what was done and how it ended.
+
+    `known` are the runs beside it, of which it need not say that they worked later.
+    """
     left_out = len(run.steps) + run.more_steps - sum(step is not None for step in steps)
     told = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
     done = _joined(told)
@@ -259,7 +263,7 @@ def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
     if run.end == "cancelled" or (run.quality is not None and ending(run.quality) == "failed"):
         word = "Cancelled" if run.end == "cancelled" else "Failed"
         line = f"{word} before" + (f": {done}" if done else "") + (f", because {why}" if why else "")
-        line += "; a related request worked later (inferred)" if _worked_later(run) else ""
+        line += "; a related request worked later (inferred)" if _worked_later(run, known) else ""
     else:
         said = None if run.quality is None else _with_implicit(run.quality, run.implicit_quality)
         how = run.end if said is None else f"{_HOW.get(run.reason, run.end)} ({said})"
@@ -267,8 +271,8 @@ def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
     return f"asked: {_visible(run.request.text)}\n{line}"
 
 
-def _worked_later(run: SimilarRun) -> bool:
-    return any(sign.kind == "later_success" for sign in run.implicit)
+def _worked_later(run: SimilarRun, known: Collection[str]) -> bool:
+    return any(sign.kind == "later_success" and sign.run_id not in known for sign in run.implicit)
 
 
 def _clause(line: RunLine) -> str:
