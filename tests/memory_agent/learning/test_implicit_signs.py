@@ -35,6 +35,7 @@ from memory_agent.recall.context import context_block
 from memory_agent.settings import LearningSettings, Settings
 from memory_agent.storage.snapshot import RECORDS, RUN_INDEX, RUNS
 from memory_agent.trajectory import ImplicitSign, Trajectory
+from relay.config import EncryptionSettings
 
 AGAIN = "Please fix the race condition in the auth module"
 ELSEWHERE = "Book a table for four on Friday"
@@ -233,6 +234,20 @@ def test_what_followed_is_forgotten_with_what_said_it(memory: Memory) -> None:
     memory.forget_session("s-1")
     with memory._archive.store.snapshot() as snapshot:
         assert not any(key[:1] in b"wc" for key, _ in snapshot._transaction.scan(RUN_INDEX))
+
+
+def test_it_is_found_withdrawn_and_forgotten_in_an_encrypted_store_too(tmp_path: Path, embedder: Embedder) -> None:
+    encryption = EncryptionSettings(keys_folder=str(tmp_path / "keys"))
+    with Memory.open(
+        tmp_path / "alice", embedder=embedder, settings=Settings(store=SMALL, encryption=encryption)
+    ) as memory:
+        take(memory, asked("one", 0), message("again", 7, AGAIN), asked("two", 40, RELATED))
+        assert signs(memory, "one") == [("asked_again", "again"), ("later_success", "two-begin")]
+        take(memory, approval("two", 50, approved=False))
+        assert signs(memory, "one") == [("asked_again", "again")]
+        memory.forget([run_of(memory, "one").implicit[0].record_id or ""])
+        assert run_of(memory, "one").implicit == ()
+        assert memory._archive.store.verify()
 
 
 def test_a_forgotten_session_takes_the_success_that_it_was_for_another_run(memory: Memory) -> None:
