@@ -21,7 +21,8 @@ class ReadWriteLock:
         """Hold the lock with other readers; waits while a writer has it or waits for it."""
         me = threading.get_ident()
         with self._changed:
-            self._changed.wait_for(lambda: not self._has_writer or me in self._readers)
+            while self._has_writer and me not in self._readers:
+                self._changed.wait()
             self._readers[me] += 1
         try:
             yield

@@ -100,7 +100,10 @@ class Answering:
     def _failed(self, slots: Slots) -> int:
         """Return how many runs of these memories failed; one without a run counts by itself."""
         view = self._search.view
-        runs = view.runs[slots[view.qualities_with_runs(slots)[0] < FAILED_BELOW]]
+        has_failed = view.qualities_with_runs(slots)[0] < FAILED_BELOW
+        if not has_failed.any():
+            return 0
+        runs = view.runs[slots[has_failed]]
         return int(np.unique(runs[runs != NO_NAME]).size + np.count_nonzero(runs == NO_NAME))
 
     def _named(self, pick: Pick, occurring: _Occurrences) -> list[int]:

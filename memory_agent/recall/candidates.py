@@ -140,7 +140,7 @@ def is_calibrated(search: Search) -> bool:
 def _fused(search: Search, cosines: Scores, words: Scores, shares: Scores) -> Scores:
     if is_hybrid(search):
         return fuse(cosines, words, shares, search.settings.vector_weight)
-    return shares if search.cosines is None else np.nan_to_num(cosines, nan=-1.0)
+    return shares if search.cosines is None else np.where(np.isnan(cosines), -1.0, cosines)
 
 
 def is_hybrid(search: Search) -> bool:
@@ -201,7 +201,7 @@ def _of_texts(search: Search, values: AnyScores, limit: int) -> Slots:
     """
     slots = highest(values, limit)
     fingerprints = search.view.fingerprints
-    if slots.size <= _MOST_TIED * limit and 2 * np.unique(fingerprints[slots]).size >= slots.size:
+    if slots.size <= _MOST_TIED * limit and 2 * len(set(fingerprints[slots].tolist())) >= slots.size:
         return slots
     found = np.flatnonzero(values > -np.inf)
     found = found[np.lexsort((-found, -values[found]))]
@@ -218,5 +218,6 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
         can_answer |= ~np.isnan(search.cosines.values)
     if slots.size >= np.count_nonzero(can_answer):
         return True
-    texts, fingerprints = np.unique(search.view.fingerprints[slots]), search.view.fingerprints
-    return texts.size < limit and bool(np.isin(fingerprints[can_answer], texts).all())
+    fingerprints = search.view.fingerprints
+    texts = set(fingerprints[slots].tolist())
+    return len(texts) < limit and bool(np.isin(fingerprints[can_answer], list(texts)).all())

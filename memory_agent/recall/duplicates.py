@@ -20,6 +20,7 @@ Shapes: n candidates, p leaders.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -99,10 +100,18 @@ class FormerRequests:
         self._disabled = filter is not None and filter.sources == ("user_input",)
         self._seen: set[int] = set()
         self._former: dict[int, MemoryRecord] = {}
-        self._words = _informative(self._text)
-        self._known_words = set(self._text.casefold().split())
         self._same: set[int] = set()
         self._kept: int | None = None
+
+    @cached_property
+    def _words(self) -> set[str]:
+        """The telling words of the query and of the begins found so far."""
+        return _informative(self._text)
+
+    @cached_property
+    def _known_words(self) -> set[str]:
+        """All words of these."""
+        return set(self._text.casefold().split())
 
     def among(self, slots: Slots) -> Mask:
         """Return which of `slots` (m,) are former requests, examining those that were not."""
@@ -135,6 +144,7 @@ class FormerRequests:
         return max(0, int(np.count_nonzero(self.among(slots))) - 1)
 
     def _look_at(self, slots: Slots) -> None:
+        slots = slots[IS_REQUEST[self._search.view.sources[slots]]]
         new = [slot for slot in slots.tolist() if slot not in self._seen]
         if new and not self._disabled:
             self._examine(np.array(new, dtype=np.int64))
@@ -168,8 +178,7 @@ class FormerRequests:
     def _requests(self, slots: Slots) -> dict[int, MemoryRecord]:
         """Return those of `slots` that might be the query in other words, with their memories."""
         view, vector = self._search.view, self._search.vector
-        slots = slots[IS_REQUEST[view.sources[slots]]]
-        if vector is not None and slots.size:
+        if vector is not None:
             cosines = view.vectors.cosines(vector.raw, slots)
             self._same.update(slots[cosines >= SAME_COSINE].tolist())
             slots = slots[cosines >= REQUEST_COSINE]

@@ -48,7 +48,7 @@ def highest(scores: AnyScores, limit: int) -> npt.NDArray[np.intp]:
 
     A sample of one score in 16 says below which nothing needs to be sorted: .1 ms instead of .9 for 100,000 scores.
     """
-    order = np.flatnonzero(scores > _floor_of(scores, limit))
+    order = (scores > _floor_of(scores, limit)).nonzero()[0]
     if order.size > limit:
         kept = scores[order]
         order = order[kept >= np.partition(kept, order.size - limit)[order.size - limit]]

@@ -21,6 +21,7 @@ Shapes: q words of the query, n memories.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,16 +86,15 @@ def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
     met = _GAIN * compared**2 * np.sqrt(compared) - _DISCOUNT * np.log(length)
     shares, rarities = _rarities(search, words)
     smooth = rarities / rarities.sum()
-    closeness = smooth @ _nearest(np.fmax(similarities, -1.0), places)
-    nearest = _nearest(met, places)
+    nearest = _nearest((np.fmax(similarities, -1.0), met, has), places)
     is_known = ~np.isnan(similarities[0, mine])
     return Met(
-        own=shares @ met[:, mine],
-        near=shares @ nearest,
-        closeness=np.where(is_known, closeness, np.nan),
-        closest=np.where(is_known, nearest.max(axis=0), np.nan),
-        held=smooth @ has[:, mine],
-        held_nearby=smooth @ _nearest(has.astype(np.float64), places),
+        own=shares @ met.take(mine, axis=1),
+        near=shares @ nearest[1],
+        closeness=np.where(is_known, smooth @ nearest[0], np.nan),
+        closest=np.where(is_known, nearest[1].max(axis=0), np.nan),
+        held=smooth @ has.take(mine, axis=1),
+        held_nearby=smooth @ nearest[2],
         rarity=float(rarities.sum()),
     )
 
@@ -125,10 +125,13 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
     return rarity / rarity.sum(), np.log((live + _PRIOR_MEMORIES) / (held + 1.0))
 
 
-def _nearest(values: Scores, places: Slots) -> Scores:
-    """Return the greatest of `values` (q, m) at each row of `places` (n, r), m for none."""
-    padded = np.concatenate([values, np.full((len(values), 1), -np.inf)], axis=1)
-    greatest = padded[:, places[:, 0]]
+def _nearest(values: Sequence[Scores | Mask], places: Slots) -> Scores:
+    """Return the greatest of each of `values` (v, q, m) at each row of `places` (n, r), m for none: (v, q, n)."""
+    words, count = values[0].shape
+    padded = np.full((len(values), words, count + 1), -np.inf)
+    for known, there in zip(padded, values, strict=True):
+        known[:, :-1] = there
+    greatest = padded.take(places[:, 0], axis=2)
     for column in places.T[1:]:
-        np.maximum(greatest, padded[:, column], out=greatest)
+        np.maximum(greatest, padded.take(column, axis=2), out=greatest)
     return greatest

@@ -46,7 +46,8 @@ def with_outcomes(found: Candidates, is_request: Mask, search: Search) -> Candid
         return msgspec.structs.replace(found, qualities=qualities, implicit=implicit)
     own = np.clip(totals / best, 0.0, 1.0)
     counted = np.where(np.isnan(implicit), qualities, implicit)
-    gained = search.settings.outcome * best * np.nan_to_num(counted - _NEUTRAL) * own**_STEEPNESS
+    apart = np.where(np.isnan(counted), 0.0, counted - _NEUTRAL)
+    gained = search.settings.outcome * best * apart * own**_STEEPNESS
     return msgspec.structs.replace(found, qualities=qualities, implicit=implicit, outcome=gained)
 
 

@@ -83,10 +83,13 @@ def evidence(parts: Parts) -> Scores:
     if not parts.rarity:
         return _logit(NO_WORDS, parts.cosines, size)
     met = _NEAR * parts.near + _CLOSEST * parts.closest + _HELD * parts.held**2
-    with_vectors = _logit(ALL, parts.cosines + met, size)
-    said = parts.cosines + _SAID_NEARBY * parts.held_nearby + _SAID * parts.held**2
-    found = np.where(np.isnan(parts.near), _logit(NO_WORD_VECTORS, said, size), with_vectors)
-    return np.where(np.isnan(parts.cosines), _logit(NO_VECTOR, _by_words(parts), size), found)
+    found = _logit(ALL, parts.cosines + met, size)
+    if (is_bare := np.isnan(parts.near)).any():
+        said = parts.cosines + _SAID_NEARBY * parts.held_nearby + _SAID * parts.held**2
+        found = np.where(is_bare, _logit(NO_WORD_VECTORS, said, size), found)
+    if (is_bare := np.isnan(parts.cosines)).any():
+        found = np.where(is_bare, _logit(NO_VECTOR, _by_words(parts), size), found)
+    return found
 
 
 def relevance(evidence: Scores, best: float) -> Scores:

@@ -92,8 +92,10 @@ class Sorted(NamedTuple):
         k = len(self.values)
         if k == len(values):
             return found
-        later = [k + np.flatnonzero(values[k:] == value) for value in wanted.tolist()]
-        return [np.concatenate(both) for both in zip(found, later, strict=True)]
+        later = values[k:] == wanted[:, None]
+        if not later.any():
+            return found
+        return [np.concatenate((one, k + more.nonzero()[0])) for one, more in zip(found, later, strict=True)]
 
 
 def are_any(values: npt.NDArray[Number], chosen: Sequence[int]) -> npt.NDArray[np.bool_]:

@@ -46,6 +46,8 @@ class _Base(NamedTuple):
 
 _Tail = Mapping[int, "array[int]"]
 """By term: slot << 16 | count, ascending."""
+_Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
+"""Slots that have a word, ascending, dead ones included, and how often; not empty."""
 
 
 class PostingsView:
@@ -65,15 +67,16 @@ class PostingsView:
         self._base, self._tail, self._terms = base, tail, terms
         self.lengths, self._live, self.total = lengths, live, total
         self._has_dead = has_dead
+        self._asked: tuple[tuple[str, ...], list[list[_Found]]] = ((), [])
 
     def scores(self, words: Sequence[str]) -> Scores:
         """Return BM25 (n,) as `WordView.scores` does; two words of one stem count twice."""
         slots: list[npt.NDArray[np.uint32]] = []
         counts: list[npt.NDArray[np.uint16]] = []
         sizes: list[int] = []
-        for stem in _query_stems(words):
+        for found in self._postings(words):
             size = 0
-            for part in self._postings(stem):
+            for part in found:
                 slots.append(part[0])
                 counts.append(part[1])
                 size += len(part[0])
@@ -96,26 +99,33 @@ class PostingsView:
         """Return (w, m): which of `slots` has which of `words`, in any inflection."""
         found = np.zeros((len(words), len(slots)), dtype=np.bool_)
         wanted = slots.astype(np.uint32)
-        for has_word, stem in zip(found, _query_stems(words), strict=True):
-            for held, _ in self._postings(stem):
-                places = np.searchsorted(held, wanted)
-                places[places == len(held)] = 0
-                has_word |= held[places] == wanted
+        for has_word, postings in zip(found, self._postings(words), strict=True):
+            for held, _ in postings:
+                has_word |= held.take(held.searchsorted(wanted), mode="clip") == wanted
         found &= self.lengths[slots] > 0
         return found
 
     def having(self, words: Sequence[str]) -> dict[str, int]:
         """Return how many memories have each of `words`, in any inflection."""
         return {
-            word: sum(self._live_among(slots) for slots, _ in self._postings(stem))
-            for word, stem in zip(words, _query_stems(words), strict=True)
+            word: sum(self._live_among(slots) for slots, _ in found)
+            for word, found in zip(words, self._postings(words), strict=True)
         }
 
     def _live_among(self, slots: npt.NDArray[np.uint32]) -> int:
         return int(np.count_nonzero(self.lengths[slots] > 0)) if self._has_dead else len(slots)
 
-    def _postings(self, stem: str) -> Iterator[tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]]:
-        """Yield the slots and counts of a stem, ascending, dead slots included; no empty ones."""
+    def _postings(self, words: Sequence[str]) -> list[list[_Found]]:
+        """Return what is found of each word. Those of the last words are kept: a recall asks for them three times."""
+        words = tuple(words)
+        asked, found = self._asked
+        if asked != words:
+            found = [list(self._of_stem(stem)) for stem in _query_stems(words)]
+            self._asked = words, found
+        return found
+
+    def _of_stem(self, stem: str) -> Iterator[_Found]:
+        """Yield the postings of a stem, those of the base first."""
         term = self._terms.get(stem)
         if term is None:
             return

@@ -53,45 +53,63 @@ class _Quantized(NamedTuple):
     rest: float
 
 
-class _Plane(NamedTuple):
-    """A matrix of int8 (n, d) in chunks of rows that are never moved, so that growing copies nothing."""
+class _Chunk(NamedTuple):
+    """The rows of both planes (m, d) from slot `start` on."""
 
-    chunks: tuple[tuple[int, Bytes], ...] = ()  # the first slot of each chunk, and its rows
+    start: int
+    coarse: Bytes
+    fine: Bytes
 
-    def parts(self, count: int) -> Iterator[tuple[int, Bytes]]:
-        """Iterate over the first `count` rows: the first slot of each part, and the part."""
-        for start, rows in self.chunks:
+
+class _Planes(NamedTuple):
+    """Both planes, two matrices of int8 (n, d), in chunks of rows that are never moved: growing copies nothing."""
+
+    chunks: tuple[_Chunk, ...] = ()
+
+    def parts(self, count: int) -> Iterator[_Chunk]:
+        """Iterate over the first `count` rows."""
+        for start, coarse, fine in self.chunks:
             if start < count:
-                yield start, rows[: count - start]
+                yield _Chunk(start, coarse[: count - start], fine[: count - start])
 
-    def take(self, slots: Slots, ndim: int) -> Bytes:
-        """Return a copy of the rows (m, d)."""
+    def take(self, slots: Slots, ndim: int) -> tuple[Bytes, Bytes]:
+        """Return copies of the rows (m, d) of both planes."""
         if len(self.chunks) == 1:
-            return self.chunks[0][1].take(slots, axis=0)
+            _, coarse, fine = self.chunks[0]
+            return coarse.take(slots, axis=0), fine.take(slots, axis=0)
+        taken = np.empty((2, len(slots), ndim), dtype=np.int8)
+        for places, inside, chunk in self._split(slots):
+            taken[0, inside] = chunk.coarse.take(places, axis=0)
+            taken[1, inside] = chunk.fine.take(places, axis=0)
+        return taken[0], taken[1]
+
+    def take_coarse(self, slots: Slots, ndim: int) -> Bytes:
+        """Return a copy of the rows (m, d) of the coarse plane."""
         taken = np.empty((len(slots), ndim), dtype=np.int8)
-        for places, inside, rows in self._split(slots):
-            taken[inside] = rows[places]
+        for places, inside, chunk in self._split(slots):
+            taken[inside] = chunk.coarse.take(places, axis=0)
         return taken
 
-    def put(self, slots: Slots, values: Bytes) -> None:
-        """Overwrite rows with `values` (m, d), in place."""
-        for places, inside, rows in self._split(slots):
-            rows[places] = values[inside]
+    def put(self, slots: Slots, coarse: Bytes, fine: Bytes) -> None:
+        """Overwrite rows (m, d) of both planes, in place."""
+        for places, inside, chunk in self._split(slots):
+            chunk.coarse[places], chunk.fine[places] = coarse[inside], fine[inside]
 
-    def holding(self, count: int, ndim: int) -> _Plane:
+    def holding(self, count: int, ndim: int) -> _Planes:
         """Return the same rows with room for `count`."""
-        room = sum(len(rows) for _, rows in self.chunks)
+        room = sum(len(chunk.coarse) for chunk in self.chunks)
         if count <= room:
             return self
         capacity = max(count - room, min(max(room, _LEAST_CAPACITY), _MOST_CAPACITY))
-        return _Plane((*self.chunks, (room, np.zeros((capacity, ndim), dtype=np.int8))))
+        coarse, fine = (np.zeros((capacity, ndim), dtype=np.int8) for _ in range(2))
+        return _Planes((*self.chunks, _Chunk(room, coarse, fine)))
 
-    def _split(self, slots: Slots) -> Iterator[tuple[Slots, Slots, Bytes]]:
-        """Iterate over the chunks that hold some of `slots`: places in the chunk, places in `slots`, rows."""
-        for start, rows in self.chunks:
-            inside = np.flatnonzero((slots >= start) & (slots < start + len(rows)))
+    def _split(self, slots: Slots) -> Iterator[tuple[Slots, Slots, _Chunk]]:
+        """Iterate over the chunks that hold some of `slots`: places in the chunk, places in `slots`, the chunk."""
+        for chunk in self.chunks:
+            (inside,) = ((slots >= chunk.start) & (slots < chunk.start + len(chunk.coarse))).nonzero()
             if len(inside):
-                yield slots[inside] - start, inside, rows
+                yield slots[inside] - chunk.start, inside, chunk
 
 
 class TableView:
@@ -99,8 +117,7 @@ class TableView:
 
     def __init__(
         self,
-        coarse: _Plane,
-        fine: _Plane,
+        planes: _Planes,
         scales: Scales,
         *,
         ndim: int,
@@ -110,7 +127,7 @@ class TableView:
     ) -> None:
         self.ndim = ndim
         self.count = count
-        self._coarse, self._fine, self._scales = coarse, fine, scales
+        self._planes, self._scales = planes, scales
         self._rest = rest
         self._graph = graph
 
@@ -138,7 +155,7 @@ class TableView:
         if mask is not None and np.count_nonzero(mask) < _GATHER_SHARE * len(mask):
             self._fill(values, unit, np.flatnonzero(mask))
             return Cosines(values, error, -inf)
-        for start, rows in self._coarse.parts(len(values)):
+        for start, rows, _ in self._planes.parts(len(values)):
             products_into(unit.coarse, rows, values[None, start : start + len(rows)])
         values *= self._scales * unit.scales
         if mask is not None:
@@ -151,8 +168,7 @@ class TableView:
         if not self.count:
             return np.full(len(slots), nan)
         both = np.concatenate([unit.coarse, unit.fine])
-        with_coarse = products(both, self._coarse.take(slots, self.ndim))
-        with_fine = products(both, self._fine.take(slots, self.ndim))
+        with_coarse, with_fine = (products(both, plane) for plane in self._planes.take(slots, self.ndim))
         product = with_coarse[0] + (with_coarse[1] + with_fine[0]) / _FINE_STEPS + with_fine[1] / _FINE_STEPS**2
         scales = self._scales[slots].astype(np.float64) * float(unit.scales[0])
         cosines: Scores = np.clip(product * scales, -1.0, 1.0)
@@ -167,10 +183,12 @@ class TableView:
 
     def vectors(self, slots: Slots) -> Embedding:
         """Return the vectors as `VectorView.vectors` does."""
-        whole = self._fine.take(slots, self.ndim).astype(np.float32)
+        coarse, fine = self._planes.take(slots, self.ndim)
+        scales = self._scales[slots]
+        whole = fine.astype(np.float32)
         whole /= _FINE_STEPS
-        whole += self._coarse.take(slots, self.ndim)
-        whole *= np.nan_to_num(self._scales[slots])[:, None]
+        whole += coarse
+        whole *= np.where(np.isnan(scales), np.float32(0), scales)[:, None]
         return whole
 
     def beyond(self, held: Mask) -> Slots:
@@ -181,11 +199,11 @@ class TableView:
 
     def coarse(self, slots: Slots) -> Bytes:
         """Return the coarse planes (m, d), as `vector_graph.Vectors` does."""
-        return self._coarse.take(slots, self.ndim)
+        return self._planes.take_coarse(slots, self.ndim)
 
     def _fill(self, values: Scales, unit: _Quantized, slots: Slots) -> None:
         """Fill in the approximate cosines of `slots` alone."""
-        found = products(unit.coarse, self._coarse.take(slots, self.ndim))[0]
+        found = products(unit.coarse, self.coarse(slots))[0]
         values[slots] = found * (self._scales[slots] * unit.scales)
 
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
@@ -213,7 +231,7 @@ class VectorTable:
         self._limit, self._expansion = exact_search_limit, expansion_search
         self._graph: VectorGraph | None = None
         self._generation = os.urandom(_GENERATION_BYTES)
-        self._coarse, self._fine = _Plane(), _Plane()
+        self._planes = _Planes()
         self._scales = Column(np.empty(0, dtype=np.float32))
         self._ndim = 0
         self._count = 0
@@ -248,7 +266,7 @@ class VectorTable:
         self._ndim, self._rest = coarse.shape[1], rest
         self._scales = Column(scales)
         if coarse.size:
-            self._coarse, self._fine = _Plane(((0, coarse),)), _Plane(((0, fine),))
+            self._planes = _Planes((_Chunk(0, coarse, fine),))
         self._count = int(np.count_nonzero(~np.isnan(scales)))
 
     def append(self, vectors: Embedding) -> None:
@@ -269,7 +287,7 @@ class VectorTable:
         added = self._accepted(vectors)
         if np.isnan(added.scales).any():
             raise InvalidInputError("vector", "has length zero")
-        if self._ndim and self._coarse.take(slots, self._ndim).any():  # a plane is zero until a vector comes
+        if self._ndim and self._planes.take_coarse(slots, self._ndim).any():  # a plane is zero until a vector comes
             return False
         self._write(slots, added, len(self._scales))
         self._scales.set(slots, added.scales)
@@ -285,7 +303,7 @@ class VectorTable:
 
         Close this one then; the new one builds a graph of its own.
         """
-        coarse, fine = self._coarse.take(slots, self._ndim), self._fine.take(slots, self._ndim)
+        coarse, fine = self._planes.take(slots, self._ndim)
         scales = self._scales.view()[slots]
         coarse[np.isnan(scales)] = fine[np.isnan(scales)] = 0
         kept = type(self)(self._limit, self._expansion)
@@ -298,8 +316,7 @@ class VectorTable:
             self._graph = VectorGraph(self._ndim, self._expansion)
         graph = self._graph if self._count > self._limit else None
         view = TableView(
-            self._coarse,
-            self._fine,
+            self._planes,
             self._scales.view(),
             ndim=self._ndim,
             count=self._count,
@@ -320,8 +337,8 @@ class VectorTable:
         count = len(self._scales)
         none = np.empty((count, self._ndim), dtype=np.int8)  # before the first vector d is 0
         return {
-            "coarse": [rows for _, rows in self._coarse.parts(count)] or [none],
-            "fine": [rows for _, rows in self._fine.parts(count)] or [none],
+            "coarse": [part.coarse for part in self._planes.parts(count)] or [none],
+            "fine": [part.fine for part in self._planes.parts(count)] or [none],
             "scales": self._scales.view(),
             "rest": np.array([self._rest]),
             "generation": np.frombuffer(self._generation, dtype=np.uint8),
@@ -354,9 +371,8 @@ class VectorTable:
             self._ndim = added.coarse.shape[1]
         if not self._ndim:
             return
-        self._coarse, self._fine = self._coarse.holding(end, self._ndim), self._fine.holding(end, self._ndim)
-        self._coarse.put(slots[arrived], added.coarse[arrived])
-        self._fine.put(slots[arrived], added.fine[arrived])
+        self._planes = self._planes.holding(end, self._ndim)
+        self._planes.put(slots[arrived], added.coarse[arrived], added.fine[arrived])
         self._count += len(arrived)
         self._rest = max(self._rest, added.rest)
 

@@ -142,20 +142,20 @@ class View:
 
         The slot is in the middle; -1 where there is no neighbour.
         """
-        found: Slots = np.full((len(slots), 2 * reach + 1), -1, dtype=np.int64)
-        found[:, reach] = slots
+        found: Slots = np.empty((2 * reach + 1, len(slots)), dtype=np.int64)
+        found[reach] = slots
         for link, step in zip(LINKS, (-1, 1), strict=True):
             beside = self._arrays[link]
             for place in range(reach + step, reach + step * (reach + 1), step):
-                last = found[:, place - step]
-                found[:, place] = np.where(last >= 0, beside[last], -1)
-        return found
+                last = found[place - step]
+                found[place] = np.where(last >= 0, beside.take(last), -1)
+        return found.T
 
     def distinct(self, slots: Slots) -> Slots:
         """Return each of `slots` (m,) once, ascending, negative ones left out; a fifth of the time of `np.unique`."""
         is_there = np.zeros(self.count, dtype=np.bool_)
         is_there[slots[slots >= 0]] = True
-        return np.flatnonzero(is_there)
+        return is_there.nonzero()[0]
 
     def same(self, fingerprints: npt.NDArray[np.int64]) -> list[Slots]:
         """Return, for each of `fingerprints` (m,), the live slots that have it (`record_fingerprint`), ascending."""

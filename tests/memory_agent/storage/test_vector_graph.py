@@ -176,7 +176,7 @@ def test_a_closed_table_is_freed_at_once() -> None:
     table = filled()
     built(table)
     table.close()
-    left = weakref.ref(table._coarse.chunks[0][1])
+    left = weakref.ref(table._planes.chunks[0].coarse)
     gc.disable()
     try:
         del table
