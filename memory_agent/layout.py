@@ -79,7 +79,7 @@ class Layout:
     def token(self) -> str:
         """Return the daemon's token, or an empty string before its first start."""
         try:
-            return self._token.read_text().strip()
+            return self._token.read_bytes().decode().strip()
         except FileNotFoundError:
             return ""
 
@@ -98,12 +98,15 @@ class Layout:
     def daemon_runs(self) -> bool:
         """Whether a daemon serves this folder now."""
         try:
-            with open(self._lock) as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock = os.open(self._lock, os.O_RDONLY)
         except FileNotFoundError:
             return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
+        finally:
+            os.close(lock)
         return False
 
     def finish_restore(self) -> None:

@@ -32,8 +32,10 @@ class HostConnection:
         """
         deadline_s = time.monotonic() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                socket = await self._connected()
+            socket = self._connected()
+            if socket is None:
+                async with asyncio.timeout(timeout_s):
+                    socket = await self._connection()
             reply = await self._asked(socket, frames, deadline_s - time.monotonic())
         except (TimeoutError, DeadlineExceededError) as error:
             raise DeadlineExceededError(f"{self._name} did not answer within {timeout_s:.3g} s") from error
@@ -47,8 +49,13 @@ class HostConnection:
         if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
             task.result().close()
 
-    async def _connected(self) -> AsyncRequestSocket:
-        """Return the connection, which all requests share."""
+    def _connected(self) -> AsyncRequestSocket | None:
+        """Return the connection, which all requests share; None while there is none."""
+        task = self._connecting
+        return None if task is None or not task.done() or self._is_over() else task.result()
+
+    async def _connection(self) -> AsyncRequestSocket:
+        """Return the connection once there is one."""
         if self._is_over():
             self.close()
         if self._connecting is None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from relay.access import Identity
-from relay.errors import DeadlineExceededError, ProtocolError, UnavailableError
+from relay.errors import CodedError, DeadlineExceededError, ProtocolError, UnavailableError
 from relay.net import zeromq
 from relay.net.zeromq import CurveAuthenticator, Frames, Limits, Message, Waker
 
@@ -166,10 +166,10 @@ class RequestSocket:
         """
         deadline_s = time.monotonic() + timeout_s
         with zeromq.translated(UnavailableError, self._endpoint):
-            while self._socket.poll(_remaining_ms(deadline_s)):
-                reply = self._socket.recv_multipart()
+            while zeromq.wait_to_receive(self._socket, _remaining_ms(deadline_s)):
+                reply = zeromq.receive_now(self._socket)
                 if reply and reply[0] == correlation:
-                    return reply[1:]
+                    return list(reply[1:])
         raise _no_reply(self._endpoint, timeout_s)
 
     def close(self) -> None:
@@ -199,16 +199,15 @@ class AsyncRequestSocket:
 
         Raises `UnavailableError` as soon as the connection is lost; the request may have taken effect.
         """
-        correlation = _correlation(self._correlations)
-        future: asyncio.Future[Frames] = asyncio.get_running_loop().create_future()
+        correlation, loop = _correlation(self._correlations), asyncio.get_running_loop()
+        future: asyncio.Future[Frames] = loop.create_future()
+        expiry = loop.call_later(timeout_s, self._expire, future, timeout_s)
         try:
             with zeromq.translated(UnavailableError, self._endpoint):
-                async with asyncio.timeout(timeout_s):
-                    self._send(correlation, future, _frames(body))
-                    return await future
-        except TimeoutError as error:
-            raise _no_reply(self._endpoint, timeout_s) from error
+                self._send(correlation, future, _frames(body))
+                return await future
         finally:
+            expiry.cancel()
             self._waiting.pop(correlation, None)
 
     def close(self) -> None:
@@ -241,11 +240,18 @@ class AsyncRequestSocket:
         self._settle()  # what came before the end is in the socket by now
         self._give_up("the connection was lost")
 
+    def _expire(self, future: asyncio.Future[Frames], timeout_s: float) -> None:
+        _fail(future, _no_reply(self._endpoint, timeout_s))
+
     def _give_up(self, reason: str) -> None:
         self.is_lost = True
         for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(UnavailableError(f"{self._endpoint}: {reason}"))
+            _fail(future, UnavailableError(f"{self._endpoint}: {reason}"))
+
+
+def _fail(future: asyncio.Future[Frames], error: CodedError) -> None:
+    if not future.done():
+        future.set_exception(error)
 
 
 def _frames(body: bytes | Sequence[bytes]) -> Sequence[bytes]:

@@ -26,6 +26,9 @@ Socket = TypeVar("Socket", bound=zmq.Socket[Any])
 
 _ZAP_DOMAIN = "keys"
 
+# Plain numbers: each operation on pyzmq's flags makes an enum, and a recall sends and receives a dozen messages.
+_NOW, _MORE, _EVENTS, _READABLE = (int(flag) for flag in (zmq.DONTWAIT, zmq.SNDMORE, zmq.EVENTS, zmq.POLLIN))
+
 
 class Limits(NamedTuple):
     """How many messages a socket queues per peer, and its largest frame: ZeroMQ bounds no queue by its bytes."""
@@ -287,7 +290,9 @@ def _prove_keys(socket: zmq.Socket[Any], endpoint: str, identity: Identity) -> N
 def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
     """Queue `frames` without waiting; False when the queue is full or the peer has gone."""
     try:
-        socket.send_multipart(frames, zmq.DONTWAIT)
+        for frame in frames[:-1]:
+            socket.send(frame, _MORE | _NOW)
+        socket.send(frames[-1], _NOW)
     except zmq.ZMQError as error:
         if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
             return False
@@ -298,17 +303,27 @@ def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
 def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | None:
     """Return a message without waiting, None when there is none; without `copy` as frames that know their peer."""
     try:
-        return socket.recv_multipart(zmq.DONTWAIT, copy=copy)
+        frame = socket.recv(_NOW, copy=False)
     except zmq.Again:
         return None
+    frames = [frame]
+    while frame.more:
+        frame = socket.recv(_NOW, copy=False)
+        frames.append(frame)
+    return [frame.bytes for frame in frames] if copy else frames
+
+
+def wait_to_receive(socket: PlainSocket, timeout_ms: int) -> bool:
+    """Wait until a message can be received; False when none came."""
+    return bool(zmq.zmq_poll([(socket, _READABLE)], timeout_ms))
 
 
 def can_receive(socket: PlainSocket) -> bool:
     """Whether a message waits."""
-    return bool(_number(socket, zmq.EVENTS) & zmq.POLLIN)
+    return bool(_number(socket, _EVENTS) & _READABLE)
 
 
-def _number(socket: PlainSocket, option: zmq.SocketOption) -> int:
+def _number(socket: PlainSocket, option: int) -> int:
     return int(socket.getsockopt(option))
 
 
