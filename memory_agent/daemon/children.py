@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -29,9 +31,13 @@ _POLL_S = 0.05
 class Child:
     """One process, `python -m MODULE ARGUMENTS`, kept alive until `stop`."""
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`environment` holds variables for it, unless this process has them."""
         self.name = name
         self._command = (sys.executable, "-m", module, *arguments)
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
         self._watch: asyncio.Task[None] | None = None
@@ -66,7 +72,8 @@ class Child:
 
     async def _spawn(self) -> None:
         try:
-            process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+            environment = {**self._environment, **os.environ}
+            process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment)
         except OSError as error:
             raise UnavailableError(f"{self.name} did not start: {error.strerror}") from error
         self._process = process

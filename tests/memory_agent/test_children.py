@@ -50,6 +50,25 @@ def test_a_part_that_the_system_cannot_start_now_is_started_later(
     asyncio.run(go())
 
 
+def test_a_part_has_its_own_variables_unless_this_process_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    ready = 'echo "{\\"seen\\": \\"$OF_THE_PART $OF_BOTH\\"}"'
+    program.write_text(f"#!/bin/sh\n{ready}\nexec sleep 60\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setenv("OF_BOTH", "of this process")
+
+    async def go() -> None:
+        child = Child("part", "none", (), {"OF_THE_PART": "its own,", "OF_BOTH": "its own"})
+        await child.start()
+        await child.stop()
+        assert child.ready == {"seen": "its own, of this process"}
+
+    asyncio.run(go())
+
+
 def test_a_part_that_is_stopped_while_it_starts_is_not_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
