@@ -32,7 +32,7 @@ def configure_logging(level: Level = "info") -> None:
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _StandardError())),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _StandardError())),  # one write a line, not two
         cache_logger_on_first_use=True,
     )
 

@@ -124,8 +124,11 @@ def _blocks(parts: Sequence[Array]) -> Iterator[bytes]:
         start = 0
         while start < len(content):
             end = start + _BLOCK_BYTES - len(block)
-            block += content[start:end]
-            start = end
+            part, start = content[start:end], end
+            if len(part) == _BLOCK_BYTES:
+                yield bytes(part)
+                continue
+            block += part
             if len(block) == _BLOCK_BYTES:
                 yield bytes(block)
                 block.clear()

@@ -53,6 +53,8 @@ class Column(Generic[Number]):
 
     def set(self, positions: Positions, values: npt.ArrayLike) -> None:
         """Overwrite the values at `positions` (k,), in a copy if a view may hold them."""
+        if not len(positions):
+            return
         if self._is_shared:
             self._move(len(self._values))
         self._values[positions] = values

@@ -25,7 +25,7 @@ from memory_agent.errors import IndexDamagedError
 from memory_agent.metadata import numbers_of
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryRecord, microseconds
 from memory_agent.storage.changes import Change, Changes, Rows, StoredWords, Words, texts_of
-from memory_agent.storage.column import Column, Sorted
+from memory_agent.storage.column import Column, Sorted, are_any
 from memory_agent.storage.indexes import Arrays, LoadedArrays, Slots, WordIndex
 from memory_agent.storage.passage_vectors import PassageVectors
 from memory_agent.storage.terms import asks, fingerprint, fingerprint_of_said, said
@@ -403,9 +403,7 @@ class Columns:
         sessions.discard(NO_NAME)
         if not sessions:
             return
-        is_changed = np.zeros(len(self._names) + 1, dtype=np.bool_)  # the last is that of no session
-        is_changed[list(sessions)] = True
-        slots = np.flatnonzero(is_changed.take(self._columns["sessions"].view()))
+        slots = np.flatnonzero(are_any(self._columns["sessions"].view(), list(sessions)))
         self._link(slots[self._alive.view()[slots]])
 
     def _link(self, slots: Slots) -> None:
