@@ -147,11 +147,11 @@ class UsageAssociation:
         if not len(self) or not np.isfinite(cosines).all():
             return NOTHING
         near = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0) * self._weights
-        gains = self._credits * near[self._places]
+        gains = self._credits * near.take(self._places)
         best = np.maximum.reduceat(gains, self._starts)
-        reached = np.flatnonzero(best)
+        (reached,) = best.nonzero()
         alike = np.maximum(near - (ALIKE - self._floor) * self._weights, 0.0)
-        support = np.add.reduceat(self._credits * alike[self._places], self._starts)
+        support = np.add.reduceat(self._credits * alike.take(self._places), self._starts)
         starts = self._starts[reached]
         return Reached(
             self._memories[starts], best[reached], support[reached], gains, self._lessons, starts, self._ends[reached]

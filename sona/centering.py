@@ -9,6 +9,7 @@ Shapes: d = dimensions of an embedding.
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 import msgspec
@@ -68,10 +69,10 @@ class QueryCentering:
         self._check(query)
         if self._count < WARM_UP:
             return query
-        distance = float(np.linalg.norm(query - self._mean))
-        share = min(max((distance - _NEAR) / (_FAR - _NEAR), 0.0), 1.0)
+        apart = query - self._mean
+        share = min(max((math.sqrt(apart @ apart) - _NEAR) / (_FAR - _NEAR), 0.0), 1.0)
         centred = query - share * self._mean
-        return (centred / np.linalg.norm(centred)).astype(np.float32)
+        return (centred / math.sqrt(centred @ centred)).astype(np.float32)
 
     def to_bytes(self) -> bytes:
         """Return the state for `from_bytes`."""

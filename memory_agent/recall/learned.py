@@ -62,7 +62,7 @@ def _recurring(found: Candidates, slots: Slots, reached: Reached, search: Search
     At most 16, the best supported ones, that pass the filter and have a vector: what one run used once is a candidate
     anyway, or no answer.
     """
-    supported = np.flatnonzero((reached.support * settings.recurrence >= _WORTH_READING) & (slots >= 0))
+    (supported,) = ((reached.support * settings.recurrence >= _WORTH_READING) & (slots >= 0)).nonzero()
     if not supported.size or search.vector is None:
         return np.empty(0, dtype=np.int64)
     new = supported[~places_of(found.slots, slots[supported])[1]]
@@ -79,4 +79,4 @@ def shifts(vectors: Embedding, adaptation: Adaptation, settings: LearningSetting
 def _own(totals: Scores) -> Scores:
     """Return scores as shares of the best, 0 to 1."""
     best = float(totals.max(initial=0.0))
-    return np.clip(totals / best, 0.0, 1.0) if best > 0 else np.zeros(totals.shape)
+    return np.minimum(np.maximum(totals / best, 0.0), 1.0) if best > 0 else np.zeros(totals.shape)
