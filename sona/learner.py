@@ -191,7 +191,7 @@ class Learner:
         request = self.queries.centre(query).astype(np.float64)
         numbers, cosines = self.association.numbers, self.association.similarities(request)
         # The association holds every exemplar of the bank (those with weight), so one product serves both.
-        moved = request + self.bank.shift_by(cosines[self._places_of_bank()])
+        moved = request + self.bank.shift_by(cosines.take(self._places_of_bank()))
         if self.uses_instant:
             unit = moved / np.linalg.norm(moved)
             share = _locality(cosines)

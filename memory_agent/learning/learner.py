@@ -207,7 +207,9 @@ class UserLearner:
                 found = run_of_number(snapshot, number)
             runs.setdefault(number, None if found is None else _recalled(found))
         run = runs[number]
-        return None if run is None else msgspec.structs.replace(run, similarity=similarity)
+        if run is None:
+            return None
+        return RecalledRun(trajectory_id=run.trajectory_id, similarity=similarity, quality=run.quality)
 
 
 def _recalled(run: StoredTrajectory) -> RecalledRun:

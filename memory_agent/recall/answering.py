@@ -27,7 +27,6 @@ from memory_agent.learning.learner import Advice
 from memory_agent.recall.candidates import is_hybrid
 from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.duplicates import REQUEST_COSINE
-from memory_agent.recall.fusion import lexical_share
 from memory_agent.recall.highlights import beginning, highlights
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.search import Search, passing
@@ -171,7 +170,7 @@ class Answering:
         association = float(found.association[place])
         return {
             "vector": number(float(found.cosines[place])),
-            "lexical": float(lexical_share(found.bm25[place : place + 1], found.best_bm25)[0]),
+            "lexical": float(found.shares[place]),
             "words": float(found.words[place]),
             "near": float(found.near[place]),
             "centred": False,

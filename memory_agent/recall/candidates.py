@@ -36,7 +36,7 @@ _AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 class Candidates(msgspec.Struct, frozen=True):
     """Candidates by slot, ascending, and the parts of their scores, each (n,).
 
-    `cosines` are NaN without a vector; `bm25` is 0 where no word is shared, and `best_bm25` what a share of 1 is.
+    `cosines` are NaN without a vector; `bm25` is 0 where no word is shared, and `shares` what it is of the best one.
     `words` and `near` say how well the query's words are met, here and here or beside it (`late_interaction`).
     `evidence` is the logit of its relevance by itself, `relevance` what follows with the others, NaN before that and
     where it is not known. `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
@@ -49,7 +49,7 @@ class Candidates(msgspec.Struct, frozen=True):
     rows: Slots
     cosines: Scores
     bm25: Scores
-    best_bm25: float
+    shares: Scores
     words: Scores
     near: Scores
     evidence: Scores
@@ -95,28 +95,29 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
     cosines = np.full(slots.shape, np.nan)
     if search.cosines is not None and search.vector is not None:
         cosines = view.vectors.cosines(search.vector.raw, slots)
-    bm25, best_bm25 = search.bm25[slots], float(search.bm25.max(initial=0.0))
+    bm25 = search.bm25[slots]
+    shares = lexical_share(bm25, float(search.bm25.max(initial=0.0)))
     met = late_interaction(search, slots, reach)
-    nothing = np.zeros(slots.shape)
+    nothing, unknown = np.zeros(slots.shape), np.full(slots.shape, np.nan)
     return Candidates(
         slots=slots,
         rows=view.rows[slots],
         cosines=cosines,
         bm25=bm25,
-        best_bm25=best_bm25,
+        shares=shares,
         words=met.own,
         near=met.near,
         evidence=_evidence(search, slots, cosines, met),
-        fused=_fused(search, cosines, met.own, lexical_share(bm25, best_bm25)),
+        fused=_fused(search, cosines, met.own, shares),
         dates=_dates(search, slots),
         speaker=_by_speaker(search, slots),
         context=nothing,
         lent=nothing,
         lenders=np.full(slots.shape, -1, dtype=np.int64),
         association=nothing,
-        relevance=np.full(slots.shape, np.nan),
-        qualities=np.full(slots.shape, np.nan),
-        implicit=np.full(slots.shape, np.nan),
+        relevance=unknown,
+        qualities=unknown,
+        implicit=unknown,
         outcome=nothing,
     )
 

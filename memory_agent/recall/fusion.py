@@ -69,5 +69,5 @@ def places_of(slots: Slots, wanted: Slots) -> tuple[npt.NDArray[np.intp], npt.ND
     """Return (m,) the positions of `wanted` (m,) in `slots` (ascending), and which of them are present."""
     if not slots.size:
         return np.zeros(wanted.shape, dtype=np.intp), np.zeros(wanted.shape, dtype=np.bool_)
-    places = np.minimum(np.searchsorted(slots, wanted), slots.size - 1)
+    places = np.minimum(slots.searchsorted(wanted), slots.size - 1)
     return places, slots[places] == wanted

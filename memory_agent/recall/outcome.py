@@ -44,7 +44,7 @@ def with_outcomes(found: Candidates, is_request: Mask, search: Search) -> Candid
     best = float((answers if answers.size else totals).max(initial=0.0))
     if best <= 0.0 or search.query.mode != "hybrid":
         return msgspec.structs.replace(found, qualities=qualities, implicit=implicit)
-    own = np.clip(totals / best, 0.0, 1.0)
+    own = np.minimum(np.maximum(totals / best, 0.0), 1.0)
     counted = np.where(np.isnan(implicit), qualities, implicit)
     apart = np.where(np.isnan(counted), 0.0, counted - _NEUTRAL)
     gained = search.settings.outcome * best * apart * own**_STEEPNESS
@@ -57,7 +57,7 @@ def qualities_of(view: View, slots: Slots) -> tuple[Scores, Scores]:
     First as stated, then with what followed.
     """
     found, implicit = view.qualities_with_runs(slots)
-    asked = np.flatnonzero(np.isnan(found) & np.isnan(implicit) & (view.sources[slots] == _MESSAGE))
+    (asked,) = (np.isnan(found) & np.isnan(implicit) & (view.sources[slots] == _MESSAGE)).nonzero()
     if asked.size:
         plans = _begun_by(view, slots[asked])
         is_known = plans >= 0

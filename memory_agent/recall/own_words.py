@@ -67,6 +67,8 @@ def _reasons(query: Query, view: View, store: Store) -> Iterator[tuple[str, Slot
 
 def _echoes(query: Query, view: View, store: Store, since_us: int, until_us: int) -> Slots:
     slots: Slots = np.concatenate(view.same(np.array(untitled_fingerprints(query.stored_text))))
+    if not slots.size:
+        return slots
     times_us = view.times_us[slots]
     slots = slots[(times_us >= since_us) & (times_us < until_us) & IS_REQUEST[view.sources[slots]]]
     if not slots.size:

@@ -95,7 +95,7 @@ def evidence(parts: Parts) -> Scores:
 def relevance(evidence: Scores, best: float) -> Scores:
     """Return the relevance (n,), 0 to 1, given the `best` evidence that vouches for all; NaN where there is none."""
     logits = (evidence + np.maximum(evidence, min(best, _MOST_VOUCHED))) / 2
-    found: Scores = 1.0 / (1.0 + np.exp(-np.clip(logits, -40.0, 40.0)))
+    found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found
 
 

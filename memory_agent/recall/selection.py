@@ -42,7 +42,7 @@ def mmr(leaders: Sequence[Leader], vectors: Embedding, scores: Scores, top_k: in
 
     `vectors` (p, d), zeros without one, and `scores` (p,) are those of the leaders.
     """
-    penalties = diversity * np.clip(_cosines(vectors) - LIKE_COSINE, 0.0, None)
+    penalties = diversity * np.maximum(_cosines(vectors) - LIKE_COSINE, 0.0)
     np.fill_diagonal(penalties, 0.0)
     has_paraphrase = np.any(penalties, axis=1)
     left = scores.copy()

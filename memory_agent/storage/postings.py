@@ -92,7 +92,7 @@ class PostingsView:
             held = np.add.reduceat(norm < np.inf, np.cumsum([0, *sizes[:-1]]), dtype=np.int64)
         norm += count
         count /= norm
-        count *= np.repeat(self._idfs(held).astype(np.float32), sizes)
+        count *= self._idfs(held).astype(np.float32).repeat(sizes)
         return np.bincount(slot, count, minlength=len(self.lengths)).astype(np.float64, copy=False)
 
     def hits(self, words: Sequence[str], slots: Slots) -> Mask:

@@ -33,8 +33,8 @@ class RangesView(NamedTuple):
     def items(self, slots: Slots) -> tuple[Items, Counts]:
         """Return the items (k,) of `slots`, one slot after the other, and how many each slot has (m,)."""
         counts = np.maximum(self.counts[slots], 0, dtype=np.int64)
-        ends = np.cumsum(counts)
-        items: Items = np.repeat(self.starts[slots] - (ends - counts), counts)
+        ends = counts.cumsum()
+        items: Items = (self.starts[slots] - (ends - counts)).repeat(counts)
         items += np.arange(len(items))
         return items, counts
 

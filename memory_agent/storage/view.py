@@ -83,6 +83,8 @@ class View:
         """Return the slot (m,) of each row, -1 where there is no memory."""
         positions = np.asarray(rows, dtype=np.int64) - self._first_row
         is_known = (positions >= 0) & (positions < len(self._slot_of))
+        if is_known.all():
+            return self._slot_of[positions].astype(np.int64)
         found: Slots = np.full(positions.shape, -1, dtype=np.int64)
         found[is_known] = self._slot_of[positions[is_known]]
         return found

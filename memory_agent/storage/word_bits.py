@@ -57,14 +57,15 @@ class WordBitsView:
         found = np.full((len(query_words), len(slots)), np.nan)
         if not len(query_words) or 8 * self._bits.itemsize != query_words.shape[1]:
             return found
-        largest = np.maximum(np.abs(query_words).max(axis=1, keepdims=True), _LEAST, dtype=np.float32)
-        steps = np.rint(query_words * (_STEPS / largest)).astype(np.int8)
+        wanted = query_words.astype(np.float32)  # numpy computes with halves one by one
+        largest = np.maximum(np.abs(wanted).max(axis=1, keepdims=True), _LEAST, dtype=np.float32)
+        steps = np.rint(wanted * (_STEPS / largest)).astype(np.int8)
         scales = largest / (_STEPS * np.sqrt(query_words.shape[1]))
         for start in range(0, len(slots), _AT_ONCE):
             bits, counts = self.of(slots[start : start + _AT_ONCE])
             has_words = counts > 0
             if has_words.any():
-                starts = np.cumsum(counts[has_words]) - counts[has_words]
+                starts = counts[has_words].cumsum() - counts[has_words]
                 best = greatest_with_signs(steps, bits, starts)
                 found[:, start : start + _AT_ONCE][:, has_words] = best.T * scales
         return found

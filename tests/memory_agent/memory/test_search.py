@@ -254,7 +254,7 @@ def test_each_mode_scores_by_its_own_sides(world: World, mode: Mode) -> None:
     found = shortlist(search, 50, sure=10)
     assert np.isfinite(found.cosines).any() == (mode != "lexical")
     assert (found.bm25 > 0).any() == (mode != "vector")
-    shares = lexical_share(found.bm25, found.best_bm25)
+    shares = lexical_share(found.bm25, float(search.bm25.max()))
     if mode == "hybrid":
         right = fuse(found.cosines, found.words, shares, search.settings.vector_weight)
     else:
@@ -352,7 +352,7 @@ def test_candidates_without_a_vector_count_as_the_average_beside_those_with_one(
     slots = np.union1d(shortlist(found, 5, sure=5).slots, lacking)
     joined = scored(found, slots)
     weight = found.settings.vector_weight
-    by_words = fuse(np.zeros(len(slots)), joined.words, lexical_share(joined.bm25, joined.best_bm25), weight)
+    by_words = fuse(np.zeros(len(slots)), joined.words, joined.shares, weight)
     right = (weight * np.nanmean(joined.cosines) + by_words)[np.isin(slots, lacking)]
     assert np.allclose(joined.fused[np.isin(slots, lacking)], right)
 
