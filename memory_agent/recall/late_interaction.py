@@ -10,8 +10,9 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     closeness_i  = as near_i, of the similarities of word vectors themselves
     closest_i    = max over t and |j - i| <= 2 in the session of met(t, j)
     held_i       = sum over t of share_t, of the words that i has
+    lacked_i     = root of the sum over t of (rarity_t (1 - max over |j - i| <= 2 in the session of similarity(t, j)))^2
 
-These three are for the relevance. Their shares are of a rarity that is also one in a store of few memories. Words by
+These four are for the relevance. Their shares are of a rarity that is also one in a store of few memories. Words by
 which the query names a time have no part in them, since a memory need not say when it was. In the ranking they keep it:
 without, the nearness of a time weighs less beside the other words (4 points of R@10 on LoCoMo's questions with a time).
 
@@ -45,8 +46,8 @@ _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
 class Met(NamedTuple):
     """How well the words of a query are met by memories (n,): by their own words, and with their neighbours'.
 
-    `closeness` and `closest` are NaN where word vectors are missing. `rarity` is that of all words of the query but
-    those of a time, 0 without words.
+    `closeness` and `closest` are NaN where word vectors are missing; `lacked` then counts the words that are not there.
+    `rarity` is that of all words of the query but those of a time, 0 without words.
     """
 
     own: Scores
@@ -55,6 +56,7 @@ class Met(NamedTuple):
     closest: Scores
     held: Scores
     held_nearby: Scores
+    lacked: Scores
     rarity: float
 
 
@@ -80,7 +82,7 @@ def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
     if not words or not len(slots):
         nothing = np.zeros(slots.shape)
         unknown = np.full(slots.shape, np.nan)
-        return Met(nothing, nothing, unknown, unknown, nothing, nothing, 0.0)
+        return Met(nothing, nothing, unknown, unknown, nothing, nothing, nothing, 0.0)
     places, known = places_of(everyone, around)
     mine, places = places[:, reach], np.where(known, places, len(everyone))
     compared = np.fmax(similarities, np.where(has, _SAME_WORD, 0.0))
@@ -90,16 +92,17 @@ def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
     telling = _telling(search, words)
     rarities = np.where(telling, rarities, 0.0)
     smooth = rarities / rarities.sum()
-    closeness = smooth @ _nearest(np.fmax(similarities, -1.0), places)
+    nearby = _nearest(np.where(np.isnan(similarities), has, similarities), places)
     nearest = _nearest(met, places)
     is_known = ~np.isnan(similarities[0, mine])
     return Met(
         own=shares @ met[:, mine],
         near=shares @ nearest,
-        closeness=np.where(is_known, closeness, np.nan),
+        closeness=np.where(is_known, smooth @ nearby, np.nan),
         closest=np.where(is_known, nearest[telling].max(axis=0), np.nan),
         held=smooth @ has[:, mine],
         held_nearby=smooth @ _nearest(has.astype(np.float64), places),
+        lacked=np.linalg.norm(rarities[:, None] * (1.0 - np.clip(nearby, 0.0, 1.0)), axis=0),
         rarity=float(rarities.sum()),
     )
 
