@@ -53,7 +53,7 @@ class Line(NamedTuple):
 ALL = Line(9.0, 1.2, 0.3)
 NO_WORD_VECTORS = Line(11.0, 0.46, 0.2)
 NO_WORDS = Line(21.1, 0.4, 0.1)
-NO_VECTOR = Line(12.0, -0.08, 0.1)
+NO_VECTOR = Line(9.0, -0.08, 0.1)
 _NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
 _SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
 _GAIN, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
