@@ -7,14 +7,15 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)
     own_i        = sum over t of share_t met(t, i)
     near_i       = sum over t of share_t max over |j - i| <= 2 in the session of met(t, j)
-    closeness_i  = as near_i, of the similarities of word vectors themselves
+    closeness_i  = as near_i, of the likenesses of word vectors themselves
     closest_i    = max over t and |j - i| <= 2 in the session of met(t, j)
     held_i       = sum over t of share_t, of the words that i has
-    lacked_i     = root of the sum over t of (rarity_t (1 - max over |j - i| <= 2 in the session of similarity(t, j)))^2
+    lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
-These four are for the relevance. Their shares are of a rarity that is also one in a store of few memories. Words by
-which the query names a time have no part in them, since a memory need not say when it was. In the ranking they keep it:
-without, the nearness of a time weighs less beside the other words (4 points of R@10 on LoCoMo's questions with a time).
+The last four are for the relevance. Where a memory's words are not known, its likeness to a word is 1 if it has it, or
+0. Their rarity is one in a store of few memories, too. Words by which the query names a time have no part in them: a
+memory need not say when it was. In the ranking they keep it: without, the nearness of a time weighs less beside the
+other words (4 points of R@10 on LoCoMo's questions with a time).
 
 Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
 words of a long report above it.
@@ -46,8 +47,8 @@ _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
 class Met(NamedTuple):
     """How well the words of a query are met by memories (n,): by their own words, and with their neighbours'.
 
-    `closeness` and `closest` are NaN where word vectors are missing; `lacked` then counts the words that are not there.
-    `rarity` is that of all words of the query but those of a time, 0 without words.
+    `closeness` and `closest` are NaN where the memory's word vectors are missing. `rarity` is that of all words of the
+    query but those of a time, 0 without words.
     """
 
     own: Scores
