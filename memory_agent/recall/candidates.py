@@ -125,8 +125,19 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
 def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores:
     lengths = search.view.words.lengths
     words = search.view.words.total if search.mask is None else int(np.dot(lengths, search.mask))
-    parts = Parts(cosines, met.closeness, met.closest, met.held, met.held_nearby, lengths[slots], met.rarity, words)
-    found = evidence(parts)
+    found = evidence(
+        Parts(
+            cosines=cosines,
+            near=met.closeness,
+            closest=met.closest,
+            held=met.held,
+            held_nearby=met.held_nearby,
+            lacked=met.lacked,
+            lengths=lengths[slots],
+            rarity=met.rarity,
+            words=words,
+        )
+    )
     if search.vector is not None and is_foreign(search.query.text):
         found = np.where(np.isnan(cosines), found, found - _OTHER_LANGUAGE)
     return found if is_calibrated(search) else np.where(np.isnan(cosines), found, np.nan)

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
+from memory_agent.recall.dates.words import age_of
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import Origin, RecallResult, RetrievedMemory
 from memory_agent.trajectory import Reason, RunLine, SimilarRun
@@ -38,7 +39,6 @@ _HOW: dict[Reason | None, str] = {
     "retried": "completed, then retried",
     "later_success": "completed, and a later run built on it",
 }
-_AGES = ((730, 365, "year"), (60, 30, "month"), (14, 7, "week"))
 _SHORTEST_CHARS = 24
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
@@ -168,19 +168,8 @@ def _implicit(implicit: float) -> str:
 
 
 def _span(elapsed: timedelta) -> str:
-    for least, days, unit in _AGES:
-        if elapsed.days >= least:
-            return _several(elapsed.days // days, unit)
-    if elapsed.days:
-        return _several(elapsed.days, "day")
-    minutes = elapsed.seconds // 60
-    if minutes >= 60:
-        return _several(minutes // 60, "hour")
-    return _several(minutes, "minute") if minutes else ""
-
-
-def _several(number: int, unit: str) -> str:
-    return f"{number} {unit}{'' if number == 1 else 's'}"
+    number, unit = age_of(elapsed)
+    return f"{number} {unit}{'' if number == 1 else 's'}" if number > 0 else ""
 
 
 def _heading(place: int, memory: RetrievedMemory, now: datetime) -> str:

@@ -7,11 +7,15 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)
     own_i        = sum over t of share_t met(t, i)
     near_i       = sum over t of share_t max over |j - i| <= 2 in the session of met(t, j)
-    closeness_i  = as near_i, of the similarities of word vectors themselves
+    closeness_i  = as near_i, of the likenesses of word vectors themselves
     closest_i    = max over t and |j - i| <= 2 in the session of met(t, j)
     held_i       = sum over t of share_t, of the words that i has
+    lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
-These three are for the relevance. Their shares are of a rarity that is also one in a store of few memories.
+The last four are for the relevance. Where a memory's words are not known, its likeness to a word is 1 if it has it, or
+0. Their rarity is one in a store of few memories, too. Words by which the query names a time have no part in them: a
+memory need not say when it was. In the ranking they keep it: without, the nearness of a time weighs less beside the
+other words (4 points of R@10 on LoCoMo's questions with a time).
 
 Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
 words of a long report above it.
@@ -27,6 +31,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memory_agent.embedders import comparable_words
+from memory_agent.recall.dates import words_of
 from memory_agent.recall.fusion import places_of
 from memory_agent.recall.search import Search, passing
 from memory_agent.storage.indexes import Mask, Scores, Slots
@@ -43,8 +48,8 @@ _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
 class Met(NamedTuple):
     """How well the words of a query are met by memories (n,): by their own words, and with their neighbours'.
 
-    `closeness` and `closest` are NaN where word vectors are missing. `rarity` is that of all words of the query, 0
-    without words.
+    `closeness` and `closest` are NaN where the memory's word vectors are missing. `rarity` is that of all words of the
+    query but those of a time, 0 without words.
     """
 
     own: Scores
@@ -53,6 +58,7 @@ class Met(NamedTuple):
     closest: Scores
     held: Scores
     held_nearby: Scores
+    lacked: Scores
     rarity: float
 
 
@@ -78,23 +84,26 @@ def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
     if not words or not len(slots):
         nothing = np.zeros(slots.shape)
         unknown = np.full(slots.shape, np.nan)
-        return Met(nothing, nothing, unknown, unknown, nothing, nothing, 0.0)
+        return Met(nothing, nothing, unknown, unknown, nothing, nothing, nothing, 0.0)
     places, known = places_of(everyone, around)
     mine, places = places[:, reach], np.where(known, places, len(everyone))
     compared = np.fmax(similarities, np.where(has, _SAME_WORD, 0.0))
     length = np.maximum(search.view.words.lengths[everyone], _LEAST_WORDS)
     met = _GAIN * compared**2 * np.sqrt(compared) - _DISCOUNT * np.log(length)
     shares, rarities = _rarities(search, words)
+    telling = _telling(search, words)
+    rarities = np.where(telling, rarities, 0.0)
     smooth = rarities / rarities.sum()
-    nearest = _nearest((np.fmax(similarities, -1.0), met, has), places)
+    nearest = _nearest((np.where(np.isnan(similarities), has, similarities), met, has), places)
     is_known = ~np.isnan(similarities[0, mine])
     return Met(
         own=shares @ met.take(mine, axis=1),
         near=shares @ nearest[1],
         closeness=np.where(is_known, smooth @ nearest[0], np.nan),
-        closest=np.where(is_known, nearest[1].max(axis=0), np.nan),
+        closest=np.where(is_known, nearest[1][telling].max(axis=0), np.nan),
         held=smooth @ has.take(mine, axis=1),
         held_nearby=smooth @ nearest[2],
+        lacked=np.linalg.norm(rarities[:, None] * (1.0 - np.clip(nearest[0], 0.0, 1.0)), axis=0),
         rarity=float(rarities.sum()),
     )
 
@@ -108,6 +117,13 @@ def _compare(search: Search, slots: Slots) -> _Compared:
     else:
         similarities = np.full((len(words), len(slots)), np.nan)
     return _Compared(words, similarities, view.words.hits(words, slots))
+
+
+def _telling(search: Search, words: tuple[str, ...]) -> Mask:
+    """Return which of `words` (q,) are more than the name of a time, all of them where none is."""
+    of_dates = words_of(date.phrase for date in search.dates)
+    telling = np.array([word not in of_dates for word in words])
+    return telling if telling.any() else ~telling
 
 
 def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:

@@ -1,17 +1,18 @@
 """How likely it is that a memory bears on the query: one number from 0 to 1, with one meaning in every mode. Pure.
 
-    s_i          = cosine + 1.35 near + .3 closest + .35 held^2 - .26 (G(T) - G(20,000))
+    s_i          = cosine + 1.35 near + .4 closest + .35 held^2 - .03 lacked - .3 (G(T) - G(20,000))
     G(T)         = sqrt(2 ln(1 + T / 30))
-    e_i          = 10.5 (s_i - 1.28)
+    e_i          = 9 (s_i - 1.2)
     relevance_i  = sigma((e_i + max(e_i, min(E, 3))) / 2)    E = the best e among the candidates, requests left out
 
 `near` is how near the query's words are to those of the memory and its neighbours, `closest` how well the best of them
-is met, `held` the share of them that the memory itself has (`late_interaction`). T are the tokens of all memories that
-may answer: the best of more text is better by chance, by the expected maximum of as many normal variables, which grows
-fast among few memories and slowly among many. One good memory vouches for the others of its answer, since evidence is
-often said in other words: each memory by itself loses 9 points of R@10 at the same refusal. But it vouches with 3 at
-most, or it would take everything along. Without word vectors, without words or without a vector, another line with its
-own slope and centre says the same (`Line`). A mode decides who is a candidate, and nothing here.
+is met, `held` the share of them that the memory itself has. `lacked` is how much of their rarity is not met, however
+large the share that is: of a long query, anything meets much (`late_interaction`). T are the tokens of what may answer:
+the best of more text is better by chance, by the expected maximum of as many normal variables, which grows fast among
+few memories and slowly among many. One good memory vouches for the others of its answer, since evidence is often said
+in other words: each memory by itself loses 9 points of R@10 at the same refusal. But it vouches with 3 at most, or it
+would take everything along. Without word vectors, without words or without a vector, another line with its own slope
+and centre says the same (`Line`). A mode decides who is a candidate, and nothing here.
 
 It is calibrated between the evidence of questions and what stores that know nothing of a question answer (decision
 0036), for the bundled model; with another one the relevance of what has a vector is not known, NaN. It is no
@@ -49,13 +50,13 @@ class Line(NamedTuple):
 
 
 # Fitted on LoCoMo, BEAM, SWE and airline runs (decision 0036); `python -m ops.bench.relevance` fits them again.
-ALL = Line(10.5, 1.28, 0.26)
-NO_WORD_VECTORS = Line(13.0, 0.545, 0.2)
+ALL = Line(9.0, 1.2, 0.3)
+NO_WORD_VECTORS = Line(11.0, 0.46, 0.2)
 NO_WORDS = Line(21.1, 0.4, 0.1)
-NO_VECTOR = Line(14.7, 0.34, 0.1)
-_NEAR, _CLOSEST, _HELD = 1.35, 0.3, 0.35
-_SAID, _SAID_NEARBY = 0.2, 0.3  # without word vectors
-_GAIN, _LENGTH = 3.0, 0.07  # without a vector
+NO_VECTOR = Line(9.0, -0.08, 0.1)
+_NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
+_SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
+_GAIN, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
 _MOST_VOUCHED = 3.0  # at 2, 1 point of R@10 is lost, at 4 an answer has .1 to .4 more memories
 
 
@@ -63,8 +64,9 @@ class Parts(NamedTuple):
     """What the relevance of memories is made of, each (n,) but the last two.
 
     `cosines` are NaN without a vector, `near` and `closest` without word vectors. `held` and `held_nearby` are the
-    shares of the query's rarity in words that the memory has, or it or a neighbour. `lengths` are words. `rarity` is
-    that of the whole query, 0 without words; `words` are those of all memories that may answer.
+    shares of the query's rarity in words that the memory has, or it or a neighbour; `lacked` is the rarity that neither
+    meets. `lengths` are words. `rarity` is that of the whole query, 0 without words; `words` are those of all memories
+    that may answer.
     """
 
     cosines: Scores
@@ -72,6 +74,7 @@ class Parts(NamedTuple):
     closest: Scores
     held: Scores
     held_nearby: Scores
+    lacked: Scores
     lengths: npt.NDArray[np.int32]
     rarity: float
     words: int
@@ -82,10 +85,10 @@ def evidence(parts: Parts) -> Scores:
     size = _by_chance(parts.words * _TOKENS_PER_WORD) - _by_chance(_USUAL_TOKENS)
     if not parts.rarity:
         return _logit(NO_WORDS, parts.cosines, size)
-    met = _NEAR * parts.near + _CLOSEST * parts.closest + _HELD * parts.held**2
+    met = _NEAR * parts.near + _CLOSEST * parts.closest + _HELD * parts.held**2 - _LACKED * parts.lacked
     found = _logit(ALL, parts.cosines + met, size)
     if (is_bare := np.isnan(parts.near)).any():
-        said = parts.cosines + _SAID_NEARBY * parts.held_nearby + _SAID * parts.held**2
+        said = parts.cosines + _SAID_NEARBY * parts.held_nearby + _SAID * parts.held**2 - _UNSAID * parts.lacked
         found = np.where(is_bare, _logit(NO_WORD_VECTORS, said, size), found)
     if (is_bare := np.isnan(parts.cosines)).any():
         found = np.where(is_bare, _logit(NO_VECTOR, _by_words(parts), size), found)
@@ -100,11 +103,11 @@ def relevance(evidence: Scores, best: float) -> Scores:
 
 
 def _by_words(parts: Parts) -> Scores:
-    """Return the sum without a vector: the share of rarity met, less what a short query or long text has by chance."""
+    """Return the sum without a vector: the share of rarity met, less what it has by chance, and what is lacked."""
     met = parts.rarity * (parts.held + parts.held_nearby) / 2
     tokens = np.maximum(parts.lengths * _TOKENS_PER_WORD, _LEAST_TOKENS)
     share = met / (parts.rarity + _SHRINKAGE * np.sqrt(parts.rarity))
-    by_words: Scores = _GAIN * share - _LENGTH * np.log(tokens / _LEAST_TOKENS)
+    by_words: Scores = _GAIN * share - _LENGTH * np.log(tokens / _LEAST_TOKENS) - _LOSS * parts.lacked
     return by_words
 
 

@@ -6,6 +6,7 @@ unsent events and key files, made by `make.py` with that version's daemon, comma
 
 - fields listed in `questions.py`: `UNLIKE` (ids and times of the asking itself), `ADDED` (new since then);
 - recalls by words and vectors rank in another way: `differences_of_recalls`; recalls by one of them keep their order;
+- "two weeks ago" begins up to a day earlier: `_as_dated_before`; ages are shown to the nearest week, month and year;
 - memories of any relevance are asked for, as that version knew no relevance;
 - answers are marked as made without word vectors (`PENDING`), until these are filled in;
 - `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +91,31 @@ def test_the_command_line_answers_as_the_former_version_did(name: str, present: 
         before, found = (_taken_memories(one) for one in (former, now))
         assert differences_of_recalls(before, found) == []
         assert same_order(before, found) or "--mode" not in QUESTIONS[name]
+        now = _as_dated_before(former, now)
     assert differences(former, now) == []
 
 
+def _as_dated_before(former: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a recall with the former begin of its times, if each begins less than a day before that."""
+    if not isinstance(now["answer"], dict):
+        return now
+    dates = [dict(date) for date in now["answer"]["dates"]]
+    for date, before in zip(dates, former["answer"]["dates"], strict=True):
+        since, former_since = (datetime.fromisoformat(one["since"]) for one in (date, before))
+        assert timedelta(0) <= former_since - since < timedelta(days=1)
+        date["since"] = before["since"]
+    return now | {"answer": now["answer"] | {"dates": dates}}
+
+
 def _taken_memories(told: dict[str, Any]) -> list[Any]:
-    """Take the memories out of the answer to a recall and return them; of a block for a prompt, its memories' texts."""
+    """Take the memories out of the answer to a recall and return them; of a block, its entries without ages."""
     answer = told["answer"]
     if isinstance(answer, dict):
         told["answer"] = {name: value for name, value in answer.items() if name != "memories"}
         return list(answer["memories"])
     head, *entries = re.split(r"^\d+\. ", answer.removesuffix("</recalled_memories>\n"), flags=re.MULTILINE)
     told["answer"] = head
-    return [{"record": {"id": entry}} for entry in entries]
+    return [{"record": {"id": entry.partition(" · ")[2]}} for entry in entries]
 
 
 def test_every_question_has_an_answer_of_the_former_version() -> None:

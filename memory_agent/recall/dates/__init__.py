@@ -68,9 +68,14 @@ def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ..
     return tuple(span for span in spans if span is not None)
 
 
+def words_of(phrases: Iterable[str]) -> frozenset[str]:
+    """Return the words of the phrases of dates, as `query_words` returns them."""
+    return frozenset(word for phrase in phrases for word in query_words(phrase))
+
+
 def ask_for_nothing_else(phrases: Iterable[str], words: Sequence[str]) -> bool:
     """Whether dates, by their phrases, are all that the `words` of a query ask for: "what did we do last week?"."""
-    of_dates = {word for phrase in phrases for word in query_words(phrase)}
+    of_dates = words_of(phrases)
     others = [word for word in words if word not in STOP_WORDS and word not in of_dates]
     return bool(of_dates) and _ANYTHING.issuperset(stems(others))
 

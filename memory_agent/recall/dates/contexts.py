@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from memory_agent.recall.dates import windows
-from memory_agent.recall.dates.phrases import RULES, Rule, is_weak, shifted
+from memory_agent.recall.dates.phrases import RULES, Rule, is_weak, shifted, with_ages
 from memory_agent.recall.dates.windows import Calendar, Span, Window
 from memory_agent.recall.dates.words import (
     BEGIN,
@@ -100,9 +100,9 @@ class Phrase(NamedTuple):
 
     def windows(self, calendar: Calendar) -> tuple[Window, ...]:
         """Return the spans as its preposition extends them: all time since, or all time before."""
-        return tuple(self._directed(span) for span in self.spans(calendar))
+        return tuple(self._directed(span, calendar) for span in self.spans(calendar))
 
-    def _directed(self, span: Span) -> Window:
+    def _directed(self, span: Span, calendar: Calendar) -> Window:
         preposition = self.preposition
         if self.rule.kind == "ago" and preposition == "over":
             preposition = "more than"
@@ -114,6 +114,8 @@ class Phrase(NamedTuple):
             return Window(None, span.since)
         if self.lead and (self.lead["direction"] or preposition == "more than"):
             return Window(None, span.until)
+        if self.rule.kind == "ago" and self.match["way"].lower() == "ago" and not self.groups:
+            span = with_ages(self.match, calendar, span)
         return Window(span.since, span.until)
 
 

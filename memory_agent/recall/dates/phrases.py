@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC
 from typing import NamedTuple
 
 from memory_agent.recall.dates import words
@@ -64,6 +65,15 @@ def shifted(calendar: Calendar, number: str, unit: str, sign: int) -> Span:
     """Return the time `number` units before (`sign` -1) or after the calendar's moment."""
     near, far = (calendar.shifted([(n, words.unit_of(unit))], sign) for n in words.count(number))
     return Span(min(near.since, far.since), max(near.until, far.until))
+
+
+def with_ages(match: Match, calendar: Calendar, span: Span) -> Span:
+    """Extend the span of "n units ago" to every time whose age a block for a prompt shows as n units (`age_of`)."""
+    now = calendar.now.astimezone(UTC)
+    for number in words.count(match["number"]) if match["number"] and not match["and_number"] else ():
+        if ages := words.ages_of(number, words.unit_of(match["unit"])):
+            span = Span(min(span.since, now - ages[1]), max(span.until, now - ages[0]))
+    return span
 
 
 def _is_fixed(match: Match) -> bool:

@@ -1,4 +1,4 @@
-"""English time words, and a quick check whether a text has any. Imports no engine.
+"""English time words, a quick check whether a text has any, and ages in words. Imports no engine.
 
 A plain space in a pattern matches one to three whitespace characters (`compiled`); the bound keeps long runs of
 whitespace from being scanned twice.
@@ -7,6 +7,7 @@ whitespace from being scanned twice.
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 Match = re.Match[str]
 
@@ -63,6 +64,18 @@ _FEW = (2, 5)
 _UNITS = {"min": "minute", "hr": "hour", "h": "hour", "d": "day", "wk": "week", "w": "week", "yr": "year", "y": "year"}
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
+_AGES = (
+    ("year", timedelta(days=365), timedelta(days=730)),
+    ("month", timedelta(days=365) / 12, timedelta(days=60)),
+    ("week", timedelta(days=7), timedelta(days=14)),
+    ("day", timedelta(days=1), timedelta(days=1)),
+    ("hour", timedelta(hours=1), timedelta(hours=1)),
+    ("minute", timedelta(minutes=1), timedelta.min),
+)
+"""Each unit, its length, and the least age that is said in it."""
+_ROUNDED = frozenset({"year", "month", "week"})
+"""Units that are said to the nearest; others count when they are over."""
+
 _TRIGGERS = word_set(
     "yesterday today tonight tomorrow ago back now minute hour day weekend week fortnight month quarter year decade "
     "night morning afternoon evening minutes hours days weekends weeks fortnights months quarters years decades "
@@ -113,6 +126,25 @@ def unit_of(text: str) -> str:
 def weekday_of(text: str) -> int:
     """Return 0 for Monday to 6 for Sunday."""
     return _WEEKDAYS.index(text[:3].lower())
+
+
+def age_of(elapsed: timedelta) -> tuple[int, str]:
+    """Return an age in the largest unit that fits: 20 days are 3 weeks, 11 days and 20 hours 11 days."""
+    return next(((elapsed + _early(unit, length)) // length, unit) for unit, length, least in _AGES if elapsed >= least)
+
+
+def ages_of(number: int, unit: str) -> tuple[timedelta, timedelta] | None:
+    """Return the least age that `age_of` gives as `number` units, and the least one above; None if there is none."""
+    for known, length, least in _AGES:
+        if known == unit and age_of(number * length) == (number, unit):
+            begin = number * length - _early(unit, length)
+            return max(begin, least), begin + length
+    return None
+
+
+def _early(unit: str, length: timedelta) -> timedelta:
+    """Return how long before a unit is over it counts."""
+    return length / 2 if unit in _ROUNDED else timedelta(0)
 
 
 def which_of(text: str | None) -> str:

@@ -113,8 +113,10 @@ def test_the_ending_is_named_with_its_score(quality: float, words: str) -> None:
         (timedelta(hours=1, minutes=59), "1 hour ago"),
         (timedelta(days=1), "1 day ago"),
         (timedelta(days=13), "13 days ago"),
-        (timedelta(days=20), "2 weeks ago"),
+        (timedelta(days=17), "2 weeks ago"),
+        (timedelta(days=20), "3 weeks ago"),
         (timedelta(days=100), "3 months ago"),
+        (timedelta(days=729), "24 months ago"),
         (timedelta(days=800), "2 years ago"),
     ],
 )

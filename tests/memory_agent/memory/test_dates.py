@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.errors import InvalidInputError
+from memory_agent.recall.context import age
 from memory_agent.recall.dates import MOST_CHARS, DateSpan, describe, understand_dates
 from memory_agent.recall.dates.contexts import MOST_PHRASES
 
@@ -168,6 +169,35 @@ def test_a_day_on_which_the_clocks_change_has_as_many_hours_as_it_has() -> None:
     assert hours.since is not None
     assert day.until - day.since == timedelta(hours=25)
     assert new_york.astimezone(UTC) - hours.since == timedelta(hours=36)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        datetime(2026, 11, 23, 0, 0, tzinfo=UTC),
+        datetime(2026, 3, 1, 23, 59, 59, tzinfo=ZoneInfo("Asia/Kolkata")),
+        datetime(2026, 11, 2, 0, 20, tzinfo=ZoneInfo("America/New_York")),  # clocks changed the day before
+    ],
+)
+@pytest.mark.parametrize(
+    "time_of_day", [timedelta(seconds=1), timedelta(hours=9, minutes=40), timedelta(days=1, microseconds=-1)]
+)
+def test_a_memory_lies_in_the_time_that_the_age_shown_of_it_names(now: datetime, time_of_day: timedelta) -> None:
+    for days in range(401):
+        timestamp = now.astimezone(UTC) - timedelta(days=days) - time_of_day
+        shown = age(timestamp, now)
+        for span in understand_dates(f"what failed {shown}?", now):
+            assert span.phrase == shown
+            assert span.since is not None
+            assert span.until is not None
+            assert span.since <= timestamp < span.until, (shown, timestamp)
+        assert understand_dates(shown, now) or shown == "just now"
+
+
+def test_less_than_an_age_ago_is_not_extended_by_how_ages_are_rounded() -> None:
+    for query in ("since two weeks ago", "less than two weeks ago"):
+        (span,) = understand_dates(query, SEEN_FROM)
+        assert (span.since, span.until) == (moment("2023-10-29"), None)
 
 
 def test_a_reference_time_without_a_zone_is_refused() -> None:

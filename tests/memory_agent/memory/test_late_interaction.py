@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
+from math import hypot, log
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -50,6 +50,12 @@ def likeness(word: str, turn: Turn) -> float:
     return float((np.where(signs_of(turn), 1.0, -1.0) @ word_vector(word).astype(np.float64)).max() / np.sqrt(NDIM))
 
 
+def nearness(word: str, turn: Turn, *, compared: bool) -> float:
+    """How near `word` is to the nearest word of a turn by vectors; whether it is there, where these are missing."""
+    is_known = compared and turn.has_words and len(signs_of(turn))
+    return likeness(word, turn) if is_known else float(word in turn.words)
+
+
 def expected(
     talk: Talk, words: Sequence[str], slots: Sequence[int], shown: Sequence[int], *, compared: bool = True
 ) -> Met:
@@ -67,8 +73,10 @@ def expected(
         even = list(zip((one / sum(smooth) for one in smooth), words, strict=True))
         right["own"].append(sum(s * met(w, turn, compared=compared) for s, w in parts))
         right["near"].append(sum(s * max(met(w, one, compared=compared) for one in around) for s, w in parts))
-        near = sum(s * max(likeness(w, one) for one in known) for s, w in even) if turn in known else np.nan
-        right["closeness"].append(near)
+        nearest = {w: max(nearness(w, one, compared=compared) for one in around) for w in words}
+        right["closeness"].append(sum(s * nearest[w] for s, w in even) if turn in known else np.nan)
+        short = [one * (1.0 - min(max(nearest[w], 0.0), 1.0)) for one, w in zip(smooth, words, strict=True)]
+        right["lacked"].append(hypot(*short))
         closest = max(met(w, one, compared=compared) for w in words for one in around) if turn in known else np.nan
         right["closest"].append(closest)
         right["held"].append(sum(s for s, w in even if w in turn.words))

@@ -176,6 +176,19 @@ def test_what_runs_used_again_and_again_for_a_request_stays_though_it_does_not_r
         assert found[0].relevance < RecallSettings().min_relevance
 
 
+@pytest.mark.parametrize("time", ["two weeks ago", "last week", "3 days ago", "on Monday", "on 1 February 2026"])
+def test_the_words_of_a_time_are_none_that_an_answer_lacks(pottery: Memory, time: str) -> None:
+    def arrival(query: str, **options: Any) -> float:
+        found = pottery.recall(query, min_relevance=0, reference_time=NOW, **options).memories
+        return next(one.relevance for one in found if one.record.text == TALK[0]) or 0.0
+
+    untimed = arrival("what arrived?")
+    for query in (f"what arrived {time}?", f"{time}, what arrived?"):
+        assert arrival(query) > untimed - 0.01
+        assert arrival(query, dates="ignore") < untimed - 0.05
+    assert pottery.recall(f"who won the world cup {time}?", reference_time=NOW).memories == ()
+
+
 def test_a_question_for_a_time_alone_is_answered_by_what_was_said_then(pottery: Memory) -> None:
     """It names nothing that a memory could resemble."""
     found = pottery.recall("what did we do on 2026-02-01?", 10, now=NOW, reference_time=NOW)

@@ -17,6 +17,7 @@ parts = st.fixed_dictionaries(
         "closest": st.floats(-1, 1),
         "held": shares,
         "held_nearby": shares,
+        "lacked": st.floats(0, 60),
         "length": st.integers(0, 10_000),
         "rarity": st.floats(0.1, 300) | st.just(0.0),
         "words": st.integers(0, 10**8),
@@ -34,6 +35,7 @@ def one(**drawn: float) -> float:
                 closest=np.array([drawn["closest"]]),
                 held=np.array([drawn["held"]]),
                 held_nearby=np.array([max(drawn["held"], drawn["held_nearby"])]),
+                lacked=np.array([drawn["lacked"]]),
                 lengths=np.array([drawn["length"]], dtype=np.int32),
                 rarity=drawn["rarity"],
                 words=int(drawn["words"]),
@@ -49,6 +51,13 @@ def test_each_part_only_adds(drawn: dict[str, float], name: str, more: float) ->
     before, after = one(**drawn), one(**raised)
     assert np.isnan(before) == np.isnan(after)
     assert np.isnan(before) or after >= before
+
+
+@settings(deadline=None)
+@given(parts, st.floats(0, 60))
+def test_the_same_match_says_less_where_more_is_lacked(drawn: dict[str, float], more: float) -> None:
+    before, after = one(**drawn), one(**drawn | {"lacked": drawn["lacked"] + more})
+    assert np.isnan(before) or after <= before
 
 
 @settings(deadline=None)
@@ -93,7 +102,7 @@ def test_a_better_best_only_raises_the_others_and_not_without_bound(own: float, 
 
 def test_no_memories_have_no_relevance() -> None:
     nothing = np.empty(0)
-    found = evidence(Parts(nothing, nothing, nothing, nothing, nothing, np.empty(0, dtype=np.int32), 3.0, 0))
+    found = evidence(Parts(*[nothing] * 6, np.empty(0, dtype=np.int32), 3.0, 0))
     assert relevance(found, -np.inf).shape == (0,)
 
 
@@ -104,22 +113,24 @@ def test_without_word_vectors_or_words_the_scale_is_the_same_at_what_each_is_sur
         "closest": 0.8,
         "held": 0.9,
         "held_nearby": 1.0,
+        "lacked": 2.0,
         "length": 20,
         "rarity": 20.0,
         "words": 15_000,
     }
-    alien = known | {"cosine": 0.15, "near": 0.35, "closest": 0.45, "held": 0.0, "held_nearby": 0.0}
+    alien = known | {"cosine": 0.15, "near": 0.35, "closest": 0.45, "held": 0.0, "held_nearby": 0.0, "lacked": 8.0}
     for lacking in ({}, {"near": np.nan}, {"rarity": 0.0}, {"cosine": np.nan, "near": np.nan}):
         sure, unsure = one(**known | lacking), one(**alien | lacking)
         assert relevance(np.array([sure]), sure)[0] > 0.9, lacking
         assert relevance(np.array([unsure]), unsure)[0] < 0.1, lacking
     best_by_chance = [np.sqrt(2 * np.log1p(tokens / 30)) for tokens in (19_500, 20_000)]
-    s = 0.75 + 1.35 * 0.8 + 0.3 * 0.8 + 0.35 * 0.81 - 0.26 * (best_by_chance[0] - best_by_chance[1])
-    assert one(**known) == pytest.approx(10.5 * (s - 1.28))
+    met = 1.35 * 0.8 + 0.4 * 0.8 + 0.35 * 0.81 - 0.03 * 2.0
+    s = 0.75 + met - 0.3 * (best_by_chance[0] - best_by_chance[1])
+    assert one(**known) == pytest.approx(9.0 * (s - 1.2))
 
 
 def test_few_memories_are_asked_for_less_and_many_for_little_more() -> None:
     """By chance one of 10 is better than the first, one of 100,000 hardly than one of 10,000."""
-    drawn = {"cosine": 0.4, "near": 0.4, "closest": 0.5, "held": 0.0, "held_nearby": 0.0, "length": 20, "rarity": 20.0}
-    found = [one(**drawn | {"words": words}) for words in (15, 150, 150_000, 1_500_000)]
+    drawn = {"cosine": 0.4, "near": 0.4, "closest": 0.5, "held": 0.0, "held_nearby": 0.0, "lacked": 6.0}
+    found = [one(**drawn | {"length": 20, "rarity": 20.0, "words": words}) for words in (15, 150, 150_000, 1_500_000)]
     assert found[0] - found[1] > 2 > found[2] - found[3] > 0.5
