@@ -39,7 +39,10 @@ class RunsProvider(Protocol):
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return."""
+        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return.
+
+        Raises `RunEndedError` if the run with this id has ended.
+        """
         ...
 
     def step(

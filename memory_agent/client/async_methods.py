@@ -50,7 +50,10 @@ class AsyncRunsMethods:
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return."""
+        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return.
+
+        Raises `RunEndedError` if the run with this id has ended.
+        """
         return await self._ask(
             "runs.begin",
             objective=objective,

@@ -200,7 +200,7 @@ class FormerRequests:
 
 def _is_bare_begin(snapshot: Snapshot, record: MemoryRecord) -> bool:
     """Whether a memory is the begin of a run and says nothing but the objective."""
-    run = None if record.run_id is None or record.source == "user_input" else snapshot.trajectory(record.run_id)
+    run = None if record.source == "user_input" else snapshot.run_of(record)
     if run is None or run.begin_row is None or run.begin_row != snapshot.row_of_id(record.id):
         return False
     begin = next(mark for mark in run.marks if mark.role == "begin")

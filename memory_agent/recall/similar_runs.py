@@ -162,7 +162,8 @@ def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered
     vouched = relevance(found.evidence, answered.best)
     certain = np.where(is_answered, vouched, relevance(found.evidence, -np.inf))
     order = np.lexsort((-search.view.times_us[found.slots], -found.total))
-    known = {search.query.by_run}
+    asking = None if search.query.by_run is None else next(snapshot.runs_named(search.query.by_run), None)
+    known = {None if asking is None else asking.id}
     for place in order.tolist():
         if certain[place] < search.query.min_relevance:
             continue
@@ -212,5 +213,5 @@ def _run_of(search: Search, snapshot: Snapshot, slot: int) -> StoredTrajectory |
 
 def _begun_by(snapshot: Snapshot, row: int) -> StoredTrajectory | None:
     record = snapshot.record(row)
-    run = None if record is None or record.run_id is None else snapshot.trajectory(record.run_id)
+    run = None if record is None else snapshot.run_of(record)
     return run if run is not None and run.begin_row == row else None
