@@ -24,6 +24,7 @@ from memory_agent.learning.run_views import to_similar_run
 from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
 from memory_agent.recall.answering import number
 from memory_agent.recall.candidates import scored
+from memory_agent.recall.duplicates import is_bare_begin
 from memory_agent.recall.fusion import highest
 from memory_agent.recall.own_words import IS_REQUEST
 from memory_agent.recall.relevance import relevance
@@ -130,6 +131,19 @@ def _has_failed(run: SimilarRun) -> bool:
 
 def _quality(run: SimilarRun) -> float:
     return 0.0 if run.quality is None else run.quality
+
+
+def is_told(search: Search, store: Store, slot: int) -> bool:
+    """Return whether the memory in `slot` only says what an ended run was asked, as the line of that run does.
+
+    A user's message is taken for the request of the run that follows it.
+    """
+    if not IS_REQUEST[search.view.sources[slot]]:
+        return False
+    with store.snapshot() as snapshot:
+        run, record = _run_of(search, snapshot, slot), snapshot.record(int(search.view.rows[slot]))
+        is_request = record is not None and (record.source == "user_input" or is_bare_begin(snapshot, record))
+        return is_request and run is not None and run.ended_us is not None
 
 
 def _among_requests(search: Search) -> Search:
