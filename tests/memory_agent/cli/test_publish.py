@@ -194,6 +194,14 @@ def test_the_daemons_request_endpoint_is_not_mistaken_for_the_relays(tmp_path: P
     assert "at tcp://127.0.0.1:1; a daemon listens there with the setting relay.broker.listen" in named.stderr
 
 
+def test_of_many_dropped_types_the_most_frequent_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    types = {f"my.type-{number}": number for number in range(1, 31)}
+    print_summary(Summary(published=465, acknowledged=465, recallable_s=0.1, not_kept=types))
+    said = capsys.readouterr().out
+    assert "their type: my.type-30 30, my.type-29 29, " in said
+    assert "my.type-21 21, and 20 types more; a row of yours does" in said
+
+
 def test_waiting_does_not_report_unarrived_events_as_handled(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(Summary(published=0, rejected=3, recallable_s=0.004))
     print_summary(Summary(published=2, rejected=2, recallable_s=0.004))
