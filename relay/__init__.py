@@ -337,6 +337,7 @@ __all__ = [
     "rewind",
     "rotate_key",
     "server_pair",
+    "table_problem",
     "validate_id",
     "validate_object",
     "validate_timestamp",

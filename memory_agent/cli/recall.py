@@ -1,4 +1,4 @@
-"""`remember`, `recall` and `list`: store a memory, find memories that resemble a text, and page through them."""
+"""`remember`, `recall`, `list` and `get`: store a memory, find memories by a text, page through them, show one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from memory_agent.cli.render import (
     plain,
     print_document,
     print_memories,
+    print_record,
     print_table,
     record_document,
     result_document,
 )
+from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import USUAL_TOKENS
 from memory_agent.recall.query import MOST_ANSWERS, profile_defaults
 from memory_agent.records import (
@@ -285,3 +287,27 @@ def _time(record: MemoryRecord, order: Order) -> datetime:
 def _beginning(record: MemoryRecord) -> str:
     line = one_line(record.title or record.text)
     return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
+
+
+@click.command()
+@click.argument("record_id", metavar="ID")
+@daemon_options
+def get(target: Target, record_id: str) -> None:
+    """Show the memory ID in full: its text, and every field that is set.
+
+    Ids are those that recall, list and trajectory show print.
+
+    \b
+    Examples:
+      memory-agent get 01KHJY9080NWG22H9Q8BBD7B80
+      memory-agent get staging-vpn --json
+    """
+    with open_for_reading(target, "get") as memory:
+        found = memory.get([record_id])
+    if not found:
+        note_unknown_user(target)
+        raise InvalidInputError("id", f"{record_id} is not known: `list` has the memories of {target.user_id}")
+    if target.as_json:
+        print_document(record_document(found[0]))
+    else:
+        print_record(found[0])

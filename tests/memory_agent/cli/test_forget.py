@@ -91,6 +91,24 @@ def test_an_unknown_id_is_named(filled: Path, run: Run, run_json: RunJson) -> No
     assert (done.exit_code, "no memory of alice has the id nope, nowhere" in done.stderr) == (0, True)
 
 
+def test_a_receipt_is_readable_and_an_id_is_named_with_its_option(filled: Path, run: Run) -> None:
+    hint = run("forget", "01KHJY9080NWG22H9Q8BBD7B80", "--user", "alice", "--yes")
+    assert hint.exit_code == 2
+    assert "an id of a memory is named with --id: forget --id 01KHJY9080NWG22H9Q8BBD7B80" in hint.stderr
+    planned = run("forget", "--user", "alice", "--session", "s-1", "--dry-run").stdout.splitlines()
+    assert planned[0] == "would be erased, of alice"
+    assert [" ".join(line.split()) for line in planned[1:4]] == [
+        "memories 4",
+        "events in the journal 6",
+        "events in quarantine 1",
+    ]
+    done = run("forget", "--user", "alice", "--session", "s-1", "--yes").stdout.splitlines()
+    assert done[0] == "erased, of alice"
+    assert "not covered:" in done
+    assert "- spools and windows of publishers that have not sent yet" in done
+    assert not [line for line in done if "dry_run" in line or "False" in line]
+
+
 def test_a_whole_user_is_erased(filled: Path, run_json: RunJson, run: Run) -> None:
     receipt = run_json("forget", "--user", "alice", "--user-all", "--yes")
     assert (receipt["complete"], receipt["memories"], receipt["events"], receipt["quarantined"]) == (True, 4, 6, 1)
