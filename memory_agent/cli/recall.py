@@ -142,6 +142,9 @@ def recall(
             min_relevance=min_relevance,
             runs=runs,
         )
+        total = 0
+        if not result.memories and not target.as_json:
+            total = memory.list(msgspec.structs.replace(_with_kinds(filter, profile), min_score=None), limit=1).total
     if as_context:
         _print_context(result, target.as_json)
     elif target.as_json:
@@ -154,8 +157,16 @@ def recall(
             print_explanation(result, now, Asked(_with_kinds(filter, profile), dates))
         else:
             print_memories(result, now)
-        if not result.memories:
-            note_unknown_user(target)
+    if total:
+        _note_none(total, is_filtered=filter != MemoryFilter(), is_strict=min_relevance != 0)
+    elif not result.memories:
+        note_unknown_user(target)
+
+
+def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
+    """Note how many memories were looked at in vain, and how to see the nearest of them."""
+    which = "memories that match" if is_filtered else "memories"
+    note(f"none of the {total} {which} bears on this" + ("; --min-relevance 0 shows the nearest" if is_strict else ""))
 
 
 def _refuse_ignored(
