@@ -266,8 +266,9 @@ def remember(
 def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
     """List memories that match all filters, a page at a time: time, kind, id, and the beginning of the text.
 
-    Memories that arrive between two pages neither repeat nor hide others. By `updated`, memories that were replaced
-    come first, by when. --json has the whole records, and the cursor as `next_cursor`.
+    Memories that arrive between two pages neither repeat nor hide others; one that gets another time meanwhile, or by
+    `updated` is replaced, may be missed or shown twice. By `updated`, memories that were replaced come first, by when.
+    --json has the whole records, and the cursor as `next_cursor`.
 
     \b
     Examples:
