@@ -36,8 +36,10 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import Settings
+from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
-from relay import CURVE, EncryptionSettings, RelayError
+from memory_agent.triggers.table import TriggerTable
+from relay import CURVE, EncryptionSettings, RelayError, table_problem
 from relay.crypto import open_key_ring
 
 State = Literal["ok", "warning", "failed"]
@@ -200,6 +202,20 @@ def check_encryption(settings: Settings, layout: Layout) -> Finding:
     return Finding("ok", f"on: {len(states)} stores, keys in {keys.folder}")
 
 
+def check_tables(settings: Settings, _layout: Layout) -> Finding:
+    """Check that the tables of signals and triggers are valid, and that the followed event tables can be read."""
+    SignalTable.load(settings.ingest.signals)
+    TriggerTable.load(settings.triggers.table)
+    tables = settings.relay.broker.tables
+    problems = [f"{table.name}: {problem}" for table in tables if (problem := table_problem(table))]
+    if problems:
+        advice = "correct the path or the table in relay.broker.tables, or start the program that writes it"
+        return Finding("failed", "; ".join(problems), advice)
+    own = (file for file in (settings.ingest.signals, settings.triggers.table) if file)
+    followed = (f"{table.name} ({table.path})" for table in tables)
+    return Finding("ok", ", ".join((*own, *followed)) or "those of the package; no event table is followed")
+
+
 def check_disk(_settings: Settings, layout: Layout) -> Finding:
     """Check the free disk space."""
     free = shutil.disk_usage(_existing(layout.data_dir)).free
@@ -255,6 +271,7 @@ _CHECKS: tuple[tuple[str, Callable[[Settings, Layout], Finding], str], ...] = (
     ("recall", check_recall, "see the check before this one"),
     ("folders", check_folders, "choose another folder with --data-dir"),
     ("encryption", check_encryption, "see encryption.keys_folder, and memory-agent encryption status"),
+    ("tables", check_tables, "correct the file, or the setting that names it"),
     ("disk", check_disk, "choose another folder with --data-dir"),
     ("sockets", check_sockets, "choose another port, stop the process that has it, or choose a shorter --data-dir"),
     ("file handles", check_handles, "raise the limit with ulimit -n"),

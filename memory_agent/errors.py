@@ -34,6 +34,7 @@ __all__ = [
     "ModelError",
     "ModelMissingError",
     "ProtocolError",
+    "RunEndedError",
     "ScopeMissingError",
     "SettingsError",
     "StoreDamagedError",
@@ -59,6 +60,17 @@ class UnhandledEventError(MemoryAgentError):
 
     event_id: str
     reason: str
+
+
+@dataclass(eq=False, repr=False)
+class RunEndedError(MemoryAgentError):
+    """The run that should begin has ended already, under this id."""
+
+    code = "run_ended"
+    template = "run {run_id} ended at {ended_at}: begin another one, under a new id"
+
+    run_id: str
+    ended_at: str
 
 
 class StoreError(MemoryAgentError):

@@ -25,6 +25,7 @@ class LayeredTable:
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
         """Read the layers; `setting` is the one that names `own_file` ("": none). Raises `SettingsError`."""
         self._setting = setting
+        self._own_file = own_file
         self.rows = rows
         """The name of the table of rows."""
         data = _read_file(own_file, setting) if own_file else b""
@@ -60,10 +61,13 @@ class LayeredTable:
             raise self.error(name, "there is no such table")
 
     def error(self, place: str, reason: str) -> SettingsError:
-        """Return the error of a place such as `signal.NAME.field`, with its line in the user's file."""
+        """Return the error of a place such as `signal.NAME.field`, with the user's file and the line in it."""
         unknown = re.search(r"unknown field `([^`]+)`", reason)
         line = self._line_of(place if unknown is None else f"{place}.{unknown[1]}".removeprefix("."))
-        return SettingsError(place or self._setting, reason if line is None else f"line {line}: {reason}")
+        return SettingsError(place or self._setting, self._in_own(reason if line is None else f"line {line}: {reason}"))
+
+    def _in_own(self, reason: str) -> str:
+        return f"{self._own_file}: {reason}" if self._own_file else reason
 
     def _line_of(self, place: str) -> int | None:
         """Return the line of the field, else of its table, else None."""
@@ -108,7 +112,7 @@ class LayeredTable:
         try:
             return msgspec.toml.decode(data, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise SettingsError(self._setting, str(error)) from error
+            raise SettingsError(self._setting, self._in_own(str(error))) from error
 
 
 def _read_file(path: str, setting: str) -> bytes:

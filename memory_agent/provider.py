@@ -39,7 +39,10 @@ class RunsProvider(Protocol):
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return."""
+        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return.
+
+        Raises `RunEndedError` if the run with this id has ended.
+        """
         ...
 
     def step(
@@ -276,6 +279,8 @@ class MemoryProvider(Protocol):
 
         `after` is the `next_cursor` of the page before, in the same order. A page has at most `limit` memories (1 to
         1,000), fewer where they are large. What is stored or forgotten between two pages neither repeats nor hides
-        other memories. Raises `InvalidInputError`, also for a filter with `min_score`.
+        other memories. One that is replaced meanwhile has a new place where the order follows what changed, its time
+        or when it was updated: these pages may miss it, or have it twice. List by `updated`, newest first, from the
+        beginning to have it. Raises `InvalidInputError`, also for a filter with `min_score`.
         """
         ...

@@ -14,15 +14,16 @@ from typing import Any
 from ulid import ULID
 
 from memory_agent.arguments import MOST_SIMILAR_RUNS, check_choice, check_text, check_whole
-from memory_agent.errors import InvalidInputError, StoreError
+from memory_agent.errors import InvalidInputError, RunEndedError, StoreError
 from memory_agent.learning.attribution import names_list, shown_row
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import to_trajectory
 from memory_agent.open_calls import InUse
 from memory_agent.recall.query import check_now
-from memory_agent.records import IngestReport
+from memory_agent.records import IngestReport, microseconds, time_of
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.trajectories import StoredTrajectory
 from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, SimilarRun, Trajectory
 from relay import Event
 
@@ -73,6 +74,8 @@ class Runs:
     ) -> Trajectory:
         """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return.
 
+        Raises `RunEndedError` if the run with this id has ended.
+
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run.id, run.state, run.objective
         ('run-7', 'open', 'Users get signed out')
@@ -83,8 +86,9 @@ class Runs:
         name = str(ULID.from_datetime(moment)) if given is None else check_name("run_id", given)
         session = None if session_id is None else check_name("session_id", session_id)
         payload = {"objective": objective, "run_id": name, "recall_ids": check_names("recall_ids", recall_ids)}
+        self._require_open(name, moment, event_id)
         self._tell("conductor.run.started", payload, event_id, moment, session)
-        return self._known(name)
+        return self._known(name, moment)
 
     def step(
         self,
@@ -105,9 +109,10 @@ class Runs:
         """
         check_words("text", text)
         name = check_name("run_id", run_id)
+        moment = check_now(now)
         payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
-        self._tell("worker.report.received", payload, event_id, check_now(now), self._session(name))
-        return self._known(name)
+        self._tell("worker.report.received", payload, event_id, moment, self._session(name, moment))
+        return self._known(name, moment)
 
     def end(
         self,
@@ -137,8 +142,9 @@ class Runs:
             payload[said] = summary
         if quality is not None:
             payload["quality"] = check_quality(quality)
-        self._tell(event_type, payload, event_id, check_now(now), self._session(name))
-        return self._known(name)
+        moment = check_now(now)
+        self._tell(event_type, payload, event_id, moment, self._session(name, moment))
+        return self._known(name, moment)
 
     def get(self, run_id: str) -> Trajectory | None:
         """Return the run, or None.
@@ -229,16 +235,29 @@ class Runs:
             quality=None if run is None else run.quality,
         )
 
-    def _known(self, run_id: str) -> Trajectory:
-        run = self.get(run_id)
+    def _known(self, name: str, moment: datetime) -> Trajectory:
+        """Return the run that a name means."""
+        stored = self._stored(name, moment)
+        run = None if stored is None else self.get(stored.id)
         if run is None:
             raise InvalidInputError("run_id", "is that of a run that was forgotten")
         return run
 
-    def _session(self, run_id: str) -> str | None:
+    def _session(self, name: str, moment: datetime) -> str | None:
+        run = self._stored(name, moment)
+        return None if run is None else run.session_id
+
+    def _stored(self, name: str, moment: datetime) -> StoredTrajectory | None:
         with self._in_use(), self._archive.store.snapshot() as snapshot:
-            run = snapshot.trajectory(run_id)
-            return None if run is None else run.session_id
+            return snapshot.trajectory(snapshot.run_at(name, microseconds(moment, "now")))
+
+    def _require_open(self, name: str, moment: datetime, event_id: str | None) -> None:
+        """Raise `RunEndedError` if the run ended before `moment`, unless this call is repeated."""
+        run = self._stored(name, moment)
+        if run is None or run.ended_us is None or run.ended_us > microseconds(moment, "now"):
+            return
+        if event_id not in {mark.event_id for mark in run.marks}:
+            raise RunEndedError(run.id, time_of(run.ended_us).isoformat(timespec="seconds"))
 
     def _settle_recalls(self) -> None:
         """Write waiting recalls, so that their runs list them."""

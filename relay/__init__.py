@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from relay.publisher import AsyncPublisher, Publisher
     from relay.retention import RetentionReport
     from relay.subscriber import AsyncSubscriber, Subscriber
+    from relay.table_tail import table_problem
     from relay.topics import matches, matches_any
     from relay.validation import SYSTEM_USER, validate_id, validate_object, validate_timestamp, validate_user_id
     from relay.wire import (
@@ -221,6 +222,7 @@ _HOMES = {
     "rewind": "journal_file",
     "rotate_key": "access",
     "server_pair": "access",
+    "table_problem": "table_tail",
     "validate_id": "validation",
     "validate_object": "validation",
     "validate_timestamp": "validation",
@@ -335,6 +337,7 @@ __all__ = [
     "rewind",
     "rotate_key",
     "server_pair",
+    "table_problem",
     "validate_id",
     "validate_object",
     "validate_timestamp",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -81,23 +81,14 @@ class TableFollower:
         """Nothing is open between steps."""
 
     def _read(self) -> list[Row]:
-        address = f"file:{quote(str(Path(self._table.path).absolute()))}?mode=ro"
-        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as connection:
-            connection.text_factory = bytes
-            columns = self._columns(connection)
+        with _opened(self._table) as connection:
+            columns = _columns(connection, self._table)
             names = ", ".join(columns)
             query = f"SELECT {names} FROM {self._table.table} WHERE seq > ? ORDER BY seq LIMIT ?"
             rows = connection.execute(query, (self._cursor, _ROWS)).fetchall()
         if not all(type(row[0]) is int for row in rows):
             raise sqlite3.DataError(f"column seq of table {self._table.table} is not an integer")
         return [dict(zip(columns, row, strict=True)) for row in rows]
-
-    def _columns(self, connection: sqlite3.Connection) -> Sequence[str]:
-        there = {name.decode() for _, name, *_ in connection.execute(f"PRAGMA table_info({self._table.table})")}
-        missing = [name for name in _REQUIRED if name not in there]
-        if missing:
-            raise sqlite3.OperationalError(f"table {self._table.table} has no column {', '.join(missing)}")
-        return [name for name in _REQUIRED + _OPTIONAL if name in there]
 
     def _append(self, rows: Sequence[Row]) -> None:
         now = datetime.now(UTC)
@@ -149,8 +140,40 @@ class TableFollower:
     def _note_trouble(self, trouble: str) -> None:
         self._counts["table_errors"] += 1
         if trouble != self._trouble:
-            log.warning("table.unreadable", table=self._table.name, reason=trouble)
+            log.warning("table.unreadable", table=self._table.name, path=str(_path(self._table)), reason=trouble)
             self._trouble = trouble
+
+
+def table_problem(table: TableTail) -> str:
+    """Return why the rows of a table cannot be read now, "" if they can."""
+    try:
+        with _opened(table) as connection:
+            _columns(connection, table)
+    except sqlite3.Error as error:
+        return f"{_path(table)}: {error}"
+    return ""
+
+
+def _path(table: TableTail) -> Path:
+    return Path(table.path).expanduser().absolute()
+
+
+@contextlib.contextmanager
+def _opened(table: TableTail) -> Iterator[sqlite3.Connection]:
+    address = f"file:{quote(str(_path(table)))}?mode=ro"
+    with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_BUSY_S)) as connection:
+        connection.text_factory = bytes
+        yield connection
+
+
+def _columns(connection: sqlite3.Connection, table: TableTail) -> Sequence[str]:
+    there = {name.decode() for _, name, *_ in connection.execute(f"PRAGMA table_info({table.table})")}
+    if not there:
+        raise sqlite3.OperationalError(f"there is no table {table.table}")
+    missing = [name for name in _REQUIRED if name not in there]
+    if missing:
+        raise sqlite3.OperationalError(f"table {table.table} has no column {', '.join(missing)}")
+    return [name for name in _REQUIRED + _OPTIONAL if name in there]
 
 
 def _text(name: str, value: object) -> object:

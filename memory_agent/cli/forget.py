@@ -18,7 +18,7 @@ from memory_agent.erasure.selection import Selection
 from memory_agent.records import MemoryFilter
 
 
-@click.command()
+@click.command(context_settings={"allow_extra_args": True})
 @click.option("--id", "ids", multiple=True, metavar="ID", help="This memory. May be repeated.")
 @click.option("--session", "session_id", help="Everything of this session: memories, runs, recalls, events.")
 @selection_options
@@ -52,6 +52,9 @@ def forget(
       memory-agent forget --expired --dry-run
       memory-agent forget --user alice --user-all
     """
+    if unnamed := click.get_current_context().args:
+        ids_named = " ".join(f"--id {plain(word)}" for word in unnamed)
+        raise click.UsageError(f"an id of a memory is named with --id: forget {ids_named}")
     asked = None if filter == MemoryFilter() else filter
     selection = Selection(ids=ids, session_id=session_id, filter=asked, expired=expired)
     if user_all == (selection != Selection()):
@@ -79,7 +82,20 @@ def forget(
 
 
 def _print(receipt: ErasureReceipt) -> None:
-    print_figures("would be erased" if receipt.dry_run else "erased", msgspec.structs.asdict(receipt))
+    """Print a receipt in words; --json has it as it is."""
+    counts = {
+        "memories": receipt.memories,
+        "events in the journal": receipt.events,
+        "events in quarantine": receipt.quarantined,
+    }
+    figures: dict[str, object] = {name: count for name, count in counts.items() if count or name == "memories"}
+    figures |= {f"expired by {rule}": count for rule, count in receipt.by_rule.items()}
+    if not receipt.dry_run:
+        figures |= {"at": receipt.erased_at, "SHA-256 of the ids": receipt.ids_sha256}
+    print_figures(f"{'would be erased' if receipt.dry_run else 'erased'}, of {plain(receipt.user_id)}", figures)
+    click.echo("\nnot covered:")
+    for part in receipt.not_covered:
+        click.echo(f"- {part}")
     if receipt.unknown_ids:
         note(f"no memory of {receipt.user_id} has the id {', '.join(map(plain, receipt.unknown_ids))}")
     if not receipt.dry_run and not receipt.complete:

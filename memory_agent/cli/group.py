@@ -33,6 +33,7 @@ VERBS = {
     "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
     "remember": Verb("recall", "remember", "Store one memory, or replace one."),
     "list": Verb("recall", "list_memories", "List memories by time."),
+    "get": Verb("recall", "get", "Show one memory in full."),
     "feedback": Verb("trajectory", "feedback", "Report which memories helped, and the outcome."),
     "trajectory": Verb("trajectory", "trajectory", "Runs: begin, step, end, list, similar, show."),
     "sona": Verb("sona", "sona", "Learned ranking: status, reset, export, import."),

@@ -45,10 +45,14 @@ def waiting(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars(unit: Literal["items", "bytes"] = "items") -> Iterator[Report]:
-    """Yield a function that draws one bar for each thing reported to it."""
+    """Yield a function that draws one bar for each thing reported to it, on a terminal; elsewhere nothing is drawn."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _what, _done, _total: None
+        return
     columns = (column() for column in _COLUMNS[unit])
     description = TextColumn("{task.description}", markup=False)
-    bars = Progress(description, BarColumn(), *columns, console=Console(stderr=True))
+    bars = Progress(description, BarColumn(), *columns, console=console)
     tasks: dict[str, TaskID] = {}
     guard = threading.Lock()  # a publisher reports from its own thread
 

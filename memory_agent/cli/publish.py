@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,9 +17,10 @@ from memory_agent.cli.access import listens, open_client
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.cli.render import print_document
+from memory_agent.cli.render import plain, print_document
 from memory_agent.client import MemoryClient
 from memory_agent.errors import DeadlineExceededError, UnavailableError
+from memory_agent.signals.table import SignalTable
 from relay import (
     BusSettings,
     FlushReport,
@@ -33,6 +35,7 @@ from relay import (
 
 _ALWAYS = ("published", "acknowledged", "duplicates", "rejected")
 _MOST_LINES_KEPT = 1_000
+_MOST_TYPES_SHOWN = 10
 _SLICE_S = 1.0
 
 
@@ -51,7 +54,8 @@ def publish(
     """Send events, one JSON object a line, from FILE or standard input, and wait until the relay has stored them.
 
     Bad lines are reported on standard error and counted; the others are sent, and the exit code is 1. A duplicate (same
-    event_id) is recognised and counted. An explicit --user owns the events that name no user.
+    event_id) is recognised and counted. An explicit --user owns the events that name no user. With --wait, events of
+    types that the table of signals does not keep are counted by type.
 
     \b
     Examples:
@@ -79,6 +83,7 @@ def publish(
         if client is not None and summary.all_arrived():
             wait_until_recallable(client, summary.acked_through, summary.published, timeout_s, report)
             summary.recallable_s = round(time.monotonic() - started_s, 3)
+            summary.not_kept = not_kept(lines.types, SignalTable.load(target.settings.ingest.signals))
     print_document(summary) if target.as_json else print_summary(summary)
     if summary.rejected or summary.unacknowledged or summary.failure:
         raise SystemExit(1)
@@ -137,8 +142,22 @@ def print_summary(summary: Summary) -> None:
             f"all handled after {summary.recallable_s:g} s: recallable, in quarantine, or dropped as noise "
             "(see memory-agent stats)"
         )
+    if summary.not_kept:
+        types = sorted(summary.not_kept.items(), key=lambda pair: (-pair[1], pair[0]))
+        more = len(types) - _MOST_TYPES_SHOWN
+        names = ", ".join(f"{name} {count}" for name, count in types[:_MOST_TYPES_SHOWN])
+        click.echo(
+            plain(f"dropped, as no row of the table of signals keeps their type: {names}")
+            + (f", and {more} types more" if more > 0 else "")
+            + "; a row of yours does (setting ingest.signals)"
+        )
     if summary.failure is not None:
         click.echo(f"error: {summary.failure}", err=True)
+
+
+def not_kept(types: Mapping[str, int], table: SignalTable) -> dict[str, int]:
+    """Return those of the counted event types that no row of a table keeps."""
+    return {event_type: count for event_type, count in types.items() if table.match(event_type) is None}
 
 
 class BadLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +181,8 @@ class EventLines:
     def __init__(self, stream: IO[bytes], user_id: str | None) -> None:
         self._stream = stream
         self._user_id = user_id
+        self.types = Counter[str]()
+        """How many events of each type were read."""
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
         """Yield the number and the content of each line that is not blank."""
@@ -183,6 +204,8 @@ class EventLines:
             return BadLine(line=number, field="event", reason="is not a JSON object")
         if self._user_id is not None and not event.get("user_id"):
             event["user_id"] = self._user_id
+        if isinstance(event.get("event_type"), str):
+            self.types[event["event_type"]] += 1
         return event
 
 
@@ -200,7 +223,8 @@ class Summary(msgspec.Struct, kw_only=True):
 
     `published` lines were events. Each is then acknowledged (new and durable at the relay), a duplicate, rejected by
     the relay, spooled on this disk, or unacknowledged. `rejected` also counts lines that are not events; the first
-    thousand rejected lines are in `bad_lines`. `failure` is the reason why sending stopped early.
+    thousand rejected lines are in `bad_lines`. `failure` is the reason why sending stopped early. `not_kept` counts by
+    type, once all is handled, the events whose type no row of the table of signals keeps.
     """
 
     published: int = 0
@@ -214,6 +238,7 @@ class Summary(msgspec.Struct, kw_only=True):
     acknowledged_s: float | None = None
     recallable_s: float | None = None
     failure: str | None = None
+    not_kept: dict[str, int] = {}
 
     def reject(self, bad: BadLine, on_bad_line: OnBadLine) -> None:
         """Count a bad line, and report it."""

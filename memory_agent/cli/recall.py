@@ -1,4 +1,4 @@
-"""`remember`, `recall` and `list`: store a memory, find memories that resemble a text, and page through them."""
+"""`remember`, `recall`, `list` and `get`: store a memory, find memories by a text, page through them, show one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from memory_agent.cli.render import (
     plain,
     print_document,
     print_memories,
+    print_record,
     print_table,
     record_document,
     result_document,
 )
+from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import USUAL_TOKENS
 from memory_agent.recall.query import MOST_ANSWERS, profile_defaults
 from memory_agent.records import (
@@ -140,6 +142,9 @@ def recall(
             min_relevance=min_relevance,
             runs=runs,
         )
+        total = 0
+        if not result.memories and not target.as_json:
+            total = memory.list(msgspec.structs.replace(_with_kinds(filter, profile), min_score=None), limit=1).total
     if as_context:
         _print_context(result, target.as_json)
     elif target.as_json:
@@ -152,8 +157,16 @@ def recall(
             print_explanation(result, now, Asked(_with_kinds(filter, profile), dates))
         else:
             print_memories(result, now)
-        if not result.memories:
-            note_unknown_user(target)
+    if total:
+        _note_none(total, is_filtered=filter != MemoryFilter(), is_strict=min_relevance != 0)
+    elif not result.memories:
+        note_unknown_user(target)
+
+
+def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
+    """Note how many memories were looked at in vain, and how to see the nearest of them."""
+    which = "memories that match" if is_filtered else "memories"
+    note(f"none of the {total} {which} bears on this" + ("; --min-relevance 0 shows the nearest" if is_strict else ""))
 
 
 def _refuse_ignored(
@@ -253,8 +266,9 @@ def remember(
 def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
     """List memories that match all filters, a page at a time: time, kind, id, and the beginning of the text.
 
-    Memories that arrive between two pages neither repeat nor hide others. By `updated`, memories that were replaced
-    come first, by when. --json has the whole records, and the cursor as `next_cursor`.
+    Memories that arrive between two pages neither repeat nor hide others; one that gets another time meanwhile, or by
+    `updated` is replaced, may be missed or shown twice. By `updated`, memories that were replaced come first, by when.
+    --json has the whole records, and the cursor as `next_cursor`.
 
     \b
     Examples:
@@ -285,3 +299,27 @@ def _time(record: MemoryRecord, order: Order) -> datetime:
 def _beginning(record: MemoryRecord) -> str:
     line = one_line(record.title or record.text)
     return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
+
+
+@click.command()
+@click.argument("record_id", metavar="ID")
+@daemon_options
+def get(target: Target, record_id: str) -> None:
+    """Show the memory ID in full: its text, and every field that is set.
+
+    Ids are those that recall, list and trajectory show print.
+
+    \b
+    Examples:
+      memory-agent get 01KHJY9080NWG22H9Q8BBD7B80
+      memory-agent get staging-vpn --json
+    """
+    with open_for_reading(target, "get") as memory:
+        found = memory.get([record_id])
+    if not found:
+        note_unknown_user(target)
+        raise InvalidInputError("id", f"{record_id} is not known: `list` has the memories of {target.user_id}")
+    if target.as_json:
+        print_document(record_document(found[0]))
+    else:
+        print_record(found[0])

@@ -74,6 +74,20 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         emit(Text(f"degraded: {', '.join(result.degraded)}", style="yellow"))
 
 
+def print_record(record: MemoryRecord) -> None:
+    """Print one memory: the fields that are set, then its text."""
+    fields = msgspec.structs.asdict(record)
+    used = fields.pop("utility")
+    for name in ("id", "text", "embedding"):
+        fields.pop(name)
+    fields |= {"used": used.used, "mean quality of these": used.reward_sum / used.used} if used.used else {}
+    unset: tuple[object, ...] = (None, (), {}, 0)
+    figures = {name.replace("_", " "): value for name, value in fields.items() if value not in unset or value == 0.0}
+    print_figures(f"memory {one_line(record.id)}", figures)
+    click.echo()
+    emit(Text(plain(record.text)))
+
+
 def left_out(result: RecallResult) -> list[str]:
     """Return how many of the caller's own words a recall left out, and why, a text for each reason."""
     return [f"{count} {_LEFT_OUT.get(reason, reason)}" for reason, count in result.excluded.items()]

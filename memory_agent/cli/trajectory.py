@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
 
-_OBJECTIVE_CHARS = 60
+_HEAD_CHARS = 60
+_PAGE = 200  # memories that are asked for at a time
 _run = click.argument("run_id", metavar="RUN")
 _used = click.option("--used", multiple=True, metavar="ID", help="A memory that was used. May be repeated.")
 _event_id = click.option(
@@ -188,12 +191,21 @@ def show(target: Target, run_id: str) -> None:
     """
     with open_for_reading(target, "run_get") as memory:
         run = memory.runs.get(run_id)
+        words = {} if run is None or target.as_json else _words_of(memory, run)
     if run is None:
         raise InvalidInputError("run", f"{run_id} is not known")
     if target.as_json:
         print_document(run)
     else:
-        print_run(run)
+        print_run(run, words)
+
+
+def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
+    """Return the texts of the memories of its steps and of those it used, by id."""
+    steps = (step.record_id for step in run.steps)
+    ids = list(dict.fromkeys(name for name in (*steps, *(one.record_id for one in run.used)) if name is not None))
+    pages = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
+    return {record.id: record.text for page in pages for record in memory.get(page)}
 
 
 def _require_known(memory: MemoryClient | Memory, run_id: str) -> None:
@@ -207,12 +219,12 @@ def _require_known(memory: MemoryClient | Memory, run_id: str) -> None:
 def print_runs(runs: list[Trajectory]) -> None:
     """Print runs as a table."""
     columns = ("run", "began", "state", "quality", "used", "objective")
-    rows = [(run.id, run.began_at, run.state, quality_of(run), len(run.used), _objective(run)) for run in runs]
+    rows = [(run.id, run.began_at, run.state, quality_of(run), len(run.used), _head(run.objective)) for run in runs]
     print_table("runs", columns, rows)
 
 
-def print_run(run: Trajectory) -> None:
-    """Print one run with its steps, memories and quality revisions."""
+def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Print one run with its steps, memories and quality revisions; `words` are the texts of memories by their ids."""
     figures = {
         "state": run.state,
         "objective": None if run.objective is None else one_line(run.objective),
@@ -226,12 +238,17 @@ def print_run(run: Trajectory) -> None:
     print_figures(f"run {plain(run.id)}", figures)
     if run.steps:
         click.echo()
-        steps = [(step.timestamp, step.event_type, step.record_id or step.event_id) for step in run.steps]
-        print_table("steps", ("when", "what", "memory or event"), steps)
+        steps = [
+            (step.timestamp, step.event_type, step.record_id or step.event_id, _head(words.get(step.record_id or "")))
+            for step in run.steps
+        ]
+        print_table("steps", ("when", "what", "memory or event", "text"), steps)
     if run.used:
         click.echo()
-        used = [(one.record_id, one.credit, one.how, one.recall_id) for one in run.used]
-        print_table("memories used", ("memory", "credit", "known from", "recall"), used)
+        used = [
+            (one.record_id, one.credit, one.how, one.recall_id, _head(words.get(one.record_id))) for one in run.used
+        ]
+        print_table("memories used", ("memory", "credit", "known from", "recall", "text"), used)
     if run.revisions:
         click.echo()
         revisions = [(one.at, one.quality, _because(one.reason), one.cause) for one in run.revisions]
@@ -254,9 +271,9 @@ def _because(reason: str) -> str:
     return reason.replace("_", " ")
 
 
-def _objective(run: Trajectory) -> str:
-    head = one_line(run.objective or "-")
-    return head if len(head) <= _OBJECTIVE_CHARS else f"{head[: _OBJECTIVE_CHARS - 1]}…"
+def _head(text: str | None) -> str:
+    head = one_line(text or "-")
+    return head if len(head) <= _HEAD_CHARS else f"{head[: _HEAD_CHARS - 1]}…"
 
 
 def _several(number: int, one: str, more: str | None = None) -> str:

@@ -26,6 +26,7 @@ _STOP_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _POLL_S = 0.05
+_OWN_GROUP = 0  # Ctrl-C goes to a terminal's whole group, and would end a part before those that need it
 
 
 class Child:
@@ -72,8 +73,13 @@ class Child:
 
     async def _spawn(self) -> None:
         try:
-            environment = {**self._environment, **os.environ}
-            process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment)
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                env={**self._environment, **os.environ},
+                process_group=_OWN_GROUP,
+            )
         except OSError as error:
             raise UnavailableError(f"{self.name} did not start: {error.strerror}") from error
         self._process = process

@@ -75,12 +75,11 @@ class Eraser:
                     if record is not None:
                         found[row] = record
             event_ids = () if selection.everything else _event_ids(snapshot, found)
-            runs = snapshot.newest_trajectories() if selection.session_id is not None else ()
-            run_ids = tuple(run.id for run in runs if run.session_id == selection.session_id)
+            run_ids, of_runs = _runs_of(snapshot, selection.session_id)
         return Intent(
             started_at=now,
             record_ids=tuple(sorted(record.id for record in found.values())),
-            event_ids=event_ids,
+            event_ids=tuple(dict.fromkeys((*event_ids, *of_runs))),
             session_id=selection.session_id,
             run_ids=run_ids,
             everything=selection.everything,
@@ -274,6 +273,23 @@ def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
             found = {row: record for row, record in snapshot.scan() if fingerprint(user_id, record.id) in gone}
             ids = (*(record.id for record in found.values()), *_event_ids(snapshot, found))
         note_reimported_ids(folder, user_id, ids, now)
+
+
+def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the ids of a session's runs, by which their events are found.
+
+    A run that shares its id with one of another session is left out of these; second come the ids of its events.
+    """
+    runs = snapshot.newest_trajectories() if session_id is not None else ()
+    own = [run for run in runs if run.session_id == session_id]
+    known = {run.id for run in own}
+    shared = {
+        run.name
+        for run in own
+        if any(other.id not in known and not other.is_forgotten for other in snapshot.runs_named(run.name))
+    }
+    events = (mark.event_id for run in own if run.name in shared for mark in run.marks)
+    return tuple(dict.fromkeys(run.name for run in own if run.name not in shared)), tuple(events)
 
 
 def _event_ids(snapshot: Snapshot, found: Mapping[int, MemoryRecord]) -> tuple[str, ...]:

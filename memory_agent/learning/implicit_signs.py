@@ -106,7 +106,7 @@ class ImplicitSigns:
         for place in kept.tolist():
             slot, row = int(slots[place]), int(view.rows[slots[place]])
             read = self._message(row)
-            if read is None or read[1] == run.id:
+            if read is None or read[1] == run.name:
                 continue
             asked, _ = read
             is_same, is_in_session = asked.digest == request.digest, bool(is_own[place])

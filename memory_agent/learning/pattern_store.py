@@ -25,7 +25,7 @@ from memory_agent.records import MemoryRecord, time_of
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import ENDED, StoredTrajectory, trajectory_key
+from memory_agent.storage.trajectories import ENDED, StoredTrajectory
 from memory_agent.storage.view import View
 
 
@@ -267,8 +267,7 @@ def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
     """Return the numbers of the runs that these memories belong to or that used them."""
     keys = {use.run_key for row in rows for use in batch.uses(row)}
     records = (batch.record(row) for row in rows)
-    keys |= {trajectory_key(record.run_id) for record in records if record is not None and record.run_id is not None}
-    runs = (batch.run_of_key(key) for key in keys)
+    runs = (*map(batch.run_of_key, keys), *(batch.run_of(record) for record in records if record is not None))
     return {run.number for run in runs if run is not None and run.number is not None}
 
 

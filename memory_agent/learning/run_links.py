@@ -34,16 +34,17 @@ def link_named(writer: RunWriter, run_id: str) -> None:
     for recall_id in sorted(named):
         note = writer.batch.recall_note(recall_id)
         if note is not None and _is_free(note, run_id):
-            _link(writer, note, run_id)
+            link(writer, note, run_id)
 
 
 def link_asked(writer: RunWriter) -> list[str]:
     """Link new recalls that were made in the name of a run; return the ids of these runs."""
     linked = []
     for note in list(writer.batch.asked_notes()):
-        if note.by_run is not None and writer.get_or_new(note.by_run) is not None:
-            _link(writer, note, note.by_run)
-            linked.append(note.by_run)
+        run_id = None if note.by_run is None else writer.batch.run_at(note.by_run, note.at_us)
+        if run_id is not None and writer.get_or_new(run_id) is not None:
+            link(writer, note, run_id)
+            linked.append(run_id)
     return linked
 
 
@@ -58,7 +59,7 @@ def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings
     earliest_us = run.began_us - round(settings.request_window_s * _SECOND)
     for note in list(writer.batch.notes_between(earliest_us, run.began_us)):
         if _fits(note, run, request, settings):
-            _link(writer, note, run_id, is_guess=True)
+            link(writer, note, run_id, is_guess=True)
 
 
 def _is_free(note: RecallNote, run_id: str) -> bool:
@@ -73,7 +74,8 @@ def _fits(note: RecallNote, run: StoredTrajectory, request: RunRequest, settings
     return run.id != note.run_id and asks_for(note, request, settings.request_similarity)
 
 
-def _link(writer: RunWriter, note: RecallNote, run_id: str, *, is_guess: bool = False) -> None:
+def link(writer: RunWriter, note: RecallNote, run_id: str, *, is_guess: bool = False) -> None:
+    """Make a recall, and the feedback on it, that of a run."""
     for former_id in sorted({note.run_id or note.recall_id, note.recall_id} - {run_id}):
         _take_over(writer, note.recall_id, former_id, run_id)
     writer.batch.put_note(msgspec.structs.replace(note, run_id=run_id, is_guess=is_guess))

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.learning.implicit_signs import speaks
+from memory_agent.learning.repeated_ids import add_marks
 from memory_agent.learning.run_links import link_asked, link_named, link_same_request, relate, unlink
 from memory_agent.learning.run_writer import RunWriter
 from memory_agent.records import MemoryRecord, microseconds
@@ -116,7 +117,8 @@ class RunRecords:
             unlink(writer, run_id)
             writer.forget(run_id)
         for note in list(batch.recall_notes()):
-            if note.session_id == session_id or note.run_id in doomed or note.by_run in doomed:
+            by_run = note.by_run is not None and writer.batch.run_at(note.by_run, note.at_us)
+            if note.session_id == session_id or note.run_id in doomed or by_run in doomed:
                 batch.delete_note(note.recall_id)
                 batch.change_lessons()
                 run = None if note.run_id is None else writer.get(note.run_id)
@@ -130,27 +132,20 @@ class RunRecords:
         said: dict[str, dict[str, Mark]] = {}
         for entry in entries:
             run_id = entry.sign.run_id or self._run_of_recall(writer, entry.sign)
-            if run_id is not None and writer.get_or_new(run_id) is not None:
-                said.setdefault(run_id, {}).setdefault(entry.sign.event_id, _mark_of(writer.batch, entry))
-        return [run_id for run_id, marks in said.items() if self._add(writer, run_id, marks)]
-
-    def _add(self, writer: RunWriter, run_id: str, marks: dict[str, Mark]) -> bool:
-        run = writer.get_or_new(run_id)
-        known = {mark.event_id for mark in run.marks} if run is not None else set()
-        news = tuple(mark for event_id, mark in marks.items() if event_id not in known)
-        if run is None or not news:
-            return False
-        for mark in news:
-            writer.claim(mark.row, run_id)
-        writer.put(msgspec.structs.replace(run, marks=(*run.marks, *news), is_watched=True))
-        return True
+            if run_id is not None:
+                mark = _mark_of(writer.batch, entry)
+                is_placed = mark.role != "begin" and run_id != (writer.stored(run_id).name if entry.sign.run_id else "")
+                placed = msgspec.structs.replace(mark, is_placed=is_placed)
+                said.setdefault(run_id, {}).setdefault(mark.event_id, placed)
+        return [changed for run_id, marks in said.items() for changed in add_marks(writer, run_id, marks.values())]
 
     def _run_of_recall(self, writer: RunWriter, sign: RunSign) -> str | None:
         """Return the run of the first known recall; a recall without one gets a run with its own id."""
         for recall_id in sign.recall_ids:
             note = writer.batch.recall_note(recall_id)
             if note is not None:
-                return note.run_id or note.by_run or recall_id
+                by_run = None if note.by_run is None else writer.batch.run_at(note.by_run, note.at_us)
+                return note.run_id or by_run or recall_id
         writer.batch.count(UNKNOWN_RECALL)
         return None
 
@@ -195,8 +190,9 @@ class RunRecords:
         found: dict[str, None] = {}
         for row in rows:
             record = writer.batch.record(row)
+            run = None if record is None else writer.batch.run_of(record)
             if record is not None and record.run_id is not None:
-                found[record.run_id] = None
+                found |= dict.fromkeys((record.run_id, *(() if run is None else (run.id,))))
             keys = [*(use.run_key for use in writer.batch.uses(row)), *writer.batch.run_keys(CITING, row, row + 1)]
             found |= dict.fromkeys(run.id for run in map(writer.by_key, keys) if run is not None)
         return list(found)

@@ -35,6 +35,10 @@ class RunWriter:
         run = self._load(run_id)
         return None if run is None or run.is_forgotten else run
 
+    def stored(self, run_id: str) -> StoredTrajectory:
+        """Return the run as it is stored, a forgotten one too; an empty one when it is unknown."""
+        return self._load(run_id) or StoredTrajectory(run_id)
+
     def get_or_new(self, run_id: str) -> StoredTrajectory | None:
         """Return the run, an empty one when it is unknown, or None when it is forgotten."""
         run = self._load(run_id)
@@ -57,9 +61,10 @@ class RunWriter:
         return None if row is None else self._requests[row]
 
     def put(self, run: StoredTrajectory) -> StoredTrajectory:
-        """Recompute the derived fields of a run, store it, and return it."""
+        """Recompute the derived fields of a run, unless it is forgotten, store it, and return it."""
         self._load(run.id)
-        self._now[run.id] = kept = self.batch.put_trajectory(self._settled(run))
+        settled = run if run.is_forgotten else self._settled(run)
+        self._now[run.id] = kept = self.batch.put_trajectory(settled)
         return kept
 
     def remove(self, run_id: str) -> None:
@@ -70,14 +75,14 @@ class RunWriter:
 
     def forget(self, run_id: str) -> None:
         """Replace a run by a tombstone."""
-        self._load(run_id)
-        self._now[run_id] = self.batch.put_trajectory(StoredTrajectory(run_id, is_forgotten=True))
+        run = self.stored(run_id)
+        self.put(StoredTrajectory(run_id, is_forgotten=True, again=run.again, last_us=run.last_us))
 
     def claim(self, row: int | None, run_id: str) -> None:
-        """Set the `run_id` of a memory; None is ignored."""
-        record = None if row is None else self.batch.record(row)
-        if record is not None and record.run_id != run_id:
-            self.batch.update(msgspec.structs.replace(record, run_id=run_id))
+        """Set the `run_id` of a memory to the name of a run; None is ignored."""
+        record, name = None if row is None else self.batch.record(row), self.stored(run_id).name
+        if record is not None and record.run_id != name:
+            self.batch.update(msgspec.structs.replace(record, run_id=name))
 
     def notes_of(self, run: StoredTrajectory) -> list[RecallNote]:
         """Return what is known of a run's recalls, in order of time."""

@@ -167,7 +167,7 @@ class FormerRequests:
         if not records:
             return
         with self._store.snapshot() as snapshot:
-            begins = {slot: one for slot, one in records.items() if _is_bare_begin(snapshot, one)}
+            begins = {slot: one for slot, one in records.items() if is_bare_begin(snapshot, one)}
         self._former |= begins
         for record in begins.values():
             self._words |= _informative(record.text)
@@ -207,9 +207,9 @@ class FormerRequests:
         return has_its_numbers, slot in self._same, quality, time_s, row
 
 
-def _is_bare_begin(snapshot: Snapshot, record: MemoryRecord) -> bool:
-    """Whether a memory is the begin of a run and says nothing but the objective."""
-    run = None if record.run_id is None or record.source == "user_input" else snapshot.trajectory(record.run_id)
+def is_bare_begin(snapshot: Snapshot, record: MemoryRecord) -> bool:
+    """Return whether a memory is the begin of a run and says nothing but the objective."""
+    run = None if record.source == "user_input" else snapshot.run_of(record)
     if run is None or run.begin_row is None or run.begin_row != snapshot.row_of_id(record.id):
         return False
     begin = next(mark for mark in run.marks if mark.role == "begin")

@@ -1,7 +1,8 @@
 """Pages of memories by time: what passes a filter, in an order, from a cursor on.
 
 A cursor names the last memory of a page by its time and row. So memories that come and go between two pages neither
-repeat nor hide others; by `updated`, one that is replaced meanwhile moves to the front, before the cursor.
+repeat nor hide others; by `updated`, one that is replaced meanwhile moves to the front, before the cursor. Each page is
+that of one view; what is replaced while it is read is returned as it is now, at the place that it had.
 
 n = number of slots that pass the filter.
 """

@@ -57,7 +57,10 @@ def _reasons(query: Query, view: View, store: Store) -> Iterator[tuple[str, Slot
         slots = view.slots([row])
         yield "event", slots[slots >= 0]
     if query.by_run is not None and query.by_run != filter.run_id:
-        yield "run", view.of_run(query.by_run)
+        with store.snapshot() as snapshot:
+            run = next(snapshot.runs_named(query.by_run), None)
+        slots = view.of_run(query.by_run)  # of an id that was used again, those of the last run alone
+        yield "run", slots if run is None else slots[view.times_us[slots] >= run.since_us]
     if query.present_us is None:
         return
     if query.by_session is not None and query.by_session != filter.session_id:

@@ -7,7 +7,7 @@
     relevance    without what does not bear on the query
     outcome      the runs that went well before those that failed, among about equally good ones
     duplicates   one of each, one of the former requests that ask the same
-    selection    the best that say different things
+    selection    the best that say different things; where runs are asked for, requests of runs only if there is room
     answering    with passages, counts and reasons
     runs         ended runs whose request resembles the query (where asked for)
 
@@ -17,12 +17,14 @@ named in `degraded`. The deadline bounds the wait for the embedder, the one part
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 import numpy as np
 from ulid import ULID
 
+from memory_agent.embedded import Embedding
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.learning.learner import USUAL, Advice, UserLearner
 from memory_agent.recall.answering import Answering
@@ -40,12 +42,13 @@ from memory_agent.recall.query_log import note_of
 from memory_agent.recall.query_vectors import QueryVectors
 from memory_agent.recall.relevance import relevance
 from memory_agent.recall.search import Search, looking_at_all, search
-from memory_agent.recall.selection import mmr
-from memory_agent.recall.similar_runs import Answered, similar_runs, telling_runs
+from memory_agent.recall.selection import Choice, mmr
+from memory_agent.recall.similar_runs import Answered, is_told, similar_runs, telling_runs
 from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.indexes import Scores
 from memory_agent.storage.view import View
 from memory_agent.trajectory import SimilarRun
 from sona.learner import Adaptation
@@ -143,7 +146,7 @@ class RecallPipeline:
         leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         vectors = searched.view.vectors.vectors(found.slots[places])
-        choices = mmr(leaders, vectors, found.total[places], searched.query.top_k, self._diversity(searched))
+        choices = self._chosen(searched, found, leaders, vectors, found.total[places])
         return [Pick(found, choice) for choice in choices]
 
     def _learned(
@@ -157,8 +160,21 @@ class RecallPipeline:
         places = [leader.place for leader in leaders]
         vectors = searched.view.vectors.vectors(found.slots[places])
         shifted = shifts(vectors, adaptation, settings)
-        choices = mmr(leaders, vectors, found.total[places] + shifted, searched.query.top_k, self._diversity(searched))
+        choices = self._chosen(searched, found, leaders, vectors, found.total[places] + shifted)
         return [Pick(found, one, "learned", float(shifted[places.index(one.place)])) for one in choices]
+
+    def _chosen(
+        self, searched: Search, found: Candidates, leaders: Sequence[Leader], vectors: Embedding, scores: Scores
+    ) -> list[Choice]:
+        """Return the best that say different things. Requests that its runs may tell give way to the rest."""
+        query = searched.query
+        most = len(leaders) if query.runs else query.top_k
+        choices = mmr(leaders, vectors, scores, most, self._diversity(searched))
+        if not query.runs:
+            return choices
+        told = (is_told(searched, self._archive.store, int(found.slots[choice.place])) for choice in choices)
+        order = sorted(range(len(choices)), key=list(told).__getitem__)[: query.top_k]
+        return [choices[place] for place in sorted(order)]
 
     def _folded(self, searched: Search, found: Candidates, leaders: Leaders, former: FormerRequests) -> list[Leader]:
         top_k = searched.query.top_k

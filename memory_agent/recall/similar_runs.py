@@ -24,6 +24,7 @@ from memory_agent.learning.run_views import to_similar_run
 from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
 from memory_agent.recall.answering import number
 from memory_agent.recall.candidates import scored
+from memory_agent.recall.duplicates import is_bare_begin
 from memory_agent.recall.fusion import highest
 from memory_agent.recall.own_words import IS_REQUEST
 from memory_agent.recall.relevance import relevance
@@ -132,6 +133,19 @@ def _quality(run: SimilarRun) -> float:
     return 0.0 if run.quality is None else run.quality
 
 
+def is_told(search: Search, store: Store, slot: int) -> bool:
+    """Return whether the memory in `slot` only says what an ended run was asked, as the line of that run does.
+
+    A user's message is taken for the request of the run that follows it.
+    """
+    if not IS_REQUEST[search.view.sources[slot]]:
+        return False
+    with store.snapshot() as snapshot:
+        run, record = _run_of(search, snapshot, slot), snapshot.record(int(search.view.rows[slot]))
+        is_request = record is not None and (record.source == "user_input" or is_bare_begin(snapshot, record))
+        return is_request and run is not None and run.ended_us is not None
+
+
 def _among_requests(search: Search) -> Search:
     """Return the search of what may be a request, the caller's own words too."""
     view = search.view
@@ -162,7 +176,8 @@ def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered
     vouched = relevance(found.evidence, answered.best)
     certain = np.where(is_answered, vouched, relevance(found.evidence, -np.inf))
     order = np.lexsort((-search.view.times_us[found.slots], -found.total))
-    known = {search.query.by_run}
+    asking = None if search.query.by_run is None else next(snapshot.runs_named(search.query.by_run), None)
+    known = {None if asking is None else asking.id}
     for place in order.tolist():
         if certain[place] < search.query.min_relevance:
             continue
@@ -212,5 +227,5 @@ def _run_of(search: Search, snapshot: Snapshot, slot: int) -> StoredTrajectory |
 
 def _begun_by(snapshot: Snapshot, row: int) -> StoredTrajectory | None:
     record = snapshot.record(row)
-    run = None if record is None or record.run_id is None else snapshot.trajectory(record.run_id)
+    run = None if record is None else snapshot.run_of(record)
     return run if run is not None and run.begin_row == row else None

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from memory_agent.embedded import Embedding
 from memory_agent.errors import StoreDamagedError
-from memory_agent.records import MemoryRecord
+from memory_agent.records import MemoryRecord, microseconds
 from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settled, StoredWords, Words, settle
 from memory_agent.storage.codec import (
     StoreState,
@@ -47,6 +47,7 @@ from memory_agent.storage.trajectories import (
     USING,
     StoredTrajectory,
     Use,
+    again_id,
     decode_trajectory,
     decode_use,
     index_entries,
@@ -190,6 +191,31 @@ class Snapshot:
         """Return a run, or None; a forgotten one is not returned."""
         known = self.run_of_key(trajectory_key(run_id))
         return None if known is None or known.is_forgotten else known
+
+    def runs_named(self, name: str) -> Iterator[StoredTrajectory]:
+        """Yield the runs that began under this id, the last one first; forgotten ones too."""
+        first = self.run_of_key(trajectory_key(name))
+        began_us = None if first is None else first.last_us
+        while began_us is not None and (run := self.run_of_key(trajectory_key(again_id(name, began_us)))) is not None:
+            yield run
+            began_us = None if run.again is None else run.again.before_us
+        if first is not None:
+            yield first
+
+    def run_at(self, name: str, at_us: int) -> str:
+        """Return the id of the run that a name meant at a time: the name, unless a run had begun again by then."""
+        run = self._run_named(name, at_us)
+        return name if run is None else run.id
+
+    def run_of(self, record: MemoryRecord) -> StoredTrajectory | None:
+        """Return the run that a memory belongs to, or None."""
+        if record.run_id is None:
+            return None
+        run = self._run_named(record.run_id, microseconds(record.timestamp, "timestamp"))
+        return None if run is None or run.is_forgotten else run
+
+    def _run_named(self, name: str, at_us: int) -> StoredTrajectory | None:
+        return next((run for run in self.runs_named(name) if run.since_us <= at_us), None)
 
     def run_of_key(self, key: bytes) -> StoredTrajectory | None:
         """Return the run stored under a key, also a forgotten one."""

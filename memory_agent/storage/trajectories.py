@@ -4,6 +4,9 @@ The facts (`marks`, `recalls`, `inferred`, `echoes`, `signs`) are sorted sets, s
 their repetition matters. `learning` derives the other fields, which are stored for readers. No text is stored: the
 request is read from the memory of the begin event.
 
+An id that is used again names several runs: the first has the id itself, a later one the id and the time of its begin.
+Each knows the one before it, and the first one the last.
+
 Index entries tell where a run lies in time, and which runs used or cite a memory; keys are a letter, eight bytes, the
 run's key.
 """
@@ -17,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from memory_agent.records import time_of
 from memory_agent.storage.codec import decode_packed, encode_packed, key_at, name_key, name_number, place
 from memory_agent.trajectory import Attribution, Reason, RunEnd, RunRole, RunState, SignKind
 
@@ -32,7 +36,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
     `row` is its memory; `named` are the rows it names as used, `named_count` their number before any was forgotten.
     `is_judged`: the memory carries a verdict of its own. `said_at` and `said_chars` tell where its text says what the
-    event says, without its lead and what accompanies it; 0 characters: all of it.
+    event says, without its lead and what accompanies it; 0 characters: all of it. `is_placed`: it named this very run,
+    in full or by a recall; else it belongs to the run that had this name at its time.
     """
 
     at_us: int
@@ -52,6 +57,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     said_chars: int = 0
     named_count: int = 0
     said_at: int = 0
+    is_placed: bool = False
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +73,14 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
 
     run_id: str
     hop: int
+
+
+class Again(msgspec.Struct, frozen=True, array_like=True):
+    """A begin under the id of an earlier run. `before_us`: the one before it, unless it is the first such begin."""
+
+    run_id: str
+    at_us: int
+    before_us: int | None = None
 
 
 class StoredUse(msgspec.Struct, frozen=True, array_like=True):
@@ -103,8 +117,9 @@ class StoredSign(msgspec.Struct, frozen=True, array_like=True):
 class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     """A run: facts first, then derived fields. `number` orders runs by when they first ended.
 
-    `read` is the `output` from which `inferred` was derived. A forgotten run keeps its id alone, so that no repeated
-    event brings it back. While it `is_watched`, `signs` may still change.
+    `read` is the `output` from which `inferred` was derived. `last_us` is when a run last began again under this id. A
+    forgotten run keeps its id, `again` and `last_us` alone, so that no repeated event brings it back. While it
+    `is_watched`, `signs` may still change.
     """
 
     id: str
@@ -128,6 +143,18 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     read: bytes = b""
     signs: tuple[StoredSign, ...] = ()
     is_watched: bool = False
+    again: Again | None = None
+    last_us: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The id that its events give it."""
+        return self.id if self.again is None else self.again.run_id
+
+    @property
+    def since_us(self) -> int:
+        """From when on its name means it: the begin of a run that began again, else before all times."""
+        return _NEVER_US if self.again is None else self.again.at_us
 
     @property
     def state(self) -> RunState:
@@ -202,6 +229,11 @@ _trajectories = msgspec.msgpack.Decoder(StoredTrajectory)
 def trajectory_key(run_id: str) -> bytes:
     """Return the key of a run. Raises `InvalidInputError`."""
     return name_key(run_id, "run_id")
+
+
+def again_id(run_id: str, began_us: int) -> str:
+    """Return the id of a run that began under the id of an earlier one."""
+    return f"{run_id}@{time_of(began_us).isoformat().removesuffix('+00:00')}Z"
 
 
 def encode_trajectory(trajectory: StoredTrajectory) -> bytes:

@@ -98,6 +98,8 @@ class Triggers:
             "by_session": id_of(cause, "session_id", objects),
             "context_tokens": row.max_tokens,
         }
+        if row.runs is not None:
+            options["runs"] = row.runs
         query = make_query(
             text,
             row.top_k,

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 
+from memory_agent.arguments import MOST_SIMILAR_RUNS
 from memory_agent.layered_table import LayeredTable
 from memory_agent.records import Kind, Profile
 from memory_agent.signals.payloads import NotTextError, Part, parse_part, read_part, roots
@@ -31,6 +32,7 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     profile: Profile | None = None
     top_k: Annotated[int, msgspec.Meta(ge=1, le=100)] | None = None
     kinds: tuple[Kind, ...] = ()
+    runs: Annotated[int, msgspec.Meta(ge=0, le=MOST_SIMILAR_RUNS)] | None = None
     max_tokens: Annotated[int, msgspec.Meta(ge=64, le=_MOST_TOKENS)] = 256
     deadline_ms: Annotated[float, msgspec.Meta(gt=0.0, le=_LONGEST_S * 1000)] = 3_000.0
     debounce_s: Annotated[float, msgspec.Meta(ge=0.0, le=_LONGEST_S)] = 0.0

@@ -35,6 +35,7 @@ def learn_for_three_weeks(stage: Stage) -> None:
             "It recalls before it plans, uses how the cause was found if that is shown, and reports it in events."
         )
         stage.screen.gap()
+        stage.screen.say("The pages so far; what the gate lets learning do with an answer; and what it knows.", "dim")
         standings, status = _go_through_pages(stage, publisher)
         _show_weeks(stage, standings, status)
         _look_closely(stage, publisher)
@@ -62,6 +63,10 @@ def _go_through_pages(stage: Stage, publisher: Publisher) -> tuple[Standings, So
 
 def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
     stage.screen.gap()
+    stage.screen.say(
+        "Where the most similar past run did not help: how often it came first, and how often the run", "dim"
+    )
+    stage.screen.say("that worked did, with learning as it was then and without.", "dim")
     header = ("first in the answer", "pages", "looked closest", "worked", "worked, without learning")
     stage.screen.table(standings.rows(), header=header)
     stage.screen.promise(

@@ -61,6 +61,17 @@ def test_published_events_are_recallable_when_wait_returns(daemon: DaemonProcess
     assert found["memories"][0]["record"]["text"] == "Ticket 17: the export of invoices fails."
 
 
+def test_waiting_says_which_types_no_row_keeps(daemon: DaemonProcess) -> None:
+    place = ("--user", "cli-types", "--data-dir", str(daemon.data_dir))
+    others = [{"event_type": f"my.{name}", "payload": {"text": f"hello {at}"}} for at, name in enumerate("babab")]
+    lines = message("Staging needs the VPN.") + "\n".join(map(json.dumps, others))
+    assert document("publish", "--wait", *place, input=lines)["not_kept"] == {"my.a": 2, "my.b": 3}
+    done = run("publish", "--wait", *place, input=lines)
+    assert done.returncode == 0
+    assert "dropped, as no row of the table of signals keeps their type: my.b 3, my.a 2;" in done.stdout
+    assert document("stats", *place)["dropped_types"] == {"my.a": 2, "my.b": 3}
+
+
 def test_remember_and_recall_through_the_daemon_and_load_no_engine(daemon: DaemonProcess) -> None:
     place = ["--user", "cli-remember", "--data-dir", str(daemon.data_dir)]
     record = document("remember", "Staging needs the VPN.", "--tag", "deploy", *place)

@@ -108,3 +108,23 @@ def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path, monkeypa
         assert child.status().pid is None
 
     asyncio.run(go())
+
+
+def test_a_part_does_not_get_the_ctrl_c_of_the_daemons_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay ended before its publisher, and was reported as dead."""
+    program = tmp_path / "program"
+    program.write_text(PROGRAM)
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+    async def go() -> None:
+        child = Child("part", "none", ())
+        await child.start()
+        pid = child.status().pid
+        assert pid is not None
+        assert os.getpgid(pid) == pid != os.getpgrp()
+        await child.stop()
+
+    asyncio.run(go())

@@ -15,8 +15,8 @@ import pytest
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.doctor import Check, examine
 from memory_agent.layout import Layout
-from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
-from relay import EncryptionSettings
+from memory_agent.settings import DaemonSettings, EmbedderSettings, IngestSettings, Settings
+from relay import BrokerSettings, EncryptionSettings, RelaySettings, TableTail
 
 NAMES = [
     "versions",
@@ -27,6 +27,7 @@ NAMES = [
     "recall",
     "folders",
     "encryption",
+    "tables",
     "disk",
     "sockets",
     "file handles",
@@ -133,6 +134,19 @@ def test_a_port_that_is_taken_fails_and_is_named(data_dir: Path) -> None:
         check = checks(data_dir, settings)["sockets"]
     assert check.state == "failed"
     assert endpoint in check.detail
+
+
+def test_a_table_that_cannot_be_read_fails_with_its_path(data_dir: Path, tmp_path: Path) -> None:
+    followed = TableTail(name="old", path=str(tmp_path / "wrong.db"))
+    check = checks(data_dir, Settings(relay=RelaySettings(broker=BrokerSettings(tables=(followed,)))))["tables"]
+    assert check.state == "failed"
+    assert f"old: {tmp_path}/wrong.db: unable to open database file" in check.detail
+    assert "relay.broker.tables" in check.advice
+    own = tmp_path / "signals.toml"
+    own.write_text("[signal.mine]\nevents = 7")
+    check = checks(data_dir, Settings(ingest=IngestSettings(signals=str(own))))["tables"]
+    assert check.state == "failed"
+    assert f"{own}: line 2:" in check.detail
 
 
 def test_few_file_handles_fail_with_the_limit_to_set(data_dir: Path, few_file_handles: int) -> None:

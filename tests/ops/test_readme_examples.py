@@ -71,6 +71,15 @@ def test_the_library_example_works(snippet: str) -> None:
         assert run(snippet, home).startswith("Token rotation races")
 
 
+def test_publishing_without_a_daemon_fails_with_the_reason() -> None:
+    (snippet,) = [snippet for snippet in OTHERS if "Made the token rotation atomic" in snippet]
+    with TemporaryDirectory() as home:
+        command = [sys.executable, "-c", snippet]
+        done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("is the relay running? (memory-agent serve)")
+
+
 @pytest.mark.parametrize("text", CONSOLE)
 def test_the_console_example_shows_the_real_output(text: str) -> None:
     *prepared, asked = [shlex.split(line[2:])[1:] for line in text.splitlines() if line.startswith("$ ")]

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import structlog.testing
 from relays import RelayProcess, entries, wait_until
 
 from relay import (
@@ -19,6 +20,7 @@ from relay import (
     Subscriber,
     TableTail,
     read_event,
+    table_problem,
 )
 
 COLUMNS = "event_id TEXT, timestamp TEXT, event_type TEXT, payload TEXT, actor_id TEXT, user_id TEXT, session_id TEXT"
@@ -144,12 +146,19 @@ def test_a_quarantined_row_can_be_retried(data_dir: Path, tmp_path: Path) -> Non
 
 def test_a_file_that_comes_later_is_waited_for(data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "later.db"
-    with Broker(data_dir, following(tail(file))) as broker, Subscriber(*broker.endpoints) as subscriber:
-        wait_until(lambda: subscriber.stats().counts.get("table_errors", 0) > 0)
+    with (
+        structlog.testing.capture_logs() as lines,
+        Broker(data_dir, following(tail(file))) as broker,
+        Subscriber(*broker.endpoints) as subscriber,
+    ):
+        wait_until(lambda: [line["path"] for line in lines if line["event"] == "table.unreadable"] == [str(file)])
         assert not file.exists()
+        assert str(file) in table_problem(tail(file))
         create(file)
         insert(file, **row(1))
         wait_until(lambda: subscriber.stats().journal.last_seq == 1)
+    assert table_problem(tail(file)) == ""
+    assert "there is no table others" in table_problem(tail(file, table="others"))
 
 
 @pytest.mark.parametrize("columns", ["event_type TEXT", "seq2 TEXT, payload TEXT"])

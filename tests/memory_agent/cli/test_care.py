@@ -111,15 +111,19 @@ def test_rebuild_and_compact_work_on_all_users_or_on_one(two_users: Path, run_js
     assert run("verify").exit_code == 0
 
 
-def test_all_is_embedded_again_by_the_present_model_with_a_bar(two_users: Path, run_json: RunJson, run: Run) -> None:
+def test_all_is_embedded_again_by_the_present_model_with_a_bar(
+    two_users: Path, run_json: RunJson, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run_json("rebuild", "--vectors") == {"users": {"alice": 0, "bob": 0}}  # the model has not changed
     for user_id in ("alice", "bob"):
         with Store.open(user_folder(two_users, user_id)) as store, store.batch() as batch:
             batch.set_stamp("former|0000|int8|r|8")
             batch.set_vector(1, np.ones(8, dtype=np.float32))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
     done = run("rebuild", "--vectors", "--user", "alice")
     assert (done.exit_code, done.stdout) == (0, "user alice: embedded 4 memories\n")
     assert "embedding" in done.stderr
+    monkeypatch.delenv("TTY_COMPATIBLE")
     assert run_json("rebuild", "--vectors") == {"users": {"alice": 0, "bob": 4}}
     stats = run_json("stats", "--user", "bob")
     assert (stats["memories"], stats["without_vector"], stats["waiting"]) == (4, 0, 0)

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,67 @@ def test_erasing_an_id_erases_its_event_and_nothing_else(filled: Path, run_json:
     assert run_json("stats", "--user", "alice")["memories"] == 3
 
 
+def test_an_erased_session_takes_the_events_of_its_own_run_where_an_id_was_used_again(
+    data_dir: Path, run_json: RunJson
+) -> None:
+    said = [
+        ("conductor.run.started", {"objective": "bake the harmless bread"}, "s-1"),
+        ("conductor.run.failed", {"error": "it burnt"}, None),
+        ("conductor.run.started", {"objective": f"find the {SECRET}"}, "s-2"),
+        ("worker.report.received", {"summary": f"{SECRET}!", "type": "heartbeat"}, None),
+        ("conductor.run.completed", {"summary": f"{SECRET} was found"}, None),
+    ]
+    events = [
+        event_from_mapping(
+            {
+                "event_id": f"e-{number}",
+                "event_type": event_type,
+                "user_id": "alice",
+                "session_id": session_id,
+                "timestamp": NOW + timedelta(minutes=number),
+                "payload": payload | {"run_id": "run-1"},
+            },
+            EventLimits(),
+            NOW,
+        )
+        for number, (event_type, payload, session_id) in enumerate(said)
+    ]
+    with Journal.open(journal_folder(data_dir)) as journal:
+        journal.append(events, NOW)
+    with Memory.open(user_folder(data_dir, "alice"), user_id="alice") as memory:
+        assert memory.ingest(events).kept == 4
+    receipt = run_json("forget", "--user", "alice", "--session", "s-2", "--yes")
+    assert (receipt["complete"], receipt["memories"], receipt["events"]) == (True, 2, 3)
+    assert files_with(SECRET, data_dir) == []
+    (left,) = run_json("trajectory", "list", "--user", "alice")
+    assert (left["id"], left["objective"], left["outcome"]) == ("run-1", "bake the harmless bread", "failed")
+    with Journal.open(journal_folder(data_dir), readonly=True) as journal:
+        assert len(journal.read(0, 10)) == 2
+
+
 def test_an_unknown_id_is_named(filled: Path, run: Run, run_json: RunJson) -> None:
     planned = run_json("forget", "--user", "alice", "--id", "nope", "--dry-run")
     assert (planned["memories"], planned["unknown_ids"]) == (0, ["nope"])
     done = run("forget", "--user", "alice", "--id", "nope", "--id", "nowhere", "--yes")
     assert (done.exit_code, "no memory of alice has the id nope, nowhere" in done.stderr) == (0, True)
+
+
+def test_a_receipt_is_readable_and_an_id_is_named_with_its_option(filled: Path, run: Run) -> None:
+    hint = run("forget", "01KHJY9080NWG22H9Q8BBD7B80", "--user", "alice", "--yes")
+    assert hint.exit_code == 2
+    assert "an id of a memory is named with --id: forget --id 01KHJY9080NWG22H9Q8BBD7B80" in hint.stderr
+    planned = run("forget", "--user", "alice", "--session", "s-1", "--dry-run").stdout.splitlines()
+    assert planned[0] == "would be erased, of alice"
+    assert [" ".join(line.split()) for line in planned[1:4]] == [
+        "memories 4",
+        "events in the journal 6",
+        "events in quarantine 1",
+    ]
+    done = run("forget", "--user", "alice", "--session", "s-1", "--yes").stdout.splitlines()
+    assert done[0] == "erased, of alice"
+    assert "not covered:" in done
+    assert "- spools and windows of publishers that have not sent yet" in done
+    assert not [line for line in done if "dry_run" in line or "False" in line]
 
 
 def test_a_whole_user_is_erased(filled: Path, run_json: RunJson, run: Run) -> None:

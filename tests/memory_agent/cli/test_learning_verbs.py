@@ -54,6 +54,10 @@ def test_a_run_from_its_recall_to_its_feedback(run: Run, run_json: RunJson) -> N
     shown = " ".join(run("trajectory", "show", "run-7").stdout.split())
     assert "0.8 completed" in shown
     assert f"{record_id} 1 " in shown
+    assert (
+        f"worker.report.received {run_json('trajectory', 'show', 'run-7')['steps'][0]['record_id']} Put a mutex"
+        in shown
+    )
 
 
 def test_runs_like_a_text_are_printed_and_said_in_the_block_of_a_recall(run: Run, run_json: RunJson) -> None:
@@ -96,6 +100,15 @@ def test_a_repeated_command_with_the_same_event_id_is_done_once(run_json: RunJso
     steps = [run_json("trajectory", "step", runs[0]["id"], "Read the log", "--event-id", "my-step") for _ in range(2)]
     assert steps[0] == steps[1]
     assert len(run_json("trajectory", "list", "--state", "open")) == 1
+
+
+def test_an_id_of_a_run_that_ended_is_not_begun_again(run: Run, run_json: RunJson) -> None:
+    run_json("trajectory", "begin", "Fix it", "--run", "run-7")
+    run_json("trajectory", "end", "run-7")
+    refused = run("trajectory", "begin", "Bake bread", "--run", "run-7")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "run run-7 ended at 20" in refused.stderr
+    assert [found["objective"] for found in run_json("trajectory", "list")] == ["Fix it"]
 
 
 def test_an_empty_list_of_runs_is_a_sentence(run: Run, run_json: RunJson) -> None:

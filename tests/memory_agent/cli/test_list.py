@@ -128,3 +128,24 @@ def test_a_list_of_an_unknown_user_creates_nothing(run: Run, data_dir: Path) -> 
     assert result.exit_code == 0
     assert "0 of 0 memories" in result.stdout
     assert not (data_dir / "users" / "nobody").exists()
+
+
+def test_one_memory_is_shown_whole(filled: None, run: Run, run_json: RunJson) -> None:
+    long = "Staging needs the VPN. " * 30 + "\x1b[2JThe end"
+    words = ["--title", "On staging", "--tag", "deploy", "--provenance", "verified"]
+    run_json("remember", long, "--id", "long", "--quality", "0", *words)
+    shown = run("get", "long").stdout
+    assert shown.startswith("memory long\n")
+    assert shown.endswith(f"\n\n{long.strip().replace(chr(27), '�')}\n")
+    fields = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in shown.splitlines()[1:] if "  " in line}
+    assert (fields["title"], fields["tags"], fields["quality score"]) == ("On staging", "deploy", "0")
+    assert "session id" not in fields
+    assert "host staging" in run("get", "m-0").stdout
+    record = run_json("get", "m-0")
+    assert (record["id"], record["metadata"]["host"], "embedding" in record) == ("m-0", "staging", False)
+
+
+def test_an_unknown_memory_is_an_error(filled: None, run: Run) -> None:
+    unknown = run("get", "m-9")
+    assert unknown.exit_code == 1
+    assert "m-9 is not known" in unknown.stderr

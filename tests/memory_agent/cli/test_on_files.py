@@ -101,6 +101,19 @@ def test_only_memories_that_bear_on_the_question_are_found_unless_told_otherwise
     assert all(one["relevance"] < 0.6 for one in everything)
 
 
+def test_an_answer_without_memories_says_what_was_looked_at_and_how_to_see_the_nearest(run: Run, deploy: None) -> None:
+    nothing = run("recall", "who painted the Mona Lisa?")
+    hint = "note: none of the 3 memories bears on this; --min-relevance 0 shows the nearest\n"
+    assert (nothing.exit_code, nothing.stderr) == (0, hint)
+    assert run("recall", "wer hat die Mona Lisa gemalt?", "--context").stderr == hint
+    assert (
+        "note: none of the 1 memories that match bears on this"
+        in run("recall", "Mona Lisa?", "--kind", "pattern").stderr
+    )
+    assert run("recall", "who painted the Mona Lisa?", "--json").stderr == ""
+    assert run("recall", "why did the deploy hang").stderr == ""
+
+
 def test_people_see_age_kind_source_and_text(run: Run, deploy: None) -> None:
     shown = run("recall", "why did the deploy hang", "--min-relevance", "0").stdout
     first, title, tags, text = shown.splitlines()[:4]
@@ -140,7 +153,7 @@ def test_degraded_stages_are_noted_beside_the_context_block(run: Run) -> None:
 def test_an_unknown_user_is_not_created_and_the_known_ones_are_named(run: Run, data_dir: Path, deploy: None) -> None:
     for user in ("alice", "bob"):
         run("remember", "worth a note", "--user", user)
-    for verb in (["recall", "anything"], ["stats"], ["trajectory", "list"]):
+    for verb in (["recall", "anything", "--min-relevance", "0"], ["stats"], ["trajectory", "list"]):
         result = run(*verb, "--user", "alcie")
         assert result.exit_code == 0
         assert f"note: no memories yet for user alcie in {data_dir}; users here: alice, bob, default" in result.stderr

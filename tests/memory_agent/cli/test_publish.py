@@ -73,14 +73,18 @@ def counts(result: Result) -> tuple[int, ...]:
     return tuple(document[name] for name in ("published", "acknowledged", "duplicates", "rejected", "spooled"))
 
 
-def test_published_events_are_on_the_disk_in_order(publish: Publish, relay: Relay, tmp_path: Path) -> None:
+def test_published_events_are_on_the_disk_in_order_with_a_bar_on_a_terminal(
+    publish: Publish, relay: Relay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "events.jsonl"
     file.write_text("\n".join(line(f"text {number}", user_id="alice") for number in range(1000)))
     result = publish(str(file))
     assert result.exit_code == 0, result.output
     assert result.stdout == "published 1000, acknowledged 1000, duplicates 0, rejected 0\n"
-    assert "1000/1000" in result.stderr
+    assert result.stderr == ""
     assert relay.journaled() == [("alice", f"text {number}") for number in range(1000)]
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    assert "1000/1000" in publish(str(file)).stderr
 
 
 def test_a_byte_order_mark_and_windows_line_endings_are_accepted(
@@ -192,6 +196,14 @@ def test_the_daemons_request_endpoint_is_not_mistaken_for_the_relays(tmp_path: P
     assert "--relay URL (the daemon's setting relay.broker.listen)" in refused.stderr
     named = CliRunner().invoke(cli, [*words, "--relay", "tcp://127.0.0.1:1"], input=line("far", user_id="alice"))
     assert "at tcp://127.0.0.1:1; a daemon listens there with the setting relay.broker.listen" in named.stderr
+
+
+def test_of_many_dropped_types_the_most_frequent_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    types = {f"my.type-{number}": number for number in range(1, 31)}
+    print_summary(Summary(published=465, acknowledged=465, recallable_s=0.1, not_kept=types))
+    said = capsys.readouterr().out
+    assert "their type: my.type-30 30, my.type-29 29, " in said
+    assert "my.type-21 21, and 20 types more; a row of yours does" in said
 
 
 def test_waiting_does_not_report_unarrived_events_as_handled(capsys: pytest.CaptureFixture[str]) -> None:

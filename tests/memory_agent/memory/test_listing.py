@@ -203,3 +203,23 @@ def test_bad_arguments_are_refused_by_name(filled: Memory, arguments: dict[str, 
     with pytest.raises(InvalidInputError) as caught:
         filled.list(**arguments)
     assert caught.value.field == field
+
+
+def test_what_is_replaced_between_two_pages_is_shown_once_unless_its_place_changes(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "alice", settings=NO_MODEL) as memory:
+        for number in range(6):
+            memory.remember(f"Memory {number}", id=f"m-{number}", timestamp=START + timedelta(hours=number), now=NOW)
+        shown = ["m-5", "m-4", "m-3"]
+        first = memory.list(limit=3)
+        assert [record.id for record in first.records] == shown
+        for name in ("m-1", "m-4"):
+            memory.remember("Replaced", id=name, now=NOW + timedelta(minutes=1))
+        rest = memory.list(after=first.next_cursor)
+        assert [(record.id, record.text) for record in rest.records] == [
+            ("m-2", "Memory 2"),
+            ("m-1", "Replaced"),
+            ("m-0", "Memory 0"),
+        ]
+        memory.remember("Retimed", id="m-0", timestamp=START + timedelta(hours=9), now=NOW + timedelta(minutes=2))
+        assert [record.id for record in memory.list(after=first.next_cursor).records] == ["m-2", "m-1"]
+        assert [record.id for record in memory.list(order="updated", limit=3).records] == ["m-0", "m-4", "m-1"]

@@ -81,7 +81,8 @@ def test_a_table_with_errors_is_refused_by_row_field_and_line(
 ) -> None:
     with pytest.raises(SettingsError, match=place) as refused:
         own_table(tmp_path, toml)
-    assert line is None or f"line {line}:" in str(refused.value)
+    assert f"{tmp_path}/" in str(refused.value)
+    assert line is None or f".toml: line {line}:" in str(refused.value)
 
 
 def test_a_row_with_one_name_never_reacts_to_the_type_of_anothers_own_row(tmp_path: Path) -> None:
