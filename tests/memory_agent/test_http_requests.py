@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import sys
@@ -19,6 +20,7 @@ from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
 
 from memory_agent import MemoryClient
+from memory_agent.doors.http.app import PAGES
 from memory_agent.settings import DaemonSettings, HttpSettings, Settings
 from memory_agent.verbs import BY_METHOD, BY_NAME
 from relay import ALL_SCOPES, Scope, create_key, revoke_key
@@ -340,6 +342,17 @@ def test_the_bodies_under_way_are_bounded_together(served: Served, caller: HttpC
         answers = {first.read_to_end()[:13], second.read_to_end()[:13]}
     assert answers == {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}
     refused(caller.post("remember", {"user_id": "bea", "text": "word " * 30_000}), 422, "invalid_input")  # let in again
+
+
+def test_the_page_that_shows_the_description_needs_nothing_from_elsewhere(caller: HttpCaller) -> None:
+    for path, (_, media_type) in PAGES.items():
+        answer = caller.send("GET", path)
+        assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, media_type)
+        assert answer.headers["content-security-policy"].startswith("default-src 'self';")
+    named = re.findall(r'(?:src|href)="([^"]+)"', caller.send("GET", "/docs").body.decode())
+    assert set(named) - {"data:,"} == PAGES.keys() - {"/docs"}
+    refused(caller.send("GET", "/docs/../app.py"), 404, "protocol")
+    refused(caller.send("GET", "/docs/LICENSE"), 404, "protocol")
 
 
 def test_the_door_and_a_client_share_one_memory(served: Served, caller: HttpCaller) -> None:

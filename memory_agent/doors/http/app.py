@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from email.utils import formatdate
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,6 +36,13 @@ from memory_agent.verbs import BY_NAME, Verb
 from relay import SYSTEM_USER, Endpoints, MalformedEventError, Principal, RelayError, validate_user_id
 from relay.log import log
 
+PAGES = {
+    "/docs": ("index.html", "text/html"),
+    "/docs/page.js": ("page.js", "text/javascript"),
+    "/docs/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
+    "/docs/swagger-ui.css": ("swagger-ui.css", "text/css"),
+}
+"""The page that shows the description: a file of `docs` and its media type, by path."""
 ALL_USERS = "*"
 """The user id with which a key for all users follows everybody's events."""
 _PREFIX = "/v1/"
@@ -42,6 +50,8 @@ _JSON = "application/json"
 _EVENT_STREAM = "text/event-stream"
 _LARGE_BYTES = 1 << 20
 _LINGER_S = 1.0
+_DOCS = Path(__file__).with_name("docs")
+_CSP = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
 _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 
 Message = MutableMapping[str, Any]
@@ -68,7 +78,8 @@ class Routes:
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             Route(_PREFIX + "blocks", self.follow_blocks, methods=["GET"]),
             Route(_PREFIX + "events", self.follow_events, methods=["GET"]),
-            Route("/openapi.json", self.describe, methods=["GET"]),
+            Route("/openapi.json", _describe, methods=["GET"]),
+            *(Route(path, _page, methods=["GET"]) for path in PAGES),
         ]
 
     async def answer(self, request: Request, verb: Verb) -> Response:
@@ -81,10 +92,6 @@ class Routes:
             reply = await self._reception.answer(credential, asked)
         write = partial(_as_json, reply, verb)
         return Response(await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write(), media_type=_JSON)
-
-    async def describe(self, request: Request) -> Response:
-        """Return the description of the door, which is no secret."""
-        return Response(_description(), media_type=_JSON)
 
     async def follow_blocks(self, request: Request) -> Response:
         """Follow the blocks that memory publishes for a user: of a role, a run and a session, where those are named."""
@@ -177,6 +184,18 @@ class _Followed(StreamingResponse):
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         async with self._resources:
             await super().__call__(scope, receive, send)
+
+
+async def _describe(_: Request) -> Response:
+    """Return the description of the door, which is no secret."""
+    return Response(_description(), media_type=_JSON)
+
+
+async def _page(request: Request) -> Response:
+    """Return a part of the page that shows the description."""
+    name, media_type = PAGES[request.url.path]
+    content = await asyncio.to_thread((_DOCS / name).read_bytes)
+    return Response(content, media_type=media_type, headers={"content-security-policy": _CSP})
 
 
 @cache

@@ -16,7 +16,7 @@ from memory_agent.arguments import located
 from memory_agent.errors import InvalidInputError, ProtocolError
 from memory_agent.params import Params
 from memory_agent.protocol import LONGEST_DEADLINE_MS, NEWEST_VERSION, Request, encode_fields
-from memory_agent.verbs import BY_NAME, Verb
+from memory_agent.verbs import BY_NAME, VERBS, Verb
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _KEYED = ("event_id", "id")
@@ -27,7 +27,7 @@ UserId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-
 DeadlineMs = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_DEADLINE_MS)]
 
 
-PUBLIC: tuple[Verb, ...] = tuple(verb for verb in BY_NAME.values() if not verb.is_inner)
+PUBLIC: tuple[Verb, ...] = tuple(verb for verb in VERBS if verb is BY_NAME[verb.name] and not verb.is_inner)
 """The verbs that have a path, one for each name on the wire."""
 
 
