@@ -162,7 +162,7 @@ def test_pages_of_other_origins_may_not_ask(served: Served, caller: HttpCaller) 
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-@pytest.mark.parametrize("body", [b"{", b'{"query": NaN}', b'{"query": "\\ud800"}', b"\xff", b"6o", b"query=x"])
+@pytest.mark.parametrize("body", [b"{", b'{"query": NaN}', b'{"query": "\\ud800"}', b"\xff", b"6o", b"\r", b"query=x"])
 def test_what_is_no_json_is_a_malformed_request(caller: HttpCaller, body: bytes) -> None:
     refused(caller.send("POST", "/v1/recall", body), 400, "protocol")
 

@@ -81,7 +81,7 @@ def _decoded(body: bytes, wanted: type[msgspec.Struct]) -> msgspec.Struct:
     """Decode a body; where a number does not fit, once more with `49.0` read as 49, as JSON Schema reads it."""
     try:
         try:
-            return msgspec.json.decode(body.strip() or b"{}", type=wanted)
+            return msgspec.json.decode(body or b"{}", type=wanted)
         except msgspec.ValidationError as error:
             field, reason = located(str(error))
             with suppress(msgspec.ValidationError):
