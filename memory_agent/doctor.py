@@ -26,6 +26,7 @@ import numpy as np
 from memory_agent.care.encryption import store_encryptions
 from memory_agent.client import MemoryClient
 from memory_agent.daemon.capacity import capacity_here, usable_memory_bytes
+from memory_agent.doors.http.guard import place_of
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.cache import advise, model_status
 from memory_agent.embedders.lanes import usable_cores
@@ -230,7 +231,9 @@ def check_sockets(settings: Settings, layout: Layout) -> Finding:
     """Check that the daemon can listen: short enough socket paths, free ports."""
     longest = max((layout.gateway, layout.embedder, f"ipc://{layout.run / 'relay-feed.sock'}"), key=len)
     broker = settings.relay.broker
-    endpoints = (*settings.daemon.listen, *broker.listen, *broker.feed_listen, *broker.pub_bind)
+    place = place_of(settings.daemon.http)
+    http = () if place is None or not place.port else (f"tcp://{settings.daemon.http.listen}",)
+    endpoints = (*settings.daemon.listen, *broker.listen, *broker.feed_listen, *broker.pub_bind, *http)
     if not layout.daemon_runs():
         for endpoint in endpoints:
             _try_to_listen(endpoint)

@@ -6,7 +6,8 @@ DATA/keys.json curve.json   the other keys, and the key pair that identifies the
 DATA/encryption             the id of the key of `system`, which identifies the key folder
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock,
-                            of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/
+                            of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
+                            http: the address of the door over HTTP, while it is open
 """
 
 from __future__ import annotations
@@ -72,6 +73,11 @@ class Layout:
         return ipc_endpoint(self.run / "gateway.sock")
 
     @property
+    def http(self) -> Path:
+        """The file with the address of the daemon's door over HTTP."""
+        return self.run / "http"
+
+    @property
     def embedder(self) -> str:
         """The embedder's socket for hosts."""
         return ipc_endpoint(self.run / "embedder.sock")
@@ -91,8 +97,8 @@ class Layout:
         return ensure_local_key(self.data_dir)
 
     def clear_sockets(self) -> None:
-        """Remove socket files that earlier processes left behind."""
-        for socket in self.run.glob("*.sock"):
+        """Remove socket files and the address that earlier processes left behind."""
+        for socket in (*self.run.glob("*.sock"), self.http):
             socket.unlink(missing_ok=True)
 
     def daemon_runs(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import Any, Self, get_origin
+from typing import Any, ClassVar, Self, get_origin
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -35,6 +35,9 @@ _MOST_IMPORT_BYTES = 32 << 20
 class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Parameters of one verb."""
 
+    implied: ClassVar[frozenset[str]] = frozenset()
+    """Fields that follow from the others and from the deadline: a caller who writes them by hand leaves them out."""
+
     @classmethod
     def of(cls, **arguments: Any) -> Self:
         """Build from the arguments of a call. Raises `InvalidInputError` (with the argument's name)."""
@@ -44,6 +47,11 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if "event_id" in cls.__struct_fields__ and arguments.get("event_id") is None:
             arguments["event_id"] = str(ULID())
         return cls(**arguments)
+
+    @classmethod
+    def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
+        """Build from the fields themselves, less the implied ones, with the same checks. `deadline_ms` None: no own."""
+        return cls.of(**fields)
 
     @classmethod
     def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
@@ -80,6 +88,8 @@ class RecallParams(Params, frozen=True, kw_only=True):
     `reference_time` from UTC, and `reference_zone` its IANA name, if any, which knows when the clocks change.
     """
 
+    implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
+
     query: str
     top_k: int | None = None
     filter: MemoryFilter | None = None
@@ -112,6 +122,11 @@ class RecallParams(Params, frozen=True, kw_only=True):
             **options,
             **_zone_fields(options.get("reference_time")),
         )
+
+    @classmethod
+    def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
+        """As `of`."""
+        return cls.of(**fields, deadline_ms=deadline_ms)
 
     @classmethod
     def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
@@ -323,6 +338,13 @@ class EraseParams(Params, frozen=True, kw_only=True):
         selection = Selection.of(**arguments)
         selection.check()
         return cls(selection=selection, dry_run=dry_run)
+
+    @classmethod
+    def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
+        """With the selection as it is."""
+        params = cls(**fields)
+        params.selection.check()
+        return params
 
 
 class EraseExpiredParams(EraseParams, frozen=True, kw_only=True):

@@ -166,6 +166,24 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     lag_events: Count = 500
 
 
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The door over HTTP.
+
+    `listen` is HOST:PORT; port 0 takes a free one, "" closes the door. Beyond loopback it needs `certificate` and
+    `private_key`, files in PEM. `hosts` are further names that requests may use for this machine. A request, or the
+    next part of its answer, that does not move for `timeout_s` ends its connection.
+    """
+
+    listen: str = "127.0.0.1:0"
+    certificate: str = ""
+    private_key: str = ""
+    hosts: tuple[str, ...] = ()
+    body_bytes: Count = 48 << 20
+    timeout_s: Positive = 30.0
+    heartbeat_s: Positive = 15.0
+    streams: Count = 64
+
+
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The daemon.
 
@@ -193,6 +211,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     requests_in_flight: Count | Auto = "auto"
     requests_bytes: Count = 256 << 20
     upkeep_interval_s: Positive = 15.0
+    http: HttpSettings = HttpSettings()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

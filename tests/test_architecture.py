@@ -30,6 +30,8 @@ ENGINES = frozenset(
         "numkong",
         "Stemmer",
         "structlog",
+        "starlette",
+        "uvicorn",
     }
 )
 FACES_OF_RELAY = frozenset(

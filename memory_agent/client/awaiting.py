@@ -8,8 +8,9 @@ from typing import Any, Self
 
 from memory_agent.client.address import GRACE_S, check_named, find_daemon
 from memory_agent.client.async_methods import AsyncMemoryMethods
-from memory_agent.client.blocks import AsyncBlocks, Feed, Wanted
+from memory_agent.client.blocks import AsyncBlocks, Feed
 from memory_agent.protocol import DEFAULT_USER, decode_reply
+from memory_agent.triggers.block import Wanted
 from memory_agent.verbs import BY_METHOD, Call
 from relay import Endpoints
 from relay.net import AsyncRequestSocket

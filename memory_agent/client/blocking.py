@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from memory_agent.client.address import GRACE_S, check_named, find_daemon
-from memory_agent.client.blocks import Blocks, Feed, Wanted
+from memory_agent.client.blocks import Blocks, Feed
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.errors import DeadlineExceededError
 from memory_agent.protocol import DEFAULT_USER, decode_reply
+from memory_agent.triggers.block import Wanted
 from memory_agent.verbs import BY_METHOD, Call
 from relay import Endpoints
 from relay.net import RequestSocket

@@ -11,20 +11,17 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from memory_agent.client.address import Address
 from memory_agent.errors import InvalidInputError, UnavailableError
-from memory_agent.triggers.block import RECALLED, Block
+from memory_agent.triggers.block import Block, Wanted
 from relay import (
-    LOCAL,
     SYSTEM_USER,
     AsyncSubscriber,
     Batch,
     Endpoints,
     Identity,
-    JournalEntry,
     RelayUnavailableError,
     Subscriber,
     relay_endpoints,
@@ -51,28 +48,6 @@ class Feed(NamedTuple):
         if address.named_token is not None:
             shown = shown._replace(token=address.named_token)
         return cls(relay or relay_endpoints(address.layout.data_dir), shown if shown != Identity() else None)
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The blocks to follow: of one role, run and session, or None for any."""
-
-    role: str | None = None
-    run: str | None = None
-    session: str | None = None
-
-    def check(self, user_id: str) -> None:
-        """Raise `InvalidInputError` if nothing says whose blocks `system` follows."""
-        if user_id == SYSTEM_USER and self.run is None and self.session is None:
-            raise InvalidInputError("run", "system has no blocks: name the run or session, or a user")
-
-    def block_in(self, entry: JournalEntry) -> Block | None:
-        """Return the block in an entry, if it is wanted."""
-        if entry.event_type != RECALLED or entry.origin is None or entry.origin.key_id != LOCAL:
-            return None
-        block = Block.of_event(entry.data)
-        named = ((self.role, block.role), (self.run, block.run_id), (self.session, block.session_id))
-        return block if all(wanted in (None, own) for wanted, own in named) else None
 
 
 class Blocks:

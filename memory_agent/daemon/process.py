@@ -30,6 +30,7 @@ from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
+from memory_agent.doors.http.guard import place_of
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders.remote import RemoteEmbedder
@@ -58,6 +59,7 @@ from relay import (
     relay_endpoints,
     server_pair,
 )
+from relay.disk import write_private
 from relay.log import log
 from relay.net import AsyncReplySocket
 
@@ -75,6 +77,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     """
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
+    place_of(settings.daemon.http)
     RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # refused here, not by each host
     TriggerTable.load(settings.triggers.table)
     require_keys(settings.encryption, data_dir)
@@ -82,6 +85,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     layout.create()
     layout.make_token()  # before the lock is visible: a client that connects during the start needs it
     with layout.hold():
+        layout.http.unlink(missing_ok=True)  # of a killed daemon: its port may be another program's by now
         return asyncio.run(Daemon(settings, layout).run())
 
 
@@ -170,9 +174,12 @@ class Daemon:
         stack.callback(absent.close)
         self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, absent, self._status)
         await self._eraser.resume()
-        self._run_in_background(stack, self._make_gateway())
+        credentials = Credentials(self._layout.data_dir)
+        reception = Reception(self._service, credentials, self._capacity.requests_in_flight)
+        gateway = self._make_gateway(reception, credentials)
+        self._run_in_background(stack, gateway.run(), *self._open_http(stack, reception))
 
-    def _run_in_background(self, stack: contextlib.AsyncExitStack, gateway: Gateway) -> None:
+    def _run_in_background(self, stack: contextlib.AsyncExitStack, *doors: Coroutine[Any, Any, None]) -> None:
         table = SignalTable.load(self._settings.ingest.signals)
         rounds = RetentionRounds(self._hosts, self._eraser, self._layout.data_dir, self._settings.retention, table)
         for work in (
@@ -181,7 +188,7 @@ class Daemon:
             self._keep_up(),
             rounds.run(),
             self._watch_ray(),
-            gateway.run(),
+            *doors,
         ):
             task = asyncio.create_task(work)
             task.add_done_callback(self._stop_if_failed)
@@ -202,12 +209,11 @@ class Daemon:
             lambda: self._dispatcher.waiting(),
         )
 
-    def _make_gateway(self) -> Gateway:
-        credentials = Credentials(self._layout.data_dir)
+    def _make_gateway(self, reception: Reception, credentials: Credentials) -> Gateway:
         sockets = self._listen(credentials)
         listening = [endpoint for socket in sockets for endpoint in socket.endpoints]
         relay = self._children[0].ready
-        self._endpoints = {
+        self._endpoints: dict[str, str | list[str]] = {
             "gateway": listening[0],
             "listen": listening[1:],
             "relay": relay["ingest"],
@@ -218,9 +224,26 @@ class Daemon:
             "embedder": self._layout.embedder,
             "ray": self._cluster.address,
         }
-        limit = self._capacity.requests_in_flight
-        reception = Reception(self._service, credentials, limit)
-        return Gateway(reception, sockets, limit, self._settings.daemon.requests_bytes)
+        return Gateway(reception, sockets, self._capacity.requests_in_flight, self._settings.daemon.requests_bytes)
+
+    def _open_http(self, stack: contextlib.AsyncExitStack, reception: Reception) -> list[Coroutine[Any, Any, None]]:
+        """Open the door over HTTP, and say where; return its work, or nothing where the settings close it."""
+        place = place_of(self._settings.daemon.http)
+        if place is None:
+            return []
+        from memory_agent.doors.http.server import HttpDoor  # a tenth of a second, for those who want it
+
+        door = HttpDoor(
+            reception,
+            relay_endpoints(self._layout.data_dir),
+            self._settings.daemon.http,
+            place,
+            self._settings.daemon.requests_bytes,
+        )
+        stack.callback(door.close)
+        write_private(self._layout.http, f"{door.url}\n".encode())
+        self._endpoints["http"] = door.url
+        return [door.run()]
 
     def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
         """Listen at the socket file and on loopback; CURVE endpoints get a socket of their own."""

@@ -47,7 +47,7 @@ class Reception:
     async def answer(self, credential: Credential, request: Request) -> bytes:
         """Return the encoded reply; a refusal or a failure is a fault in it. Raises nothing."""
         try:
-            principal = self._principal(credential)
+            principal = self.principal(credential)
             with self._quota.slot(principal):
                 return await self._service.handle(permitted(request, principal), principal)
         except MemoryAgentError as error:
@@ -56,7 +56,8 @@ class Reception:
             log.exception("request.failed")
             return encode_fault(MemoryAgentError("internal error; the daemon's log has the traceback"))
 
-    def _principal(self, credential: Credential) -> Principal:
+    def principal(self, credential: Credential) -> Principal:
+        """Return who presents a credential. Raises `UnauthorizedError`."""
         if credential.curve_key is not None:
             return self._credentials.of_curve(credential.curve_key)
         return self._credentials.of_token(credential.token.encode())

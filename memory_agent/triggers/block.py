@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
-from memory_agent.errors import ProtocolError
+from memory_agent.errors import InvalidInputError, ProtocolError
+from relay import LOCAL, SYSTEM_USER, JournalEntry
 
 RECALLED = "memory.recalled"
 """The type of the event that carries a block."""
@@ -58,6 +60,28 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
             return _decoder.decode(data).payload
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProtocolError(f"a {RECALLED} event has no block: {error}") from error
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The blocks to follow: of one role, run and session, or None for any."""
+
+    role: str | None = None
+    run: str | None = None
+    session: str | None = None
+
+    def check(self, user_id: str) -> None:
+        """Raise `InvalidInputError` if nothing says whose blocks `system` follows."""
+        if user_id == SYSTEM_USER and self.run is None and self.session is None:
+            raise InvalidInputError("run", "system has no blocks: name the run or session, or a user")
+
+    def block_in(self, entry: JournalEntry) -> Block | None:
+        """Return the block in an entry, if it is wanted."""
+        if entry.event_type != RECALLED or entry.origin is None or entry.origin.key_id != LOCAL:
+            return None
+        block = Block.of_event(entry.data)
+        named = ((self.role, block.role), (self.run, block.run_id), (self.session, block.session_id))
+        return block if all(wanted in (None, own) for wanted, own in named) else None
 
 
 class _Event(msgspec.Struct):

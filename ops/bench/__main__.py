@@ -28,6 +28,7 @@ from ops.bench import (
     embedding,
     filters,
     hosts,
+    http,
     ingest,
     ingesting,
     journal,
@@ -51,6 +52,7 @@ _ON_STORE = {
     "resident": resident.measure,
     "learning": learning.measure,
     "triggers": triggers.measure,
+    "http": http.measure,
 }
 _ON_GROWN = {
     "cost": cost.measure,

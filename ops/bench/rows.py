@@ -36,6 +36,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "filters": filters_rows,
         "learning": learning_rows,
         "triggers": triggers_rows,
+        "http": http_rows,
     }
     return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
 
@@ -285,6 +286,23 @@ def triggers_rows(figures: Figures) -> Iterator[Row]:
             f"p50 {_spread(block['p50'])} ms, p99 {block['p99']} ms",
             f"recall {_spread(recall['p50'])} ms; {block['count']} of {figures[name]['messages']} came",
         )
+
+
+def http_rows(figures: Figures) -> Iterator[Row]:
+    """Yield each figure of the door over HTTP beside that of ZeroMQ."""
+    for name, what in (("recall", "a recall over HTTP"), ("owner", "the verb owner over HTTP")):
+        own, other = figures[name]["http"], figures[name]["zmq"]
+        yield Row(
+            what,
+            f"p50 {_spread(own['p50_ms'])} ms, p99 {own['p99_ms']} ms",
+            f"over ZeroMQ {_spread(other['p50_ms'])} ms, p99 {other['p99_ms']} ms",
+        )
+    rates = figures["per_s"]
+    yield Row(
+        f"recalls over HTTP, {figures['callers']} callers",
+        f"{_spread(rates['http'])} requests/s",
+        f"over ZeroMQ {_spread(rates['zmq'])} requests/s",
+    )
 
 
 def _spread(figure: Figures) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "memory_agent"))
 
+from http_caller import HttpCaller, HttpMethods
 from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
 from verb_examples import BAD, BAD_OF_DAEMON, Ask, Story
@@ -66,6 +67,7 @@ def asks(
         memory = Memory.open(tmp_path_factory.mktemp("embedded") / "user-ann", embedder=embedder)
         client, provider = MemoryClient("user-carl", **own), ActorMemoryProvider("user-rita", **own)
         awaiting = AsyncMemoryClient("user-ada", **own)
+        caller = HttpCaller(served.http, (served.data_dir / "token").read_text().strip())
 
         def awaited(method: str, *arguments: Any, **named: Any) -> Any:
             return loop.run_until_complete(attrgetter(method)(awaiting)(*arguments, **named))
@@ -75,9 +77,10 @@ def asks(
             "user-carl": _asking(client),
             "user-ada": awaited,
             "user-rita": _asking(provider),
+            "user-hugo": _asking(HttpMethods(caller, "user-hugo")),
         }
         loop.run_until_complete(awaiting.close())
-        for one in (memory, client, provider):
+        for one in (memory, client, provider, caller):
             one.close()
     loop.close()
 
@@ -108,7 +111,7 @@ def test_every_verb_has_an_example(stories: dict[str, list[tuple[str, Any]]]) ->
     assert refused == {verb.method for verb in PUBLIC} - takes_nothing - cannot_be_wrong
 
 
-@pytest.mark.parametrize("user_id", ["user-carl", "user-ada", "user-rita"])
+@pytest.mark.parametrize("user_id", ["user-carl", "user-ada", "user-rita", "user-hugo"])
 def test_every_verb_answers_the_same_embedded_and_through_every_client(
     stories: dict[str, list[tuple[str, Any]]], user_id: str
 ) -> None:
@@ -124,6 +127,8 @@ def test_every_door_refuses_the_same_arguments(
     asks: dict[str, Ask], method: str, arguments: dict[str, Any], field: str
 ) -> None:
     for user_id, ask in asks.items():
+        if user_id == "user-hugo" and "nan" in repr(arguments):
+            continue  # JSON has none; `test_http_requests` sends one nevertheless
         with pytest.raises(InvalidInputError) as caught:
             ask(method, **arguments)
         assert caught.value.field == field, user_id
@@ -133,14 +138,14 @@ def test_every_door_refuses_the_same_arguments(
 def test_every_client_refuses_the_same_arguments(
     asks: dict[str, Ask], method: str, arguments: dict[str, Any], field: str
 ) -> None:
-    for user_id in ("user-carl", "user-ada", "user-rita"):
+    for user_id in ("user-carl", "user-ada", "user-rita", "user-hugo"):
         with pytest.raises(InvalidInputError) as caught:
             asks[user_id](method, **arguments)
         assert caught.value.field == field, user_id
 
 
 def test_a_refusal_of_the_daemons_own_request_by_the_relay_is_retryable_unavailability(asks: dict[str, Ask]) -> None:
-    for user_id in ("user-carl", "user-ada", "user-rita"):
+    for user_id in ("user-carl", "user-ada", "user-rita", "user-hugo"):
         with pytest.raises(UnavailableError, match="relay: after: -1"):
             asks[user_id]("quarantined", after=-1)
 

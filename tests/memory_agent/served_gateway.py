@@ -19,6 +19,8 @@ from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
+from memory_agent.doors.http.guard import place_of
+from memory_agent.doors.http.server import HttpDoor
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders import Embedder
@@ -85,6 +87,7 @@ class Served:
     guarded: str
     relay: Endpoints
     host: MemoryHost
+    http: str
 
 
 @contextmanager
@@ -151,14 +154,19 @@ async def _serve(
         absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning)
         service = Service(hosts, dispatcher, journal, eraser, absent, describe)
         await eraser.resume()
-        gateway = Gateway(Reception(service, credentials, 64), sockets, 64, settings.daemon.requests_bytes)
+        reception = Reception(service, credentials, 64)
+        gateway = Gateway(reception, sockets, 64, settings.daemon.requests_bytes)
+        place = place_of(settings.daemon.http)
+        assert place is not None
+        door = HttpDoor(reception, relay, settings.daemon.http, place, settings.daemon.requests_bytes)
         signals = SignalTable.load(settings.ingest.signals)
         rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, signals)
         upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)
         tasks = [
-            asyncio.create_task(work) for work in (dispatcher.run(), reactor.run(), gateway.run(), rounds.run(), upkeep)
+            asyncio.create_task(work)
+            for work in (dispatcher.run(), reactor.run(), gateway.run(), door.run(), rounds.run(), upkeep)
         ]
-        listening.append(Served(layout.data_dir, layout.gateway, sockets[1].endpoints[0], relay, host))
+        listening.append(Served(layout.data_dir, layout.gateway, sockets[1].endpoints[0], relay, host, door.url))
         ready.set()
         await asyncio.to_thread(stop.wait)
         for task in tasks:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from http_caller import HttpCaller
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from served_gateway import Served, gateway_without_ray
@@ -19,6 +20,7 @@ from user_operations import (
     SHARED,
     USERS,
     Asked,
+    HttpUser,
     Operation,
     User,
     found_ids,
@@ -80,21 +82,21 @@ def served() -> Iterator[Served]:
         embedder.close()
 
 
-@pytest.fixture(scope="module")
-def users(served: Served) -> Iterator[dict[str, User]]:
+@pytest.fixture(scope="module", params=["zmq", "http"])
+def users(served: Served, request: pytest.FixtureRequest) -> Iterator[dict[str, User]]:
     conductor = Publisher(served.relay.ingest, identity=local_identity(served.relay.ingest))
     made: dict[str, User] = {}
     for name in USERS:
-        identity = identity_of(create_key(served.data_dir, f"of-{name}", name, ALL_SCOPES))
+        identity = identity_of(create_key(served.data_dir, f"of-{name}-{request.param}", name, ALL_SCOPES))
         publisher = Publisher(served.relay.ingest, identity=identity)
         relay = Subscriber(*served.relay, identity=identity)
-        made[name] = User(name, identity, publisher, conductor, RequestSocket(served.gateway), relay)
+        parts = (name, identity, publisher, conductor, RequestSocket(served.gateway), relay)
+        is_zmq = request.param == "zmq"
+        made[name] = User(*parts) if is_zmq else HttpUser(*parts, http=HttpCaller(served.http, identity.token))
     yield made
     conductor.close()
     for user in made.values():
-        user.publisher.close()
-        user.relay.close()
-        user.socket.close()
+        user.close()
 
 
 PUBLISH, CONDUCT, RECALL = ([operation.name for operation in OPERATIONS].index(name) for name in MOST_TELLING)

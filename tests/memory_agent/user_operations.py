@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import itertools
+from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
+from http_caller import HttpCaller
 
 from memory_agent.protocol import Request, encode_fields
+from memory_agent.verbs import BY_NAME
 from relay import Erasable, Identity, Publisher, RelayError, Subscriber, wire
 from relay.net import RequestSocket
 
@@ -55,6 +58,11 @@ class User:
         )
         return self.socket.request(encode_fields(request), 30.0)[0]
 
+    def close(self) -> None:
+        self.publisher.close()
+        self.relay.close()
+        self.socket.close()
+
     def ask_relay(self, request: wire.Request) -> bytes:
         """Send a request to the relay; return its result, or its error, as bytes."""
         try:
@@ -80,6 +88,26 @@ class User:
         for seq in report.acked_through.values():
             self.ask("wait", {"through": dict.fromkeys((self.name, *others), seq)})
         return repr([report.acked_through, [one.code for one in report.rejections]]).encode()
+
+
+@dataclass(repr=False)
+class HttpUser(User):
+    """A user that asks over HTTP."""
+
+    http: HttpCaller = field(kw_only=True)
+
+    def ask(self, method: str, params: dict[str, Any], named: str | None = None) -> bytes:
+        answer = self.http.post(method, params | ({} if named is None else {"user_id": named}))
+        found = answer.json()
+        if answer.status != 200:
+            fault = {"code": found["code"], "args": found["args"], "message": found["detail"]}
+            return msgspec.msgpack.encode({"fault": fault})
+        is_bytes = BY_NAME[method].result is bytes  # base64 would hide the words in them
+        return msgspec.msgpack.encode({"result": b64decode(found) if is_bytes else found})
+
+    def close(self) -> None:
+        super().close()
+        self.http.close()
 
 
 class Asked(NamedTuple):

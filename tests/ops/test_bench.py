@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.settings import EmbedderSettings
-from ops.bench import cost, filters, ingesting, recall, resident, storage, triggers
+from ops.bench import cost, filters, http, ingesting, recall, resident, storage, triggers
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
 from ops.bench.filled_store import filled_store
@@ -265,6 +265,19 @@ def test_measuring_blocks_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row.figure: row for row in all_rows({"triggers": figures})}
     assert set(rows) == {"block by itself after the ack, idle", "block by itself after the ack, at 250 events/s"}
     assert "of 3 came" in rows["block by itself after the ack, idle"].baseline
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_measuring_both_doors_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few requests; checks that it measures, not the figures."""
+    for name, value in (("_TURNS", 1), ("_QUESTIONS", 4), ("_OWNERS", 4), ("_WARM_UP", 2)):
+        monkeypatch.setattr(http, name, value)
+    with filled_store(250) as store:
+        figures = http.measure(store)
+    rows = {row.figure: row for row in all_rows({"http": figures})}
+    assert set(rows) == {"a recall over HTTP", "the verb owner over HTTP", "recalls over HTTP, 4 callers"}
+    assert all("over ZeroMQ" in row.baseline for row in rows.values())
 
 
 _FEW_HOSTS = """

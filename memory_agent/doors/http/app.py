@@ -1,0 +1,334 @@
+"""The routes of the door over HTTP: it reads requests, lets the reception answer them, and writes the answers.
+
+A caller's key is checked before its body is read. A refusal that leaves a body unread closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from email.utils import formatdate
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from memory_agent import protocol
+from memory_agent.doors.http.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request
+from memory_agent.doors.http.guard import Place, refuse_names
+from memory_agent.doors.http.openapi import describe_door
+from memory_agent.doors.http.problems import answered
+from memory_agent.doors.http.streams import Stream, Take, blocks_for, events_of, read_place
+from memory_agent.doors.reception import Credential, Reception
+from memory_agent.doors.request_quota import RequestQuota
+from memory_agent.errors import InvalidInputError, MemoryAgentError, ProtocolError, UnavailableError, UnknownMethodError
+from memory_agent.params import OwnerParams
+from memory_agent.settings import HttpSettings
+from memory_agent.triggers.block import Wanted
+from memory_agent.verbs import BY_NAME, Verb
+from relay import SYSTEM_USER, Endpoints, MalformedEventError, Principal, RelayError, validate_user_id
+from relay.log import log
+
+PAGES = {
+    "/docs": ("index.html", "text/html"),
+    "/docs/page.js": ("page.js", "text/javascript"),
+    "/docs/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
+    "/docs/swagger-ui.css": ("swagger-ui.css", "text/css"),
+}
+"""The page that shows the description: a file of `docs` and its media type, by path."""
+ALL_USERS = "*"
+"""The user id with which a key for all users follows everybody's events."""
+_PREFIX = "/v1/"
+_JSON = "application/json"
+_EVENT_STREAM = "text/event-stream"
+_LARGE_BYTES = 1 << 20
+_LINGER_S = 1.0
+_DOCS = Path(__file__).with_name("docs")
+_CSP = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
+_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+class Routes:
+    """Answers the requests of one door. Lives in one event loop."""
+
+    def __init__(self, reception: Reception, relay: Endpoints, settings: HttpSettings, bodies_bytes: int) -> None:
+        """Hold at most `bodies_bytes` of bodies at a time, unless it is a single one."""
+        self._reception = reception
+        self._relay = relay
+        self._settings = settings
+        self._bodies_bytes = bodies_bytes
+        self._held_bytes = 0
+        self._streams = RequestQuota(settings.streams)
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes: one for each verb, and the streams."""
+        return [
+            *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
+            Route(_PREFIX + "blocks", self.follow_blocks, methods=["GET"]),
+            Route(_PREFIX + "events", self.follow_events, methods=["GET"]),
+            Route("/openapi.json", _describe, methods=["GET"]),
+            *(Route(path, _page, methods=["GET"]) for path in PAGES),
+        ]
+
+    async def answer(self, request: Request, verb: Verb) -> Response:
+        """Answer a verb."""
+        credential = _credential(request)
+        self._reception.principal(credential)
+        async with self._body(request) as body:
+            read = partial(read_request, verb, body, credential.token, request.headers.get(IDEMPOTENCY_KEY))
+            asked = await asyncio.to_thread(read) if len(body) > _LARGE_BYTES else read()
+            reply = await self._reception.answer(credential, asked)
+        write = partial(_as_json, reply, verb)
+        return Response(await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write(), media_type=_JSON)
+
+    async def follow_blocks(self, request: Request) -> Response:
+        """Follow the blocks that memory publishes for a user: of a role, a run and a session, where those are named."""
+        known = _query(request, {"user_id", "role", "run", "session"})
+        wanted = Wanted(*(known.get(name) for name in ("role", "run", "session")))
+        principal = self._reception.principal(_credential(request))
+        user_id = _user_id(known.get("user_id"), principal)
+        wanted.check(user_id)
+        return await self._follow(request, principal, user_id, blocks_for(wanted), "block", wanted)
+
+    async def follow_events(self, request: Request) -> Response:
+        """Follow the events of a user: those whose types match a pattern, where any is named."""
+        known = _query(request, {"user_id", "type"})
+        principal = self._reception.principal(_credential(request))
+        everybody = known.get("user_id") == ALL_USERS
+        user_id = None if everybody else _user_id(known.get("user_id"), principal)
+        take = events_of(tuple(request.query_params.getlist("type")))
+        return await self._follow(request, principal, user_id, take, "event")
+
+    async def _follow(
+        self,
+        request: Request,
+        principal: Principal,
+        user_id: str | None,
+        take: Take,
+        name: str,
+        wanted: Wanted | None = None,
+    ) -> Response:
+        after = read_place(request.headers.get("Last-Event-ID"))
+        credential = _credential(request)
+        owner = None
+        if wanted is not None and user_id == SYSTEM_USER:
+            owner = partial(self._owner, credential, wanted)
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._streams.slot(principal))
+            stream = Stream(self._relay, credential.token, name, take, self._settings.heartbeat_s)
+            stack.push_async_callback(stream.close)
+            await stream.begin(user_id, after, owner)
+            frames = stream.frames()
+            stack.push_async_callback(frames.aclose)
+            return _Followed(frames, stack.pop_all())
+
+    async def _owner(self, credential: Credential, wanted: Wanted) -> str | None:
+        """Return whose blocks `system` follows; None while it is unknown."""
+        named = {"run_id": wanted.run} if wanted.run is not None else {"session_id": wanted.session}
+        asked = protocol.Request(
+            method="owner",
+            token=credential.token,
+            params=msgspec.Raw(protocol.encode_fields(OwnerParams.of(**named))),
+        )
+        owner: str | None = protocol.decode_reply(
+            await self._reception.answer(credential, asked), BY_NAME["owner"].result
+        )
+        return owner
+
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """Lend the body of a request. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
+        body = bytearray()
+        try:
+            await self._read(request, body)
+            if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+                raise HTTPException(415, f"the body must be {_JSON}")
+            yield bytes(body)
+        finally:
+            self._held_bytes -= len(body)
+
+    async def _read(self, request: Request, body: bytearray) -> None:
+        limit, timeout_s = self._settings.body_bytes, self._settings.timeout_s
+        _require_room(int(request.headers.get("content-length", "0")), limit)
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for part in request.stream():
+                    _require_room(len(body) + len(part), limit)
+                    if self._held_bytes > len(body) and self._held_bytes + len(part) > self._bodies_bytes:
+                        raise UnavailableError("too many bytes of requests under way")
+                    self._held_bytes += len(part)
+                    body += part
+        except TimeoutError as error:
+            raise HTTPException(408, f"the body did not arrive within {timeout_s:g} s") from error
+
+
+class _Followed(StreamingResponse):
+    """A stream whose subscriber is closed when the client is gone, however that came."""
+
+    def __init__(self, frames: AsyncGenerator[bytes], resources: AsyncExitStack) -> None:
+        super().__init__(frames, media_type=_EVENT_STREAM, headers={"x-accel-buffering": "no"})
+        self._resources = resources
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        async with self._resources:
+            await super().__call__(scope, receive, send)
+
+
+async def _describe(_: Request) -> Response:
+    """Return the description of the door, which is no secret."""
+    return Response(_description(), media_type=_JSON)
+
+
+async def _page(request: Request) -> Response:
+    """Return a part of the page that shows the description."""
+    name, media_type = PAGES[request.url.path]
+    content = await asyncio.to_thread((_DOCS / name).read_bytes)
+    return Response(content, media_type=media_type, headers={"content-security-policy": _CSP})
+
+
+@cache
+def _description() -> bytes:
+    return msgspec.json.encode(describe_door())
+
+
+def make_app(routes: list[BaseRoute], place: Place, hosts: tuple[str, ...]) -> Asgi:
+    """Return the application: the routes behind a check of the names in Host and Origin."""
+    inner = Starlette(
+        routes=routes,
+        exception_handlers={
+            HTTPException: _refused,
+            MemoryAgentError: _failed,
+            RelayError: _failed,
+            ClientDisconnect: _gone,
+            Exception: _crashed,
+        },
+    )
+
+    async def guarded(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        exchange = _Exchange(headers, receive, send)
+        refusal = refuse_names(place, hosts, *_names(headers))
+        if refusal is None:
+            with suppress(ClientDisconnect):
+                await inner(scope, exchange.receive, exchange.send)
+        else:
+            status, reason = refusal
+            await _problem(ProtocolError(reason), status)(scope, exchange.receive, exchange.send)
+
+    return guarded
+
+
+class _Exchange:
+    """One request and its answer, with the headers of every answer.
+
+    An answer that leaves a body unread says that the connection closes; what still arrives is read for a moment, since
+    a client that is sending would otherwise find the connection reset in place of the answer.
+    """
+
+    def __init__(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._is_read = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._is_read = self._is_read or not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            own = {name for name, _ in message["headers"]}
+            added = [(b"date", formatdate(usegmt=True).encode()), *(one for one in _HEADERS if one[0] not in own)]
+            if not self._is_read:
+                added.append((b"connection", b"close"))
+            await self._send({**message, "headers": [*message["headers"], *added]})
+        elif self._is_read or message.get("more_body", False):
+            await self._send(message)
+        else:
+            await self._send({**message, "more_body": True})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER_S):
+                    while not self._is_read:
+                        await self.receive()
+            await self._send({"type": "http.response.body", "body": b""})
+
+
+def _names(headers: dict[bytes, bytes]) -> tuple[str, str | None]:
+    origin = headers.get(b"origin")
+    return headers.get(b"host", b"").decode("latin-1"), None if origin is None else origin.decode("latin-1")
+
+
+def _credential(request: Request) -> Credential:
+    """Return the bearer token of a request; an empty one where there is none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return Credential(token.strip() if scheme.lower() == "bearer" else "")
+
+
+def _query(request: Request, names: set[str]) -> dict[str, str]:
+    """Return the parameters of a query. Raises `InvalidInputError` for one that does not exist, or is empty."""
+    for name, value in request.query_params.multi_items():
+        if name not in names:
+            raise InvalidInputError(name, "there is no such parameter")
+        if not value:
+            raise InvalidInputError(name, "is empty: leave it out")
+    return dict(request.query_params)
+
+
+def _user_id(named: str | None, principal: Principal) -> str:
+    """Return the user of a stream, as the reception finds that of a request. Raises `InvalidInputError`."""
+    try:
+        return validate_user_id(named or principal.user_id or protocol.DEFAULT_USER)
+    except MalformedEventError as error:
+        raise InvalidInputError("user_id", error.reason) from error
+
+
+def _require_room(size_bytes: int, limit: int) -> None:
+    if size_bytes > limit:
+        raise HTTPException(413, f"the body may have {limit} bytes")
+
+
+def _as_json(reply: bytes, verb: Verb) -> bytes:
+    """Return the result in a reply as JSON. Raises the fault in it."""
+    return msgspec.json.encode(protocol.decode_reply(reply, verb.result))
+
+
+def _problem(error: MemoryAgentError | RelayError, status: int | None = None) -> Response:
+    described = answered(error, status)
+    return Response(described.body, described.status, described.headers)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404 and request.url.path.startswith(_PREFIX):
+        return _problem(UnknownMethodError(request.url.path.removeprefix(_PREFIX)))
+    response = _problem(ProtocolError(error.detail), error.status_code)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    assert isinstance(error, MemoryAgentError | RelayError)
+    return _problem(error)
+
+
+async def _gone(_: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def _crashed(_: Request, error: Exception) -> Response:
+    log.error("request.failed", exc_info=error)
+    return _problem(MemoryAgentError("internal error; the daemon's log has the traceback"))

@@ -1,0 +1,99 @@
+"""The body of each verb's request: its parameters, the user and the deadline, as one JSON object. Pure.
+
+The types follow from the table of verbs, so that reading a body and describing it (`openapi`) cannot differ. Fields
+that a client would fill in (`Params.implied`, an `event_id`) need not be there; a name that does not exist is refused.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+from typing import Annotated, Any
+
+import msgspec
+
+from memory_agent.arguments import located
+from memory_agent.errors import InvalidInputError, ProtocolError
+from memory_agent.params import Params
+from memory_agent.protocol import LONGEST_DEADLINE_MS, NEWEST_VERSION, Request, encode_fields
+from memory_agent.verbs import BY_NAME, VERBS, Verb
+
+IDEMPOTENCY_KEY = "Idempotency-Key"
+_KEYED = ("event_id", "id")
+"""Fields by which a memory recognises the repeat of a write; the key stands in for the one that a body leaves out."""
+_SAFE_WHOLE = 1 << 53
+
+UserId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}$")]
+DeadlineMs = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_DEADLINE_MS)]
+
+
+PUBLIC: tuple[Verb, ...] = tuple(verb for verb in VERBS if verb is BY_NAME[verb.name] and not verb.is_inner)
+"""The verbs that have a path, one for each name on the wire."""
+
+
+@cache
+def body_type(params: type[Params]) -> type[msgspec.Struct]:
+    """Return the type of a body with these parameters."""
+    fields: list[tuple[str, Any, Any]] = []
+    for field in msgspec.structs.fields(params):
+        if field.name in params.implied:
+            continue
+        if field.name == "event_id":
+            fields.append((field.name, str | None, None))
+        elif field.default_factory is not msgspec.NODEFAULT:
+            fields.append((field.name, field.type, msgspec.field(default_factory=field.default_factory)))
+        else:
+            default = msgspec.field() if field.required else field.default
+            fields.append((field.name, field.type, default))
+    fields += [("user_id", UserId | None, None), ("deadline_ms", DeadlineMs | None, None)]
+    return msgspec.defstruct(
+        params.__name__.removesuffix("Params") + "Request", fields, kw_only=True, forbid_unknown_fields=True
+    )
+
+
+def key_field(verb: Verb) -> str | None:
+    """Return the field that an `Idempotency-Key` fills in, or None where a repeat needs no key."""
+    return next((name for name in _KEYED if name in verb.params.__struct_fields__), None)
+
+
+def read_request(verb: Verb, body: bytes, token: str, key: str | None = None) -> Request:
+    """Return the request in a body; an empty one is an empty object. `key` is the `Idempotency-Key`.
+
+    Raises `ProtocolError` for what is not JSON, `InvalidInputError` (with the field's name).
+    """
+    given = msgspec.structs.asdict(_decoded(body, body_type(verb.params)))
+    user_id, deadline_ms = given.pop("user_id"), given.pop("deadline_ms")
+    keyed = key_field(verb)
+    if key is not None and keyed is not None and given[keyed] is None:
+        given[keyed] = key
+    params = verb.params.stated(given, deadline_ms)
+    return Request(
+        method=verb.name,
+        user_id=user_id or "",
+        deadline_ms=verb.patience_ms if deadline_ms is None else deadline_ms,
+        params=msgspec.Raw(encode_fields(params)),
+        token=token,
+        version=NEWEST_VERSION,
+    )
+
+
+def _decoded(body: bytes, wanted: type[msgspec.Struct]) -> msgspec.Struct:
+    """Decode a body; where a number does not fit, once more with `49.0` read as 49, as JSON Schema reads it."""
+    try:
+        try:
+            return msgspec.json.decode(body or b"{}", type=wanted)
+        except msgspec.ValidationError as error:
+            field, reason = located(str(error))
+            with suppress(msgspec.ValidationError):
+                return msgspec.convert(_whole(msgspec.json.decode(body)), wanted)
+            raise InvalidInputError(field or "body", reason) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"the body is not JSON: {error}") from error
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) < _SAFE_WHOLE:
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _whole(one) for name, one in value.items()}
+    return [_whole(one) for one in value] if isinstance(value, list) else value

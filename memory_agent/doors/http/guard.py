@@ -1,0 +1,97 @@
+"""Who may reach the door at all: where it listens, and which Host and Origin a request may name. Pure.
+
+A page in a browser can make a name of its own resolve to 127.0.0.1 (DNS rebinding) and then send requests to the door.
+Such a request names the page's host, not this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from memory_agent.errors import SettingsError
+from memory_agent.settings import HttpSettings
+
+_LISTEN = "daemon.http.listen"
+_MOST_PORT = 65_535
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the door listens, on loopback or beyond."""
+
+    host: str
+    port: int
+    is_loopback: bool
+    is_tls: bool
+
+    def url(self, port: int) -> str:
+        """Return the address for clients on this machine. `port` is the one that was bound."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.is_tls else 'http'}://{host}:{port}"
+
+
+def place_of(settings: HttpSettings) -> Place | None:
+    """Return where the door listens; None where it is closed.
+
+    Raises `SettingsError` for what is no address, for one beyond loopback without a certificate, and for a certificate
+    or a private key that is not there.
+    """
+    if not settings.listen:
+        return None
+    host, _, port = settings.listen.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal() or int(port) > _MOST_PORT:
+        raise SettingsError(_LISTEN, f"{settings.listen!r} is not HOST:PORT, such as 127.0.0.1:7430 or [::1]:0")
+    is_tls = _has_certificate(settings)
+    place = Place(host, int(port), is_loopback(host), is_tls)
+    if not place.is_loopback and not is_tls:
+        raise SettingsError(
+            _LISTEN,
+            f"{host} is not loopback (127.0.0.1, ::1, localhost), and tokens would cross the network in the clear: "
+            "set daemon.http.certificate and daemon.http.private_key",
+        )
+    return place
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine's, for this machine alone."""
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | None) -> tuple[int, str] | None:
+    """Return the status and the reason where a request names another host than this one, or comes from another's page.
+
+    `named` are the names in the settings. With TLS and without any, the certificate is what proves the name.
+    """
+    own = _name_of(host)
+    is_own = is_loopback(own) or own in (place.host, *named)
+    if not is_own and (named or not place.is_tls):
+        return 421, f"this is not {own or 'a host without a name'}: use 127.0.0.1, or add the name to daemon.http.hosts"
+    if origin is not None and urlsplit(origin).netloc != host:
+        return 403, "pages of other origins may not send requests"
+    return None
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a Host header, without its port."""
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdecimal() else host).strip("[]").lower()
+
+
+def _has_certificate(settings: HttpSettings) -> bool:
+    files = {"certificate": settings.certificate, "private_key": settings.private_key}
+    for name, file in files.items():
+        if file and not Path(file).expanduser().is_file():
+            raise SettingsError(f"daemon.http.{name}", f"{file} is not a file")
+    if any(files.values()) and not all(files.values()):
+        missing = next(name for name, file in files.items() if not file)
+        raise SettingsError(f"daemon.http.{missing}", "is missing: TLS needs a certificate and its private key")
+    return bool(settings.certificate)

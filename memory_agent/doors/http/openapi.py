@@ -1,0 +1,150 @@
+"""The description of the door as OpenAPI 3.1, from the table of verbs and the types that read and write the bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from memory_agent.doors.http.bodies import IDEMPOTENCY_KEY, PUBLIC, body_type, key_field
+from memory_agent.doors.http.problems import PROBLEM_TYPE, Problem
+from memory_agent.doors.http.streams import Gap, JournaledEvent
+from memory_agent.triggers.block import Block
+from memory_agent.verbs import VERBS, Verb
+from memory_agent.version import VERSION
+
+_REF = "#/components/schemas/{name}"
+_REFUSALS = {
+    "400": "The request is not one of this door: its body is not JSON, say.",
+    "401": "The token is missing or unknown, or its key was revoked.",
+    "403": "The key lacks the scope, or is for another user; or a page of another origin sent the request.",
+    "408": "The body did not arrive in time.",
+    "413": "The body is too large.",
+    "415": "The body is not JSON by its Content-Type.",
+    "421": "The Host header names another host.",
+    "422": "An argument cannot be used; the problem names it.",
+    "500": "An error of the daemon, whose log has more.",
+    "503": "A part of the daemon is away, or too many requests are under way: ask again.",
+    "504": "No answer came before the deadline.",
+    "507": "The disk, or the memory's file, is full.",
+}
+_STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
+    "blocks": (
+        "Follow the blocks that memory publishes of its own accord.",
+        {"block": Block, "gap": Gap, "problem": Problem},
+        {
+            "user_id": "The user; default: that of the key. `system` follows the owner of the run or session.",
+            "role": "Only blocks for this role.",
+            "run": "Only blocks about this run.",
+            "session": "Only blocks about this session.",
+        },
+    ),
+    "events": (
+        "Follow the events of a user as they are journaled.",
+        {"event": JournaledEvent, "gap": Gap, "problem": Problem},
+        {
+            "user_id": "The user; default: that of the key. `*`: all users, with a key of scope admin for all of them.",
+            "type": "Only events whose type matches this pattern, such as `chat.*`. Repeatable.",
+        },
+    ),
+}
+
+
+def describe_door() -> dict[str, Any]:
+    """Return the document."""
+    bodies = [body_type(verb.params) for verb in PUBLIC]
+    results = [type(None) if verb.result is None else verb.result for verb in PUBLIC]
+    schemas, components = msgspec.json.schema_components(
+        [*bodies, *results, Problem, Block, JournaledEvent, Gap], ref_template=_REF
+    )
+    of_verbs = zip(PUBLIC, schemas[: len(bodies)], schemas[len(bodies) :], strict=False)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "memory-agent",
+            "version": VERSION,
+            "summary": "An episodic memory for agents: what happened to a user before, when it matters again.",
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"token": []}],
+        "paths": {f"/v1/{verb.name}": {"post": _operation(verb, body, result)} for verb, body, result in of_verbs}
+        | {f"/v1/{name}": {"get": _stream(name)} for name in _STREAMED},
+        "components": {
+            "schemas": _plain(components),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "responses": {status: _refusal(why) for status, why in _REFUSALS.items()},
+        },
+    }
+
+
+def _operation(verb: Verb, body: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+    summaries = dict.fromkeys(one.summary for one in VERBS if one.name == verb.name)
+    described: dict[str, Any] = {
+        "operationId": verb.name,
+        "summary": verb.summary,
+        "description": " ".join([*summaries, f"Needs a key of scope {verb.scope}."]),
+        "tags": [verb.answered_by],
+        "requestBody": {
+            "required": any(field.required for field in msgspec.structs.fields(body_type(verb.params))),
+            "content": {"application/json": {"schema": _plain(body)}},
+        },
+        "responses": _responses("The result.", "application/json", {"schema": _plain(result)}),
+    }
+    if key_field(verb) is not None:
+        described["parameters"] = [
+            {
+                "name": IDEMPOTENCY_KEY,
+                "in": "header",
+                "description": f"The `{key_field(verb)}` where the body has none, by which a repeat is recognised.",
+                "schema": {"type": "string"},
+            }
+        ]
+    return described
+
+
+def _stream(name: str) -> dict[str, Any]:
+    summary, events, parameters = _STREAMED[name]
+    query: list[dict[str, Any]] = [
+        {"name": parameter, "in": "query", "description": meaning, "schema": _text(parameter)}
+        for parameter, meaning in parameters.items()
+    ]
+    after = {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "description": "The id of the last event that arrived; the stream goes on after it.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,18}$"},
+    }
+    said = {"x-events": {kind: {"$ref": _REF.format(name=type_.__name__)} for kind, type_ in events.items()}}
+    return {
+        "operationId": f"follow_{name}",
+        "summary": summary,
+        "description": "The data of an event is JSON; `x-events` has the schema of each kind. A `problem` is the last.",
+        "tags": ["streams"],
+        "parameters": [*query, after],
+        "responses": _responses("The stream.", "text/event-stream", {"schema": {"type": "string"}, **said}),
+    }
+
+
+def _text(parameter: str) -> dict[str, Any]:
+    text = {"type": "string", "minLength": 1}
+    return {"type": "array", "items": text} if parameter == "type" else text
+
+
+def _responses(described: str, media_type: str, content: dict[str, Any]) -> dict[str, Any]:
+    refusals = {status: {"$ref": f"#/components/responses/{status}"} for status in _REFUSALS}
+    return {"200": {"description": described, "content": {media_type: content}}, **refusals}
+
+
+def _refusal(why: str) -> dict[str, Any]:
+    schema = {"$ref": _REF.format(name="Problem")}
+    return {"description": why, "content": {PROBLEM_TYPE: {"schema": schema}}}
+
+
+def _plain(schema: Any) -> Any:
+    """Return a schema without the indentation of docstrings, which msgspec takes over."""
+    if isinstance(schema, dict):
+        return {
+            name: " ".join(value.split()) if name == "description" and isinstance(value, str) else _plain(value)
+            for name, value in schema.items()
+        }
+    return [_plain(one) for one in schema] if isinstance(schema, list | tuple) else schema

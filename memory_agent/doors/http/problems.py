@@ -1,0 +1,92 @@
+"""Errors as problem details (RFC 9457), with the status that HTTP has for them. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from memory_agent.errors import (
+    DeadlineExceededError,
+    InvalidInputError,
+    MemoryAgentError,
+    ModelError,
+    ProtocolError,
+    ScopeMissingError,
+    StoreFullError,
+    UnauthorizedError,
+    UnknownMethodError,
+    UserNotAllowedError,
+)
+from relay import RelayError
+
+PROBLEM_TYPE = "application/problem+json"
+_STATUS: dict[type[Exception], int] = {
+    ProtocolError: 400,
+    UnauthorizedError: 401,
+    ScopeMissingError: 403,
+    UserNotAllowedError: 403,
+    UnknownMethodError: 404,
+    InvalidInputError: 422,
+    DeadlineExceededError: 504,
+    StoreFullError: 507,
+    ModelError: 503,
+}
+_RETRYABLE = 503
+_FAILED = 500
+_RETRY_AFTER_S = 1
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong. `code` is the stable code of the error, and `args` what it is raised with in a Python client.
+
+    `retryable`: the same request may succeed later.
+    """
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    retryable: bool
+    args: tuple[Any, ...] = ()
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A problem as it is sent: its status, its body, and the headers that belong to the status."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+def problem(error: MemoryAgentError | RelayError, status: int | None = None) -> Problem:
+    """Describe an error. `status` is for a refusal that HTTP names more exactly than the error's code does."""
+    summary = (type(error).__doc__ or error.code).strip().partition("\n")[0]
+    return Problem(
+        type=f"urn:memory-agent:error:{error.code}",
+        title=summary,
+        status=_status(error) if status is None else status,
+        detail=str(error),
+        code=error.code,
+        retryable=error.retryable,
+        args=error.args,
+    )
+
+
+def answered(error: MemoryAgentError | RelayError, status: int | None = None) -> Answered:
+    """Return what to send for an error."""
+    described = problem(error, status)
+    headers = {"content-type": PROBLEM_TYPE}
+    if described.status == _STATUS[UnauthorizedError]:
+        headers["www-authenticate"] = "Bearer"
+    if described.status == _RETRYABLE:
+        headers["retry-after"] = str(_RETRY_AFTER_S)
+    return Answered(described.status, msgspec.json.encode(described), headers)
+
+
+def _status(error: MemoryAgentError | RelayError) -> int:
+    for kind in type(error).__mro__:
+        if kind in _STATUS:
+            return _STATUS[kind]
+    return _RETRYABLE if error.retryable else _FAILED

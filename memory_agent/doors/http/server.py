@@ -1,0 +1,188 @@
+"""Serves the door over HTTP with uvicorn, inside the daemon's event loop.
+
+uvicorn's own server is left out: it takes the signals, which are the daemon's, and wakes ten times a second. Its
+protocol is what is used, with bounds that it lacks: how long the head of a request may take, how many connections there
+are, and how long a client may read nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from pathlib import Path
+
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from memory_agent.doors.http.app import Routes, make_app
+from memory_agent.doors.http.guard import Place
+from memory_agent.doors.reception import Reception
+from memory_agent.errors import SettingsError
+from memory_agent.settings import HttpSettings
+from relay import Endpoints
+
+_KEEP_ALIVE_S = 30
+_MOST_CONNECTIONS = 1_024
+_MOST_HEAD_BYTES = 64 << 10
+_BACKLOG = 128
+_HANDSHAKE_S = 10.0
+_NO_LINGER = struct.pack("ii", 1, 0)
+
+
+class HttpDoor:
+    """The door over HTTP, at one address."""
+
+    def __init__(
+        self, reception: Reception, relay: Endpoints, settings: HttpSettings, place: Place, bodies_bytes: int
+    ) -> None:
+        """Listen; `run` answers. Raises `SettingsError` where the address or the certificate cannot be used."""
+        self._settings = settings
+        self._tls = _tls(settings) if place.is_tls else None
+        self._socket = _listen(place)
+        self.url = place.url(self._socket.getsockname()[1])
+        routes = Routes(reception, relay, settings, bodies_bytes).routes()
+        self._app = make_app(routes, place, settings.hosts)
+
+    async def run(self) -> None:
+        """Answer until cancelled; running requests are then dropped, and streams end."""
+        loop = asyncio.get_running_loop()
+        config = Config(
+            self._app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+        )
+        config.load()
+        state = ServerState()
+        timeout_s = self._settings.timeout_s
+        server = await loop.create_server(
+            lambda: _Connection(config, state, loop, timeout_s),
+            sock=self._socket,
+            backlog=_BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=_HANDSHAKE_S if self._tls else None,
+        )
+        try:
+            await asyncio.Event().wait()
+        finally:
+            server.close()
+            running = list(state.tasks)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            for connection in list(state.connections):
+                connection.transport.abort()
+
+    def close(self) -> None:
+        """Stop listening, if `run` never did."""
+        self._socket.close()
+
+
+class _Connection(H11Protocol):
+    """A connection that ends where a request's head does not arrive, or an answer is not read."""
+
+    def __init__(self, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
+        super().__init__(config, state, {}, loop)
+        self._timeout_s = timeout_s
+        self._head: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # asyncio sets it for sockets of a named protocol alone; an answer of head and body else waits 40 ms (measured).
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if len(self.connections) > _MOST_CONNECTIONS:
+            transport.abort()
+        else:
+            self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._await_head()
+        else:
+            self._stop_waiting_for_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and self.conn.trailing_data[0]:  # a part of a next head came with this request
+            self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting_for_head()
+        self._stop_waiting_for_reading()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._await_reading()
+
+    def resume_writing(self) -> None:
+        self._stop_waiting_for_reading()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self._cut_off()  # closing alone would wait for a client that does not read the rest
+
+    def _await_head(self) -> None:
+        if self._head is None:
+            self._head = self.loop.call_later(self._timeout_s, self.transport.abort)
+
+    def _await_reading(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._unread = self.loop.call_later(self._timeout_s, self._require_reading, left)
+
+    def _require_reading(self, left: int) -> None:
+        """Go on waiting for a client that read something of the bytes that were left, however little."""
+        if self.transport.get_write_buffer_size() < left:
+            self._await_reading()
+        else:
+            self._cut_off()
+
+    def _stop_waiting_for_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _stop_waiting_for_reading(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _cut_off(self) -> None:
+        """Drop the connection with what it still had to send, in the kernel too."""
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.transport.abort()
+
+
+def _listen(place: Place) -> socket.socket:
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    try:
+        listening = socket.create_server((place.host, place.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise SettingsError("daemon.http.listen", f"{place.host}:{place.port}: {error.strerror or error}") from error
+    listening.setblocking(False)
+    return listening
+
+
+def _tls(settings: HttpSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    certificate, key = (str(Path(file).expanduser()) for file in (settings.certificate, settings.private_key))
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError("daemon.http.certificate", f"cannot be used: {error}") from error
+    return context

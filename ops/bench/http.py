@@ -1,0 +1,129 @@
+"""Measures a recall over HTTP beside the same over ZeroMQ, through one daemon on a filled store.
+
+Doors take turns, in blocks; no query repeats. One caller gives the latencies, several at a time the requests per
+second. What the door itself costs is seen in `owner`, which the daemon answers from memory. The callers are threads of
+this process, with a connection each: `http.client` and `MemoryClient`.
+
+Run alone: `python -m ops.bench.http [--quick]`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from http.client import HTTPConnection
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from memory_agent import MemoryClient
+from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.layout import Layout
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.spread import percentile, spread
+from ops.bench.texts import queries
+
+CALLERS = 4
+
+_USER = "bench"
+_TURNS = 5
+_QUESTIONS = 120
+_OWNERS = 400
+_WARM_UP = 30
+
+Ask = Callable[[str], object]
+
+
+def measure(store: Path) -> dict[str, Any]:
+    """Return the figures of both doors; the filled store is not changed."""
+    with temporary_daemon(Settings()) as data_dir, ExitStack() as stack:
+        shutil.copytree(store, user_folder(data_dir, _USER))
+        doors = {
+            "zmq": [stack.enter_context(_over_zmq(data_dir)) for _ in range(CALLERS)],
+            "http": [stack.enter_context(_over_http(data_dir)) for _ in range(CALLERS)],
+        }
+        for place, (recalls, _) in enumerate(callers[0] for callers in doors.values()):
+            _took_ms(recalls, queries(_WARM_UP, seed=1 + place))
+        alone: dict[str, list[list[float]]] = {name: [] for name in doors}
+        owner: dict[str, list[list[float]]] = {name: [] for name in doors}
+        rates: dict[str, list[float]] = {name: [] for name in doors}
+        for turn in range(_TURNS):
+            for place, (name, callers) in enumerate(doors.items()):
+                seed = 1_000 + 10 * turn + place
+                recall, asks_owner = callers[0]
+                alone[name].append(_took_ms(recall, queries(_QUESTIONS, seed)))
+                owner[name].append(_took_ms(asks_owner, [f"run-{number}" for number in range(_OWNERS)]))
+                rates[name].append(_per_second([one for one, _ in callers], queries(_QUESTIONS * 2, seed + 500)))
+        return {
+            "callers": CALLERS,
+            "recall": {name: _figures(turns) for name, turns in alone.items()},
+            "owner": {name: _figures(turns) for name, turns in owner.items()},
+            "per_s": {name: spread(found) for name, found in rates.items()},
+        }
+
+
+@contextmanager
+def _over_zmq(data_dir: Path) -> Iterator[tuple[Ask, Ask]]:
+    with MemoryClient(_USER, data_dir=data_dir) as client:
+        yield client.recall, client.owner
+
+
+@contextmanager
+def _over_http(data_dir: Path) -> Iterator[tuple[Ask, Ask]]:
+    layout = Layout(data_dir)
+    connection = HTTPConnection(urlsplit(layout.http.read_text().strip()).netloc)
+    headers = {"Authorization": f"Bearer {layout.token()}", "Content-Type": "application/json"}
+
+    def post(verb: str, field: str, value: str) -> object:
+        connection.request("POST", f"/v1/{verb}", json.dumps({"user_id": _USER, field: value}), headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body
+        return json.loads(body)
+
+    yield partial(post, "recall", "query"), partial(post, "owner", "run_id")
+    connection.close()
+
+
+def _took_ms(ask: Ask, texts: list[str]) -> list[float]:
+    took = []
+    for text in texts:
+        started_s = time.perf_counter()
+        ask(text)
+        took.append((time.perf_counter() - started_s) * 1000)
+    return took
+
+
+def _per_second(asks: list[Ask], texts: list[str]) -> float:
+    """Return the requests per second of these callers together, who share the texts."""
+    parts = [texts[place :: len(asks)] for place in range(len(asks))]
+    started_s = time.perf_counter()
+    with ThreadPoolExecutor(len(asks)) as pool:
+        list(pool.map(_took_ms, asks, parts))
+    return len(texts) / (time.perf_counter() - started_s)
+
+
+def _figures(turns: list[list[float]]) -> dict[str, Any]:
+    return {
+        "p50_ms": spread([percentile(turn, 50) for turn in turns]),
+        "p99_ms": round(percentile(list(chain.from_iterable(turns)), 99), 2),
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
+        print(json.dumps(measure(store), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,87 @@
+"""The description of the door over HTTP, and a fuzzer that follows it: schemathesis, against a real door."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from http_caller import HttpCaller
+from served_gateway import Served, gateway_without_ray
+
+from memory_agent.doors.http.bodies import PUBLIC
+from memory_agent.embedders import open_embedder
+from memory_agent.settings import EmbedderSettings
+from relay import BrokerSettings, RelaySettings
+
+HERE = Path(__file__).parent
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, gateway_without_ray(Path(folder), embedder, SOON) as it:
+        yield it
+    embedder.close()
+
+
+@pytest.fixture(scope="module")
+def described(served: Served) -> dict[str, Any]:
+    caller = HttpCaller(served.http)
+    found: dict[str, Any] = caller.send("GET", "/openapi.json").json()
+    caller.close()
+    return found
+
+
+def test_every_verb_is_described(described: dict[str, Any]) -> None:
+    paths = {path.removeprefix("/v1/") for path in described["paths"]}
+    assert paths == {verb.name for verb in PUBLIC} | {"blocks", "events"}
+    for verb in PUBLIC:
+        operation = described["paths"][f"/v1/{verb.name}"]["post"]
+        assert operation["summary"] == verb.summary
+        assert f"scope {verb.scope}" in operation["description"]
+
+
+def test_what_the_door_fills_in_is_not_asked_for(described: dict[str, Any]) -> None:
+    schemas = described["components"]["schemas"]
+    assert not {"usual_deadline", "reference_offset_s"} & schemas["RecallRequest"]["properties"].keys()
+    assert schemas["RecallRequest"]["required"] == ["query"]
+    assert schemas["RunBeginRequest"]["required"] == ["objective"]
+    assert all("user_id" in schema["properties"] for name, schema in schemas.items() if name.endswith("Request"))
+
+
+def test_the_schemas_are_json_schema_and_every_reference_leads_somewhere(described: dict[str, Any]) -> None:
+    text = json.dumps(described)
+    for name, schema in described["components"]["schemas"].items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        assert f"#/components/schemas/{name}" in text, name
+    for part in text.split('"$ref": "#/')[1:]:
+        place: Any = described
+        for name in part.partition('"')[0].split("/"):
+            place = place[name]
+
+
+@pytest.mark.slow
+def test_no_generated_request_ends_in_a_server_error_or_breaks_the_description(served: Served) -> None:
+    token = (served.data_dir / "token").read_text().strip()
+    command = [
+        str(Path(sys.executable).with_name("st")),
+        "--config-file",
+        str(HERE / "schemathesis.toml"),
+        "--no-color",
+    ]
+    command += ["run", f"{served.http}/openapi.json", "--header", f"Authorization: Bearer {token}"]
+    command += ["--exclude-path-regex", "^/v1/(blocks|events)$"]  # they never end
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"PYTHONPATH": str(HERE), "HYPOTHESIS_STORAGE_DIRECTORY": folder}
+        found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout[-8000:] + found.stderr[-2000:]
+    assert f"Tested: {len(PUBLIC)}" in found.stdout, found.stdout[-3000:]

@@ -1,0 +1,245 @@
+"""Streams over HTTP: blocks and events in order, from where a client left off, and nobody waits for a slow reader."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from http_caller import Heard, HttpCaller, Listener
+from served_gateway import Served, gateway_without_ray
+from served_host import absent_embedder
+
+from memory_agent import MemoryClient
+from memory_agent.embedders import open_embedder
+from memory_agent.settings import DaemonSettings, EmbedderSettings, HttpSettings, Settings
+from relay import (
+    ALL_SCOPES,
+    BrokerSettings,
+    JournalSettings,
+    Publisher,
+    RelaySettings,
+    Scope,
+    Subscriber,
+    create_key,
+    revoke_key,
+)
+
+SETTINGS = Settings(daemon=DaemonSettings(http=HttpSettings(heartbeat_s=0.2, timeout_s=2.0, streams=32)))
+VPN = "The deploy to staging hangs while the VPN is off: connect it first"
+QUESTION = "why does the deploy to staging hang?"
+_numbers = itertools.count(1)
+
+
+class World:
+    """A served folder, a publisher with a key for all users, and listeners that are closed at the end."""
+
+    def __init__(self, served: Served, publisher: Publisher) -> None:
+        self.served = served
+        self.publisher = publisher
+        self.token = (served.data_dir / "token").read_text().strip()
+
+    def tell(self, user_id: str, text: str, event_type: str = "chat.user_msg", **fields: Any) -> str:
+        """Publish an event; return its id once it is in the journal."""
+        event = {"event_type": event_type, "user_id": user_id, "payload": {"text": text, **fields}}
+        event_id = self.publisher.publish(event)
+        assert not self.publisher.flush().pending
+        return event_id
+
+    def listen(self, what: str, token: str | None = None, after: int | None = None, **query: Any) -> Listener:
+        path = f"/v1/{what}?{urlencode(query, doseq=True)}"
+        return Listener(self.served.http, token or self.token, path, after)
+
+    def key(self, user_id: str | None, *scopes: Scope) -> str:
+        name = f"key-{next(_numbers)}"
+        return create_key(self.served.data_dir, name, user_id, frozenset(scopes) or ALL_SCOPES).token
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False))  # a recall without one ends at its deadline
+    with (
+        tempfile.TemporaryDirectory(prefix="sse-") as folder,
+        gateway_without_ray(Path(folder), embedder, settings=SETTINGS) as served,
+        Publisher(served.relay.ingest) as publisher,
+    ):
+        yield World(served, publisher)
+    embedder.close()
+
+
+def texts(stream: Listener, count: int) -> list[str]:
+    return [stream.said().data["event"]["payload"]["text"] for _ in range(count)]
+
+
+def test_a_conductor_hears_the_block_of_a_message(world: World) -> None:
+    with MemoryClient("cora", endpoint=world.served.gateway, token=world.token) as client:
+        known = client.remember(VPN)
+    with world.listen("blocks", user_id="cora", role="conductor") as blocks:
+        event_id = world.tell("cora", QUESTION)
+        heard = blocks.said()
+        assert (heard.name, heard.data["cause_event_id"], heard.data["role"]) == ("block", event_id, "conductor")
+        assert known.id in [memory["id"] for memory in heard.data["memories"]]
+        assert VPN in heard.data["block"]
+
+
+def test_only_the_blocks_that_are_wanted_are_said(world: World) -> None:
+    with (
+        world.listen("blocks", user_id="dan", role="writer") as others,
+        world.listen("blocks", user_id="dan", run="run-2") as of_run,
+    ):
+        for run_id in ("run-1", "run-2"):
+            world.tell("dan", QUESTION, run_id=run_id)
+        assert of_run.said().data["run_id"] == "run-2"
+        assert next(others).name == ""  # a heartbeat, whose place is after what it did not say
+
+
+def test_an_event_with_the_name_of_a_block_is_none(world: World) -> None:
+    with world.listen("blocks", user_id="ned") as blocks, Publisher(world.served.relay.ingest) as publisher:
+        publisher.publish({"event_type": "memory.recalled", "user_id": "ned", "payload": {"text": "fake"}})
+        publisher.flush()
+        event_id = world.tell("ned", QUESTION)
+        assert blocks.said().data["cause_event_id"] == event_id
+
+
+def test_system_hears_the_blocks_of_the_owner_of_its_run(world: World) -> None:
+    with world.listen("blocks", user_id="system", run="run-of-eve") as blocks:
+        event_id = world.tell("eve", QUESTION, run_id="run-of-eve")
+        assert blocks.said().data["cause_event_id"] == event_id
+    refused = world.listen("blocks", user_id="system")
+    assert (refused.status, refused.problem["args"][0]) == (422, "run")
+    of_one = world.listen("blocks", world.key("eve"), user_id="system", run="run-of-eve")
+    assert (of_one.status, of_one.problem["code"]) == (403, "user_not_allowed")
+
+
+def test_events_come_in_order_and_go_on_where_a_client_left_off(world: World) -> None:
+    said = [f"event {number}" for number in range(40)]
+    with world.listen("events", user_id="fay", type="note.*") as events:
+        for text in said[:20]:
+            world.tell("fay", text, "note.taken")
+        heard = [events.said() for _ in range(20)]
+    assert [one.data["event"]["payload"]["text"] for one in heard] == said[:20]
+    assert [one.id for one in heard] == [one.data["seq"] for one in heard]
+    for text in said[20:]:
+        world.tell("fay", text, "note.taken")
+    with world.listen("events", after=heard[4].id, user_id="fay", type="note.*") as events:
+        assert texts(events, 35) == said[5:]
+
+
+def test_events_are_those_of_the_patterns_and_the_user(world: World) -> None:
+    with (
+        world.listen("events", user_id="gus", type=["note.*", "chat.user_msg"]) as own,
+        world.listen("events", world.key("gus", Scope.RECALL)) as of_key,
+        world.listen("events", user_id="*", type="note.*") as of_all,
+    ):
+        world.tell("hal", "of another", "note.taken")
+        world.tell("gus", "not wanted", "draft.saved")
+        world.tell("gus", "wanted", "note.taken")
+        assert texts(own, 1) == ["wanted"]
+        assert texts(of_key, 2) == ["not wanted", "wanted"]
+        assert texts(of_all, 2) == ["of another", "wanted"]
+
+
+def test_a_heartbeat_moves_on_past_what_is_not_said(world: World) -> None:
+    with world.listen("events", user_id="ian", type="none.such") as events:
+        world.tell("ian", "passed over", "note.taken")
+        with Subscriber(*world.served.relay) as subscriber:
+            end = subscriber.fetch(0, 0).last_seq
+        assert next(frame.id for frame in events if frame.id >= end) >= end
+
+
+@pytest.mark.parametrize("what", ["blocks", "events"])
+def test_a_stream_is_refused_as_the_relay_refuses_the_key(world: World, what: str) -> None:
+    cases: list[tuple[str, dict[str, str], int, str]] = [
+        ("wrong", {}, 401, "unauthorized"),
+        (world.key("ann", Scope.PUBLISH), {}, 403, "scope_missing"),
+        (world.key("ann"), {"user_id": "bob"}, 403, "user_not_allowed"),
+        (world.key("ann"), {"user_id": "nobody-at-all"}, 403, "user_not_allowed"),
+        (world.key("ann"), {"user_id": "a/b"}, 422, "invalid_input"),
+        (world.key("ann"), {"user_id": ""}, 422, "invalid_input"),
+        (world.key("ann"), {"colour": "red"}, 422, "invalid_input"),
+    ]
+    if what == "events":
+        cases += [
+            (world.key("ann"), {"user_id": "*"}, 403, "user_not_allowed"),
+            (world.key(None, Scope.RECALL), {"user_id": "*"}, 403, "scope_missing"),
+        ]
+    for token, query, status, code in cases:
+        refused = world.listen(what, token, **query)
+        assert (refused.status, refused.problem["code"]) == (status, code), query
+    caller = HttpCaller(world.served.http, world.token)
+    for after in ("-1", "x", "9" * 30, "٣"):
+        answer = caller.send("GET", f"/v1/{what}", Last_Event_ID=after.encode().decode("latin-1"))
+        assert (answer.status, answer.json()["args"][0]) == (422, "Last-Event-ID"), after
+    caller.close()
+
+
+def test_a_stream_ends_when_its_key_is_revoked(world: World) -> None:
+    token = create_key(world.served.data_dir, "for-a-while", "kim", ALL_SCOPES).token
+    with world.listen("events", token) as events:
+        world.tell("kim", "heard")
+        assert texts(events, 1) == ["heard"]
+        revoke_key(world.served.data_dir, "for-a-while")
+        world.tell("kim", "not heard")
+        last = [frame for frame in events if frame.name][-1]
+    assert (last.name, last.data["code"]) == ("problem", "unauthorized")
+
+
+def test_a_subscriber_that_stops_reading_costs_nobody_anything(world: World) -> None:
+    place = urlsplit(world.served.http)
+    assert place.hostname is not None
+    with (
+        socket.create_connection((place.hostname, place.port)) as stuck,
+        world.listen("events", user_id="lea") as reading,
+    ):
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        head = f"GET /v1/events?user_id=lea HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {world.token}\r\n\r\n"
+        stuck.sendall(head.encode())
+        big = "much to say " * 4_000
+        for number in range(150):
+            world.publisher.publish(
+                {"event_type": "note.taken", "user_id": "lea", "payload": {"text": f"{number} {big}"}}
+            )
+        assert [int(text.split()[0]) for text in texts(reading, 150)] == list(range(150))
+
+
+def test_one_user_cannot_take_all_streams(world: World) -> None:
+    token = world.key("mia")
+    streams = [world.listen("events", token) for _ in range(8)]
+    refused = world.listen("events", token)
+    assert (refused.status, refused.problem["code"]) == (503, "unavailable")
+    with world.listen("events", world.key("nia")) as other:
+        assert other.status == 200
+    streams[0].close()
+    while (again := world.listen("events", token)).status != 200:
+        pass  # the door notices that the client is gone
+    for stream in (*streams[1:], again):
+        stream.close()
+
+
+def test_a_stream_says_which_events_the_journal_no_longer_keeps(tmp_path_factory: pytest.TempPathFactory) -> None:
+    relay = RelaySettings(
+        broker=BrokerSettings(upkeep_interval_s=0.05),
+        journal=JournalSettings(retention_bytes=20_000),
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="gap-") as folder,
+        absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder,
+        gateway_without_ray(Path(folder), embedder, relay, SETTINGS) as served,
+        Publisher(served.relay.ingest) as publisher,
+        Subscriber(*served.relay) as subscriber,
+    ):
+        world = World(served, publisher)
+        for number in range(30):
+            world.tell("oda", f"event {number} " + "word " * 400, "note.taken")
+        while (first := subscriber.fetch(0, 1).first_seq) < 10:
+            pass
+        with world.listen("events", after=3, user_id="oda") as events:
+            gap, entry = events.said(), events.said()
+        assert gap == Heard("gap", gap.data["last"], {"first": 4, "last": gap.data["last"]})
+        assert gap.data["last"] >= first - 1
+        assert entry.id == gap.data["last"] + 1
