@@ -19,11 +19,11 @@ from sona.exemplars import Exemplar
 from sona.gate import Gate
 from sona.instant import InstantLayer
 from sona.learner import Fact, Learner
-from sona.lesson import Contest, Vector
+from sona.lesson import Comparison, Contest, Vector
 from sona.prior import MemoryPrior
 from sona.quality import Baselines
 
-VERSION = 1
+VERSION = 2
 _MAGIC = b"sona"
 _DIGEST_BYTES = 16
 
@@ -39,12 +39,16 @@ class _Exemplar(msgspec.Struct, array_like=True):
     others: tuple[int, ...]
 
 
+_Factors = tuple[float, float, float]
+
+
 class _Fact(msgspec.Struct, array_like=True):
     kind: str
     quality: float
     used: tuple[int, ...]
     credits: tuple[float, ...]
     contest: tuple[int, int] | None
+    comparison: tuple[_Factors, _Factors] | None
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -72,7 +76,7 @@ def to_bytes(learner: Learner) -> bytes:
         prior=learner.prior.to_bytes(),
         instant=learner.instant.to_bytes(),
         facts={
-            number: _Fact(fact.kind, fact.quality, fact.used, fact.credits, fact.contest)
+            number: _Fact(fact.kind, fact.quality, fact.used, fact.credits, *_saved_contest(fact.contest))
             for number, fact in sorted(learner.facts.items())
         },
         exemplars=[_saved(learner.exemplars[number]) for number in sorted(learner.exemplars)],
@@ -109,12 +113,24 @@ def _restored(state: _State) -> Learner:
     learner.baselines = Baselines.from_bytes(state.baselines)
     learner.prior = MemoryPrior.from_bytes(state.prior)
     learner.facts = {
-        number: Fact(fact.kind, fact.quality, fact.used, fact.credits, fact.contest and Contest(*fact.contest))
+        number: Fact(fact.kind, fact.quality, fact.used, fact.credits, _loaded_contest(fact))
         for number, fact in state.facts.items()
     }
     learner.hold(_loaded(one) for one in state.exemplars)
     learner.instant = InstantLayer.from_bytes(state.instant, state.ndim)
     return learner
+
+
+def _saved_contest(
+    contest: Contest | Comparison | None,
+) -> tuple[tuple[int, int] | None, tuple[_Factors, _Factors] | None]:
+    return (None, contest) if isinstance(contest, Comparison) else (contest, None)
+
+
+def _loaded_contest(fact: _Fact) -> Contest | Comparison | None:
+    if fact.comparison is not None:
+        return Comparison(*fact.comparison)
+    return fact.contest and Contest(*fact.contest)
 
 
 def _saved(one: Exemplar) -> _Exemplar:

@@ -31,7 +31,7 @@ from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import ask_for_nothing_else, understand_dates
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.duplicates import FormerRequests, Leader, Leaders, leaders_of
-from memory_agent.recall.interleaving import Pick, interleave
+from memory_agent.recall.interleaving import Pick, interleave, ranked
 from memory_agent.recall.learned import scale_of, shifts, with_past_use
 from memory_agent.recall.neighbours import with_neighbours
 from memory_agent.recall.outcome import with_outcomes
@@ -114,7 +114,7 @@ class RecallPipeline:
         return self._learner.advise(searched.vector.raw, recall_id)
 
     def _select(self, searched: Search, advice: Advice) -> list[Pick]:
-        """Select by the ranking whose turn it is, or interleave both."""
+        """Select by the ranking whose turn it is; interleave both, or answer by one and compare it with the other."""
         former = FormerRequests(self._archive.store, searched)
         found, leaders = self._candidates(searched, former)
         answers = leaders.places[~former.among(found.slots[leaders.places])]
@@ -124,8 +124,12 @@ class RecallPipeline:
         scale = scale_of(found.total[answers])
         if advice.route == "learned":
             return self._learned(searched, found, best, scale, former, advice.adaptation)
-        learned = self._learned(searched, found, best, scale, former, advice.adaptation)
         baseline = self._baseline(searched, found, best, former)
+        if advice.route == "compare" and searched.deadline.expired():
+            return baseline
+        learned = self._learned(searched, found, best, scale, former, advice.adaptation)
+        if advice.route == "compare":
+            return ranked(baseline, learned)
         return interleave(baseline, learned, searched.query.top_k, advice.key)
 
     def _candidates(self, searched: Search, former: FormerRequests) -> tuple[Candidates, Leaders]:

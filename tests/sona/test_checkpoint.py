@@ -6,12 +6,12 @@ from planted_lessons import NDIM, Topics
 from sona import checkpoint
 from sona.errors import DamagedStateError
 from sona.learner import Learner
-from sona.lesson import Contest
+from sona.lesson import Comparison, Contest
 
 
 def taught(count: int = 70) -> Learner:
     topics = Topics()
-    contests = [Contest(1, 0), Contest(0, 1), None]
+    contests = [Contest(1, 0), Comparison((1.5, 2.5, 3.0), (0.5, 0.25, 0.125)), None]
     return Learner.from_lessons(
         NDIM,
         [topics.lesson(number, number % 6, (number % 3) / 2, contest=contests[number % 3]) for number in range(count)],
