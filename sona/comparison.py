@@ -11,7 +11,7 @@ This bet gains nothing against whoever uses memories by their place alone, none 
 of the first m odds is at most 1 for every m, so the expected odds are at most 1, and a product of them is a test
 martingale. If p is right, no other bet that is safe against all such habits grows faster (reverse information
 projection: Grünwald, de Heide, Koolen 2024). Rejected by measurement: stakes on differences of ranks or of reciprocal
-ranks, which open the gate for a third as many users within 50 runs (decision 0045).
+ranks, which open the gate for half as many users within 50 runs (decision 0045).
 
 Used memories stand at rank r of the learned ranking with a share of about r^-2 (measured), so s is 2, or half or 3/2 of
 it with lower weight. A twentieth of each stake is kept, since no prediction is certain.
