@@ -24,6 +24,7 @@ from sona.prior import MemoryPrior
 from sona.quality import Baselines
 
 VERSION = 2
+_FORMER = 1  # its gate counted otherwise: what it holds has to be learned again
 _MAGIC = b"sona"
 _DIGEST_BYTES = 16
 
@@ -88,6 +89,8 @@ def to_bytes(learner: Learner) -> bytes:
 def from_bytes(data: bytes) -> Learner:
     """Restore a learner. Raises `DamagedStateError`, also for another version."""
     body = whole_body(data)
+    if is_former(data):
+        raise DamagedStateError("checkpoint: a former version")
     try:
         return _restored(msgspec.msgpack.decode(body, type=_State))
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
@@ -95,14 +98,22 @@ def from_bytes(data: bytes) -> Learner:
 
 
 def whole_body(data: bytes) -> bytes:
-    """Return the bytes that the checksum covers. Raises `DamagedStateError` for a mismatch or another version."""
+    """Return the bytes that the checksum covers, also of a former version.
+
+    Raises `DamagedStateError` for a mismatch or an unknown version.
+    """
     head = len(_MAGIC) + 2
-    if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") != VERSION:
+    if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") not in (VERSION, _FORMER):
         raise DamagedStateError("checkpoint: another version, or none")
     body = data[head + _DIGEST_BYTES :]
     if _digest(body) != data[head : head + _DIGEST_BYTES]:
         raise DamagedStateError("checkpoint: does not match its checksum")
     return body
+
+
+def is_former(data: bytes) -> bool:
+    """Return whether a former version wrote this: `from_bytes` refuses it, but it is not damaged."""
+    return data.startswith(_MAGIC + _FORMER.to_bytes(2, "big"))
 
 
 def _restored(state: _State) -> Learner:

@@ -57,6 +57,16 @@ def test_a_torn_checkpoint_is_detected(length: int) -> None:
         checkpoint.from_bytes(checkpoint.to_bytes(taught(5))[:length])
 
 
+def test_a_checkpoint_of_the_former_version_is_sound_but_has_to_be_learned_again() -> None:
+    data = bytearray(checkpoint.to_bytes(taught(5)))
+    assert not checkpoint.is_former(bytes(data))
+    data[5] -= 1
+    assert checkpoint.is_former(bytes(data))
+    assert checkpoint.whole_body(bytes(data))
+    with pytest.raises(DamagedStateError, match="former version"):
+        checkpoint.from_bytes(bytes(data))
+
+
 def test_a_checkpoint_of_another_version_is_refused() -> None:
     data = bytearray(checkpoint.to_bytes(taught(5)))
     data[5] += 1
