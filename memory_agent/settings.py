@@ -101,11 +101,12 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How runs are followed and learned from.
 
-    `mode`: `auto` applies the learned ranking once interleaved comparisons have shown that it helps, `on` always, `off`
-    learns nothing. Weights, 0 is off: `association` for memories used in similar requests, as a share of their own
-    score; `recurrence` on top when the same request recurs; `shift` for the similarity to the adapted query; `prior`
-    for memories that helped, regardless of the query. From a cosine of `retry_similarity`, the later of two requests
-    is a rewording of the earlier; from `request_similarity`, a recall and a request are the same.
+    `mode`: `auto` applies the learned ranking once what runs used has shown that it helps, `on` always, `off` learns
+    nothing. Weights, on a scale that follows the spread of the scores, 0 is off: `association` for memories used
+    in similar requests, as a share of their own score; `recurrence` on top when the same request recurs; `shift` for
+    the similarity to the adapted query; `prior` for memories that helped, regardless of the query. From a cosine of
+    `retry_similarity`, the later of two requests is a rewording of the earlier; from `request_similarity`, a recall and
+    a request are the same.
     """
 
     mode: Literal["auto", "on", "off"] = "auto"

@@ -154,8 +154,8 @@ class FeedbackReport(msgspec.Struct, frozen=True, kw_only=True):
 class GateEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence on which the gate decides.
 
-    `won` and `lost` count contests of the learned arm; `evidence` and `harm` are the wealth of the bets for and against
-    it. `evidence` >= `threshold` turns it on, `harm` >= 20 off.
+    `won` and `lost` count comparisons of the learned arm with the baseline, in `on` interleaved recalls; `evidence` and
+    `harm` are the wealth of the bets for and against it. `evidence` >= `threshold` turns it on, `harm` >= 20 off.
     """
 
     state: GateState

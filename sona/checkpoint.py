@@ -19,11 +19,12 @@ from sona.exemplars import Exemplar
 from sona.gate import Gate
 from sona.instant import InstantLayer
 from sona.learner import Fact, Learner
-from sona.lesson import Contest, Vector
+from sona.lesson import Comparison, Contest, Vector
 from sona.prior import MemoryPrior
 from sona.quality import Baselines
 
-VERSION = 1
+VERSION = 2
+_FORMER = 1  # its gate counted otherwise: what it holds has to be learned again
 _MAGIC = b"sona"
 _DIGEST_BYTES = 16
 
@@ -39,12 +40,16 @@ class _Exemplar(msgspec.Struct, array_like=True):
     others: tuple[int, ...]
 
 
+_Factors = tuple[float, float, float]
+
+
 class _Fact(msgspec.Struct, array_like=True):
     kind: str
     quality: float
     used: tuple[int, ...]
     credits: tuple[float, ...]
     contest: tuple[int, int] | None
+    comparison: tuple[_Factors, _Factors] | None
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -72,7 +77,7 @@ def to_bytes(learner: Learner) -> bytes:
         prior=learner.prior.to_bytes(),
         instant=learner.instant.to_bytes(),
         facts={
-            number: _Fact(fact.kind, fact.quality, fact.used, fact.credits, fact.contest)
+            number: _Fact(fact.kind, fact.quality, fact.used, fact.credits, *_saved_contest(fact.contest))
             for number, fact in sorted(learner.facts.items())
         },
         exemplars=[_saved(learner.exemplars[number]) for number in sorted(learner.exemplars)],
@@ -84,6 +89,8 @@ def to_bytes(learner: Learner) -> bytes:
 def from_bytes(data: bytes) -> Learner:
     """Restore a learner. Raises `DamagedStateError`, also for another version."""
     body = whole_body(data)
+    if is_former(data):
+        raise DamagedStateError("checkpoint: a former version")
     try:
         return _restored(msgspec.msgpack.decode(body, type=_State))
     except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
@@ -91,14 +98,22 @@ def from_bytes(data: bytes) -> Learner:
 
 
 def whole_body(data: bytes) -> bytes:
-    """Return the bytes that the checksum covers. Raises `DamagedStateError` for a mismatch or another version."""
+    """Return the bytes that the checksum covers, also of a former version.
+
+    Raises `DamagedStateError` for a mismatch or an unknown version.
+    """
     head = len(_MAGIC) + 2
-    if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") != VERSION:
+    if data[: len(_MAGIC)] != _MAGIC or int.from_bytes(data[len(_MAGIC) : head], "big") not in (VERSION, _FORMER):
         raise DamagedStateError("checkpoint: another version, or none")
     body = data[head + _DIGEST_BYTES :]
     if _digest(body) != data[head : head + _DIGEST_BYTES]:
         raise DamagedStateError("checkpoint: does not match its checksum")
     return body
+
+
+def is_former(data: bytes) -> bool:
+    """Return whether a former version wrote this: `from_bytes` refuses it, but it is not damaged."""
+    return data.startswith(_MAGIC + _FORMER.to_bytes(2, "big"))
 
 
 def _restored(state: _State) -> Learner:
@@ -109,12 +124,24 @@ def _restored(state: _State) -> Learner:
     learner.baselines = Baselines.from_bytes(state.baselines)
     learner.prior = MemoryPrior.from_bytes(state.prior)
     learner.facts = {
-        number: Fact(fact.kind, fact.quality, fact.used, fact.credits, fact.contest and Contest(*fact.contest))
+        number: Fact(fact.kind, fact.quality, fact.used, fact.credits, _loaded_contest(fact))
         for number, fact in state.facts.items()
     }
     learner.hold(_loaded(one) for one in state.exemplars)
     learner.instant = InstantLayer.from_bytes(state.instant, state.ndim)
     return learner
+
+
+def _saved_contest(
+    contest: Contest | Comparison | None,
+) -> tuple[tuple[int, int] | None, tuple[_Factors, _Factors] | None]:
+    return (None, contest) if isinstance(contest, Comparison) else (contest, None)
+
+
+def _loaded_contest(fact: _Fact) -> Contest | Comparison | None:
+    if fact.comparison is not None:
+        return Comparison(*fact.comparison)
+    return fact.contest and Contest(*fact.contest)
 
 
 def _saved(one: Exemplar) -> _Exemplar:

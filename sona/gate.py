@@ -1,17 +1,22 @@
-"""Lets the learner act only while contests against the baseline show that it helps.
+"""Lets the learner act only while what runs used shows that it helps.
 
-SHADOW (fewer than 50 credited lessons: learn, do not act) -> TRIAL (every recall interleaved) -> ON (10 %
-interleaved) or OFF (for 100 credited lessons, then TRIAL again). The test is by betting (Shafer 2021): each contest
-stakes a share of a wealth that starts at 1 on the learned ranking; the evidence is the mean wealth over the shares
-.1, .2, .4 and .8. For a learner no better than a coin, the wealth ever reaches t with probability at most 1/t, at any
-number of looks (Ville). The n-th TRIAL requires 20 * 2^(n - 1), so such a learner is turned ON with probability at
-most 1/20 in the first TRIAL and 1/20 + 1/40 + ... = 1/10 over all of them (.036 and .068: computed over all paths).
+SHADOW (fewer than 2 credited lessons) -> TRIAL (the baseline answers and is compared with the learned ranking, which is
+not shown) -> ON (the learned ranking answers; 10 % interleaved) or OFF (for 100 credited lessons, then TRIAL again).
 
-The opposite bet measures harm and turns the learner OFF at 20, in TRIAL and in ON; it restarts on entering ON. After a
-long run of wins its wealth is so low that it detects later harm late (195 contests at a win rate of .3 after 100 at
-.65, measured). In ON a second bet therefore restarts whenever its wealth falls below 1 (a CUSUM e-detector: Shin,
-Ramdas, Rinaldo 2023) and turns OFF at 400: after 70 contests in that case. With a learner no better than a coin it
-takes 400 contests or more on average; at a win rate of .6, 1 % are turned OFF within 2,000 (measured).
+The test is by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings multiplies
+a wealth that starts at 1. For a learner no better than the baseline its expectation never rises, so it ever reaches t
+with probability at most 1/t, at any number of looks (Ville): all comparisons of a TRIAL count, and none is too early.
+The n-th TRIAL requires 28 * 2^(n - 1), so such a learner is turned ON with probability at most 1/28 = .036 in the first
+TRIAL and 1/28 + 1/56 + ... = .072 over all of them. Nobody is shown anything for the sake of the test.
+
+Wealth is divided among bets whose shares are a prior: of comparisons by the steepness that was measured, of contests
+the shares .1, .2, .4 and .8 alike. Contests bet in TRIAL, too, where earlier versions interleaved.
+
+The opposite bet measures harm and turns the learner OFF at 20, in TRIAL and, by contests alone, in ON; it restarts on
+entering ON. After a long run of wins its wealth is so low that it detects later harm late (195 contests at a win rate
+of .3 after 100 at .65, measured). In ON a second bet therefore restarts whenever its wealth falls below 1 (a CUSUM
+e-detector: Shin, Ramdas, Rinaldo 2023) and turns OFF at 400: after 70 contests in that case. With a learner no better
+than a coin it takes 400 contests or more on average; at a win rate of .6, 1 % are turned OFF within 2,000 (measured).
 
 The state depends only on the calls of `credit` and `observe`, in order. Logs of the learner's own answers are never
 evidence.
@@ -25,24 +30,29 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 import msgspec
 
+from sona.comparison import PRIOR, sign_of
 from sona.errors import DamagedStateError
 from sona.keyed_random import share
-from sona.lesson import Contest
+from sona.lesson import Comparison, Contest
 
 GateState = Literal["shadow", "trial", "on", "off"]
-Route = Literal["baseline", "learned", "interleave"]
+Route = Literal["baseline", "learned", "interleave", "compare"]
 
-SHADOW_LESSONS = 50
+SHADOW_LESSONS = 2
 COOL_DOWN_LESSONS = 100
-THRESHOLD = 20.0
+THRESHOLD = 28.0
+HARM_THRESHOLD = 20.0
 DRIFT_THRESHOLD = 400.0
-LONGEST_TRIAL = 500  # decided contests; at a win rate of .6 97 % were turned ON by then, at .55 42 % (measured)
+LONGEST_TRIAL = 500  # decided; of contests at a win rate of .6 96 % were turned ON by then, at .55 37 % (measured)
 HOLDOUT = 0.1
 INTERLEAVED = 0.1
 _LOGS = [(math.log1p(bet), math.log1p(-bet)) for bet in (0.1, 0.2, 0.4, 0.8)]
 _Z95 = 1.959964
-_VERSION = 1
-_LARGEST_EXPONENT = 700.0
+_VERSION = 2
+_LARGEST_EXPONENT = 350.0  # of two factors of a wealth
+_MOST = 1e300
+
+_NOTHING_BET = (0.0, 0.0, 0.0)
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -51,10 +61,10 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class Evidence:
     """The evidence on which the gate decides.
 
-    `won`, `lost` and `tied` count contests since the `trial`-th TRIAL began; in ON, since it was turned ON; in OFF,
-    those that turned it OFF. `evidence` and `harm` are the wealth of the bets for and against the learner, `drift` that
-    of the restarting bet against it. `evidence` >= `threshold` turns ON. `credited` counts lessons with credit; `due`
-    more of them start a TRIAL, 0 in TRIAL and ON.
+    `won`, `lost` and `tied` count comparisons and contests since the `trial`-th TRIAL began; in ON, contests since it
+    was turned ON; in OFF, those that turned it OFF. `evidence` and `harm` are the wealth of the bets for and against
+    the learner, `drift` that of the restarting bet against it. `evidence` >= `threshold` turns ON. `credited` counts
+    lessons with credit; `due` more of them start a TRIAL, 0 in TRIAL and ON.
     """
 
     state: GateState
@@ -92,6 +102,11 @@ class _State(msgspec.Struct, array_like=True):
     drift_lost: _Count = 0
     ever_won: _Count = 0
     ever_decided: _Count = 0
+    better: _Count = 0
+    worse: _Count = 0
+    alike: _Count = 0
+    logs: tuple[float, float, float] = _NOTHING_BET
+    logs_of_harm: tuple[float, float, float] = _NOTHING_BET
 
 
 class Gate:
@@ -109,14 +124,15 @@ class Gate:
     def route(self, key: str) -> Route:
         """Return which ranking serves the recall with this key. The same key and state give the same route.
 
-        A tenth of the keys is a holdout: the baseline serves it in every state, as an independent comparison.
+        A tenth of the keys is a holdout: the baseline serves it in every state, as an independent comparison. With
+        "compare" the baseline serves, too, and the learned ranking is logged.
         """
-        if self.state in ("shadow", "off"):
-            return "baseline"
+        if self.state != "on":
+            return "compare" if self.state == "trial" else "baseline"
         place = share(key, "route")
         if place < HOLDOUT:
             return "baseline"
-        return "interleave" if self.state == "trial" or place < HOLDOUT + INTERLEAVED else "learned"
+        return "interleave" if place < HOLDOUT + INTERLEAVED else "learned"
 
     def credit(self) -> None:
         """Count one more credited lesson."""
@@ -127,8 +143,16 @@ class Gate:
                 self._state.trial += 1
                 self._enter("trial")
 
-    def observe(self, contest: Contest | None) -> None:
-        """Count a contest and update the state; ignore None. In SHADOW and OFF a contest counts only in `gain`."""
+    def observe(self, contest: Contest | Comparison | None) -> None:
+        """Count a contest or comparison and update the state; ignore None.
+
+        In SHADOW and OFF a contest counts only in `gain`; a comparison counts only in TRIAL.
+        """
+        if isinstance(contest, Comparison):
+            if self.state == "trial":
+                self._bet_on(contest)
+                self._decide()
+            return
         if contest is None:
             return
         won, lost = contest.learned > contest.baseline, contest.learned < contest.baseline
@@ -144,11 +168,11 @@ class Gate:
         return Evidence(
             state=state.state,
             trial=state.trial,
-            won=state.won,
-            lost=state.lost,
-            tied=state.tied,
-            evidence=_wealth(state.won, state.lost),
-            harm=_wealth(state.lost, state.won),
+            won=state.won + state.better,
+            lost=state.lost + state.worse,
+            tied=state.tied + state.alike,
+            evidence=self._evidence(),
+            harm=self._harm(),
             drift=_wealth(state.drift_lost, state.drift_won),
             threshold=self._threshold(),
             credited=state.credited,
@@ -156,7 +180,7 @@ class Gate:
         )
 
     def gain(self) -> Gain | None:
-        """Return the gain over all decided contests so far; None before the first.
+        """Return the gain over all decided contests so far, comparisons aside; None before the first.
 
         For display only: the interval assumes a number of contests fixed in advance and is too narrow under repeated
         looks, so the gate does not use it.
@@ -193,6 +217,26 @@ class Gate:
         if state != "off":
             self._state.won = self._state.lost = self._state.tied = 0
             self._state.drift_won = self._state.drift_lost = 0
+            self._state.better = self._state.worse = self._state.alike = 0
+            self._state.logs = self._state.logs_of_harm = _NOTHING_BET
+
+    def _bet_on(self, comparison: Comparison) -> None:
+        state, sign = self._state, sign_of(comparison)
+        state.better, state.worse, state.alike = (
+            state.better + (sign > 0),
+            state.worse + (sign < 0),
+            state.alike + (not sign),
+        )
+        state.logs = _grown(state.logs, comparison.learned)
+        state.logs_of_harm = _grown(state.logs_of_harm, comparison.baseline)
+
+    def _evidence(self) -> float:
+        state = self._state
+        return min(_wealth(state.won, state.lost) * _mixed(state.logs), _MOST)
+
+    def _harm(self) -> float:
+        state = self._state
+        return min(_wealth(state.lost, state.won) * _mixed(state.logs_of_harm), _MOST)
 
     def _bet(self, won: bool, lost: bool) -> None:
         state = self._state
@@ -204,11 +248,12 @@ class Gate:
 
     def _decide(self) -> None:
         state = self._state
-        if _wealth(state.lost, state.won) >= THRESHOLD or _wealth(state.drift_lost, state.drift_won) >= DRIFT_THRESHOLD:
+        drift = _wealth(state.drift_lost, state.drift_won)
+        if self._harm() >= HARM_THRESHOLD or drift >= DRIFT_THRESHOLD:
             self._enter("off")
-        elif state.state == "trial" and _wealth(state.won, state.lost) >= self._threshold():
+        elif state.state == "trial" and self._evidence() >= self._threshold():
             self._enter("on")
-        elif state.state == "trial" and state.won + state.lost >= LONGEST_TRIAL:
+        elif state.state == "trial" and state.won + state.lost + state.better + state.worse >= LONGEST_TRIAL:
             self._enter("off")
 
 
@@ -216,6 +261,16 @@ def _wealth(right: int, wrong: int) -> float:
     """Return the mean over the bets of (1 + bet)^right (1 - bet)^wrong, capped to stay finite."""
     exponents = [right * grown + wrong * shrunk for grown, shrunk in _LOGS]
     return sum([math.exp(min(exponent, _LARGEST_EXPONENT)) for exponent in exponents]) / len(_LOGS)
+
+
+def _mixed(logs: tuple[float, ...]) -> float:
+    """Return the wealth of bets on comparisons, given the logarithm of the growth of each, capped to stay finite."""
+    return sum([share * math.exp(min(log, _LARGEST_EXPONENT)) for share, log in zip(PRIOR, logs, strict=True)])
+
+
+def _grown(logs: tuple[float, ...], factors: tuple[float, ...]) -> tuple[float, float, float]:
+    one, two, three = [log + math.log(factor) for log, factor in zip(logs, factors, strict=True)]
+    return one, two, three
 
 
 def _wilson(won: int, decided: int) -> Gain:

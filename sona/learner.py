@@ -3,7 +3,8 @@
 Its state is a function of the lessons in the order of their numbers (`Learner.from_lessons`), so it can be rebuilt bit
 for bit, and a rebuild without a lesson forgets it exactly. `learn` and `forget` update the state in less than a
 millisecond and are approximate until the next rebuild: the means subtracted from queries and memories are frozen, older
-weights keep their former baseline, and the gate keeps revised contests as first counted.
+weights keep their former baseline, and the gate keeps revised contests as first counted. Comparisons made by what a
+forgotten lesson had taught keep their results, as contests do.
 
 Ranking is left to the caller, saving to `checkpoint`.
 
@@ -26,7 +27,7 @@ from sona.centering import QueryCentering
 from sona.exemplars import Exemplar, condense, exemplar
 from sona.gate import Gate
 from sona.instant import COLD, InstantLayer
-from sona.lesson import Array, Contest, Lesson, Vector
+from sona.lesson import Array, Comparison, Contest, Lesson, Vector
 from sona.prior import MemoryPrior
 from sona.quality import Baselines, weight
 from sona.reasoning_bank import ReasoningBank
@@ -86,7 +87,7 @@ class Fact:
     quality: float
     used: tuple[int, ...]
     credits: tuple[float, ...]
-    contest: Contest | None
+    contest: Contest | Comparison | None
 
 
 class Learner:

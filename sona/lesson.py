@@ -25,14 +25,22 @@ class Contest(NamedTuple):
     baseline: int
 
 
+class Comparison(NamedTuple):
+    """The result of a comparison (`comparison`): the factors of bets on the learned ranking, and of bets against it."""
+
+    learned: tuple[float, float, float]
+    baseline: tuple[float, float, float]
+
+
 @dataclass(frozen=True)
 class Lesson:
     """One recall, the memories its run used, and how the run ended.
 
     `number` is unique and orders lessons. `query` is (d,), uncentred, of unit length. `used` are numbers of memories,
     `vectors` (k, d) their unit vectors, `credits` (k,) 1 when named, .5 when inferred or as good as that. `quality` is
-    0 to 1; `kind` groups runs with comparable qualities. `contest` is None when the recall was not interleaved.
-    `is_counted` is True for one lesson per run: a run with many recalls is not more evidence than others.
+    0 to 1; `kind` groups runs with comparable qualities. `contest` is None when rankings were neither
+    interleaved nor compared. `is_counted` is True for one lesson per run: a run with many recalls is not more evidence
+    than others.
     """
 
     number: int
@@ -42,7 +50,7 @@ class Lesson:
     credits: tuple[float, ...]
     quality: float
     kind: str = "run"
-    contest: Contest | None = None
+    contest: Contest | Comparison | None = None
     is_counted: bool = True
 
     @property

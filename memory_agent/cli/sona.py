@@ -12,7 +12,7 @@ from memory_agent.cli.failure import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, size
 from memory_agent.trajectory import GateEvidence, SonaStatus
-from sona.gate import SHADOW_LESSONS, THRESHOLD
+from sona.gate import HARM_THRESHOLD, SHADOW_LESSONS
 
 _MODES = {
     "auto": "auto: the gate decides",
@@ -41,10 +41,10 @@ def status(target: Target) -> None:
     """Show whether what was learned changes rankings, on what evidence, and what it was learned from.
 
     A lesson is a recall whose run has ended; it has credit when it is known which of its memories the run used. The
-    gate begins in `shadow`: learning without effect. In `trial`, results are interleaved from both rankings, and the
-    ranking whose memories are used wins the recall. The gate goes `on` when the wealth of a bet on the learned ranking
-    reaches the threshold, which by chance alone happens at most once in that many trials, and `off` when the bet
-    against it does.
+    gate begins in `shadow`: learning without effect. In `trial` the learned ranking is compared with the usual one,
+    which answers: the ranking that puts the memories used higher wins the recall. The gate goes `on` when the wealth of
+    a bet on the learned ranking reaches the threshold, which by chance alone happens at most once in that many trials,
+    and `off` when the bet against it reaches 20. While it is on, a tenth of the recalls are interleaved from both.
 
     \b
     Examples:
@@ -151,7 +151,7 @@ def gate_sentence(gate: GateEvidence, credited: int) -> str:
         needed = f"{credited} of the {SHADOW_LESSONS} lessons with credit that a trial needs"
         return f"shadow: it learns and changes no answer yet; {needed}"
     contests = f"the learned ranking won {gate.won} of {gate.won + gate.lost} decided recalls"
-    against = f"wealth of the bet that it harms {gate.harm:.3g} of {THRESHOLD:g}"
+    against = f"wealth of the bet that it harms {gate.harm:.3g} of {HARM_THRESHOLD:g}"
     if gate.state == "trial":
         return f"trial: {contests}; wealth {gate.evidence:.3g} of {gate.threshold:g} needed; {against}"
     if gate.state == "on":
@@ -162,10 +162,10 @@ def gate_sentence(gate: GateEvidence, credited: int) -> str:
 def gain_sentence(found: SonaStatus) -> str:
     """Return the gain of the learned ranking over chance, with its interval, in words."""
     if found.gain is None:
-        return "not known: no comparison has been decided yet"
+        return "not known: no interleaved recall has been decided yet"
     low, high = found.gain_low, found.gain_high
     interval = "" if low is None or high is None else f" (95 %: {low:+.3f} to {high:+.3f})"
-    return f"{found.gain:+.3f}{interval} of the decided recalls, above the half that chance wins"
+    return f"{found.gain:+.3f}{interval} of the decided interleaved recalls, above the half that chance wins"
 
 
 def _tell(target: Target, document: dict[str, object], sentence: str) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.recall_notes import RecallNote, Shown
+from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key
 
@@ -74,7 +74,8 @@ def _is_sound_run(run: StoredTrajectory) -> bool:
 
 
 def _is_sound_note(note: RecallNote) -> bool:
-    return abs(note.at_us) < _FAR_US and len(note.vector) % 2 == 0
+    are_ranks = all(rank > 0 for rank in note.ranks) and all(0 <= one.place < len(note.ranks) for one in note.shown)
+    return abs(note.at_us) < _FAR_US and len(note.vector) % 2 == 0 and (not note.ranks or are_ranks)
 
 
 def import_runs(batch: Batch, data: bytes) -> int:
@@ -132,7 +133,7 @@ def _mark_here(mark: Mark, rows: Mapping[int, int]) -> Mark:
 
 def _note_here(note: RecallNote, rows: Mapping[int, int]) -> RecallNote:
     shown = (
-        Shown(rows[one.row], one.arm, tuple(rows[row] for row in one.others if row in rows))
+        msgspec.structs.replace(one, row=rows[one.row], others=tuple(rows[row] for row in one.others if row in rows))
         for one in note.shown
         if one.row in rows
     )

@@ -56,9 +56,9 @@ def load_learner(store: Store) -> Learner | None:
     path = store.folder / LEARNER_FILE
     try:
         kept = _read(path, store.key)
-        if kept.moment == moment_of(store):
+        if kept.moment == moment_of(store) and not checkpoint.is_former(kept.state):
             return checkpoint.from_bytes(kept.state)
-        discard_learner(store.folder)  # outdated, and it may hold forgotten memories
+        discard_learner(store.folder)  # outdated or of a former version, and it may hold forgotten memories
     except OSError:
         pass
     except UndecipherableError:

@@ -17,8 +17,9 @@ from memory_agent.storage.codec import vector_bytes
 from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import NUMBERED, StoredTrajectory, StoredUse
+from sona.comparison import compare, mean_of
 from sona.interleaving import Arm, Pick, contest
-from sona.lesson import Contest, Lesson
+from sona.lesson import Comparison, Contest, Lesson
 
 RECALLS_OF_A_RUN = 64
 """Recalls of one run that become lessons; later ones add little."""
@@ -118,7 +119,7 @@ def _lesson(
     query: Embedding,
     used: Sequence[StoredUse],
     quality: float,
-    contest: Contest | None,
+    contest: Contest | Comparison | None,
     *,
     is_counted: bool = True,
 ) -> Lesson:
@@ -137,15 +138,24 @@ def _lesson(
     )
 
 
-def _contest(notes: Sequence[tuple[RecallNote, Embedding]], shares: Sequence[Sequence[StoredUse]]) -> Contest | None:
-    """Return the interleaved recalls of one run as one contest between the rankings, or None without a stated use.
+def _contest(
+    notes: Sequence[tuple[RecallNote, Embedding]], shares: Sequence[Sequence[StoredUse]]
+) -> Contest | Comparison | None:
+    """Return the interleaved recalls of one run as one contest between the rankings, else those compared as one.
 
-    Each memory counts once, for the recall it is credited to, and only when its use was stated, not inferred.
+    None without a stated use. Each memory counts once, for the recall it is credited to, and only when its use was
+    stated, not inferred.
     """
-    found = []
+    contests: list[Contest | None] = []
+    comparisons: list[Comparison | None] = []
     for (note, _), share in zip(notes, shares, strict=True):
         rows = {use.row for use in share if use.how != "overlap"}
         if note.is_contested and rows:
-            found.append(contest([Pick(shown.row, _ARMS.get(shown.arm)) for shown in note.shown], rows))
-    told = [one for one in found if one is not None]
-    return Contest(sum(one.learned for one in told), sum(one.baseline for one in told)) if told else None
+            contests.append(contest([Pick(shown.row, _ARMS.get(shown.arm)) for shown in note.shown], rows))
+        elif note.ranks:
+            comparisons.append(compare(note.ranks, [shown.place for shown in note.shown if shown.row in rows]))
+    decided = [one for one in contests if one is not None]
+    if decided:
+        return Contest(sum(one.learned for one in decided), sum(one.baseline for one in decided))
+    compared = [one for one in comparisons if one is not None]
+    return mean_of(compared) if compared else None

@@ -1,7 +1,8 @@
 """Two rankings of one recall, the baseline and the learned one, and which of them brought each memory in. Pure.
 
-Where both may rank, their answers are interleaved by team draft (`sona/interleaving`), so that what the run then uses
-tells which is better. Who may rank is decided by `learning/learner`.
+What the run then uses tells which is better. Where both may rank, their answers are interleaved by team draft
+(`sona/interleaving`); before, the baseline answers and is compared with the other (`sona/comparison`). Who may rank is
+decided by `learning/learner`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ _MOST_FOLDED = 100
 
 
 class Pick(msgspec.Struct, frozen=True):
-    """A selected candidate with the ranking it comes from; `arm` is None for the baseline alone, or for both."""
+    """A selected candidate with the ranking it comes from; `arm` is None for the baseline alone, or for both.
+
+    `rank` is its rank in the learned ranking, from 1, where the baseline was compared with it, else 0.
+    """
 
     found: Candidates
     choice: Choice
     arm: Arm | None = None
     shift: float = 0.0
+    rank: int = 0
 
     @property
     def slot(self) -> int:
@@ -50,9 +55,17 @@ class Pick(msgspec.Struct, frozen=True):
 
 def interleave(baseline: Sequence[Pick], learned: Sequence[Pick], limit: int, key: str) -> list[Pick]:
     """Return at most `limit` picks of two rankings, without duplicates; `key` seeds the draft."""
-    by_arm = {
-        "baseline": {pick.choice.leader.fingerprint: pick for pick in baseline},
-        "learned": {pick.choice.leader.fingerprint: pick for pick in learned},
-    }
+    by_arm = {"baseline": _by_text(baseline), "learned": _by_text(learned)}
     drafted = team_draft(list(by_arm["baseline"]), list(by_arm["learned"]), limit, key)
     return [msgspec.structs.replace(by_arm[place.arm or "baseline"][place.item], arm=place.arm) for place in drafted]
+
+
+def ranked(baseline: Sequence[Pick], learned: Sequence[Pick]) -> list[Pick]:
+    """Return the picks of the baseline with their ranks in the learned ranking; beyond its end all have the same."""
+    ranks = {fingerprint: rank for rank, fingerprint in enumerate(_by_text(learned), 1)}
+    beyond = max(len(baseline), len(learned)) + 1
+    return [msgspec.structs.replace(pick, rank=ranks.get(pick.choice.leader.fingerprint, beyond)) for pick in baseline]
+
+
+def _by_text(picks: Sequence[Pick]) -> dict[int, Pick]:
+    return {pick.choice.leader.fingerprint: pick for pick in picks}

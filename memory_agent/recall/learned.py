@@ -1,15 +1,23 @@
 """The learner's part of the scores of one recall. Pure numpy.
 
-    association = w_a * reach * own + w_r * min(support, 1) + w_p * lift        shift = w_s * <memory, direction>
+    association = scale * (w_a * reach * own + w_r * min(support, 1) + w_p * lift)
+    shift       = scale * w_s * <memory, direction>
+    scale       = 2.5 times the spread of the best fifty scores without the best tenth of them
 
 `reach` is the likeness of the request to one for which a run used the memory, `support` adds up over all such runs from
 a cosine of .5 on (`sona/association`), `lift` is how much better than usual the runs went that used it, `own` the
 memory's score as a share of the best. A used memory gains only as far as it also answers this query, unless runs used
 it again and again for the same request; so frequently used memories do not displace better answers (decision 0020).
-Each part is bounded, so no score rises by more than their sum. Whether the learner may rank is decided by
-`learning/learner`. How the runs of the memories themselves ended counts in either ranking (`outcome`).
+What learning adds is measured in the spread of the scores, so it moves a memory past as many others whether they lie
+near or far, in any query and after a change of the ranking. It is about 1 in LoCoMo. Leaders that stand out do not
+widen it: they would be overtaken the more easily the better they match (decision 0045). Each part is bounded, so no
+score rises by more than their sum.
 
-Shapes: n candidates, m memories reached, p leaders, d dimensions.
+Candidates are those of the query itself: searching with the moved query too finds some that never reach the first
+five (decision 0045). Whether the learner may rank is decided by `learning/learner`. How the runs of the memories
+themselves ended counts in either ranking (`outcome`).
+
+Shapes: n candidates, m memories reached, p leaders or answers among them, d dimensions.
 """
 
 from __future__ import annotations
@@ -29,10 +37,29 @@ from sona.learner import Adaptation
 
 _MOST_RECURRING = 16
 _WORTH_READING = 0.1
+_SPREAD_OVER, _OUTSTANDING = 50, 10
+_SPREADS, _LEAST = 2.5, 0.1
 
 
-def with_past_use(found: Candidates, search: Search, adaptation: Adaptation, settings: LearningSettings) -> Candidates:
-    """Add what candidates gain from past use; memories used repeatedly for such a request become candidates."""
+def scale_of(totals: Scores) -> float:
+    """Return what a weight of 1 adds, given the scores of answers (p,), best first, one of each text.
+
+    Of equal scores, which past use decides between, it is a tenth of the best.
+    """
+    if not totals.size:
+        return 0.0
+    near = totals[:_SPREAD_OVER]
+    spread = float(near[near.size // _OUTSTANDING] - near[-1])
+    return max(_SPREADS * spread, _LEAST * float(totals[0]))
+
+
+def with_past_use(
+    found: Candidates, search: Search, adaptation: Adaptation, settings: LearningSettings, scale: float
+) -> tuple[Candidates, Mask]:
+    """Add what candidates gain from past use; memories used repeatedly for such a request become candidates.
+
+    Also return which of them (n,) runs used so much for such requests that this alone makes them relevant.
+    """
     reached = adaptation.reached
     slots = search.view.slots(reached.memories)
     new = _recurring(found, slots, reached, search, settings)
@@ -47,13 +74,7 @@ def with_past_use(found: Candidates, search: Search, adaptation: Adaptation, set
     gained[places] += settings.recurrence * np.minimum(support, 1.0)
     if settings.prior:
         gained += settings.prior * np.array([adaptation.prior.lift(row) for row in found.rows.tolist()])
-    return msgspec.structs.replace(found, association=gained)
-
-
-def is_vouched(found: Candidates) -> Mask:
-    """Return which candidates (n,) runs used so much for such requests that this alone makes them relevant."""
-    vouched: Mask = found.association >= _WORTH_READING
-    return vouched
+    return msgspec.structs.replace(found, association=scale * gained), gained >= _WORTH_READING
 
 
 def _recurring(found: Candidates, slots: Slots, reached: Reached, search: Search, settings: LearningSettings) -> Slots:
@@ -70,9 +91,9 @@ def _recurring(found: Candidates, slots: Slots, reached: Reached, search: Search
     return np.sort(best[np.isfinite(search.view.vectors.cosines(search.vector.raw, best))])
 
 
-def shifts(vectors: Embedding, adaptation: Adaptation, settings: LearningSettings) -> Scores:
+def shifts(vectors: Embedding, adaptation: Adaptation, settings: LearningSettings, scale: float) -> Scores:
     """Return what memories with `vectors` (p, d) gain from the adapted query (p,)."""
-    found: Scores = settings.shift * (vectors @ adaptation.direction).astype(np.float64)
+    found: Scores = scale * settings.shift * (vectors @ adaptation.direction).astype(np.float64)
     return found
 
 

@@ -33,8 +33,8 @@ from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import ask_for_nothing_else, understand_dates
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.duplicates import FormerRequests, Leader, Leaders, leaders_of
-from memory_agent.recall.interleaving import Pick, interleave
-from memory_agent.recall.learned import is_vouched, shifts, with_past_use
+from memory_agent.recall.interleaving import Pick, interleave, ranked
+from memory_agent.recall.learned import scale_of, shifts, with_past_use
 from memory_agent.recall.neighbours import with_neighbours
 from memory_agent.recall.outcome import with_outcomes
 from memory_agent.recall.query import Query
@@ -48,7 +48,7 @@ from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records import RecallResult, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.indexes import Scores
+from memory_agent.storage.indexes import Mask, Scores
 from memory_agent.storage.view import View
 from memory_agent.trajectory import SimilarRun
 from sona.learner import Adaptation
@@ -116,16 +116,22 @@ class RecallPipeline:
         return self._learner.advise(searched.vector.raw, recall_id)
 
     def _select(self, searched: Search, advice: Advice) -> list[Pick]:
-        """Select by the ranking whose turn it is, or interleave both."""
+        """Select by the ranking whose turn it is; interleave both, or answer by one and compare it with the other."""
         former = FormerRequests(self._archive.store, searched)
         found, leaders = self._candidates(searched, former)
-        best = _best_evidence(found, leaders, former)
+        answers = leaders.places[~former.among(found.slots[leaders.places])]
+        best = float(np.fmax.reduce(found.evidence[answers], initial=-np.inf))
         if advice.adaptation is None or advice.route == "baseline":
             return self._baseline(searched, found, best, former)
-        learned = self._learned(searched, found, best, former, advice.adaptation)
+        scale = scale_of(found.total[answers])
         if advice.route == "learned":
-            return learned
+            return self._learned(searched, found, best, scale, former, advice.adaptation)
         baseline = self._baseline(searched, found, best, former)
+        if advice.route == "compare" and searched.deadline.expired():
+            return baseline
+        learned = self._learned(searched, found, best, scale, former, advice.adaptation)
+        if advice.route == "compare":
+            return ranked(baseline, learned)
         return interleave(baseline, learned, searched.query.top_k, advice.key)
 
     def _candidates(self, searched: Search, former: FormerRequests) -> tuple[Candidates, Leaders]:
@@ -150,16 +156,22 @@ class RecallPipeline:
         return [Pick(found, choice) for choice in choices]
 
     def _learned(
-        self, searched: Search, found: Candidates, best: float, former: FormerRequests, adaptation: Adaptation
+        self,
+        searched: Search,
+        found: Candidates,
+        best: float,
+        scale: float,
+        former: FormerRequests,
+        adaptation: Adaptation,
     ) -> list[Pick]:
         settings = self._learner.settings
-        found = with_past_use(found, searched, adaptation, settings)
-        found = _relevant(found, best, searched)
+        found, is_vouched = with_past_use(found, searched, adaptation, settings, scale)
+        found = _relevant(found, best, searched, is_vouched)
         found = with_outcomes(found, former.among(found.slots), searched)
         leaders = self._folded(searched, found, leaders_of(found, searched), former)
         places = [leader.place for leader in leaders]
         vectors = searched.view.vectors.vectors(found.slots[places])
-        shifted = shifts(vectors, adaptation, settings)
+        shifted = shifts(vectors, adaptation, settings, scale)
         choices = self._chosen(searched, found, leaders, vectors, found.total[places] + shifted)
         return [Pick(found, one, "learned", float(shifted[places.index(one.place)])) for one in choices]
 
@@ -198,24 +210,21 @@ class RecallPipeline:
         return msgspec.structs.replace(result, context=block)
 
 
-def _best_evidence(found: Candidates, leaders: Leaders, former: FormerRequests) -> float:
-    """Return the best evidence for an answer: a former request resembles the query and vouches for nothing."""
-    vouching = leaders.places[~former.among(found.slots[leaders.places])]
-    return float(np.fmax.reduce(found.evidence[vouching], initial=-np.inf))
-
-
-def _relevant(found: Candidates, best: float, searched: Search) -> Candidates:
+def _relevant(found: Candidates, best: float, searched: Search, is_vouched: Mask | None = None) -> Candidates:
     """Return the candidates with their relevance, without those known to have too little.
 
-    What runs used again and again for such a request stays. Where a time is all that the query asks for, what is of
-    that time answers it.
+    `best` is the best evidence for an answer: a former request resembles the query and vouches for nothing. What stays
+    is what `is_vouched` for (n,), by runs that used it again and again for such a request. Where a time is all that the
+    query asks for, what is of that time answers it.
     """
     likely = relevance(found.evidence, best)
     if ask_for_nothing_else((date.phrase for date in searched.dates), searched.words):
         of_then = searched.view.within((date.since, date.until) for date in searched.dates)
         likely = np.where(of_then[found.slots], 1.0, likely)
     found = msgspec.structs.replace(found, relevance=likely)
-    is_irrelevant = (likely < searched.query.min_relevance) & ~is_vouched(found)
+    is_irrelevant = likely < searched.query.min_relevance
+    if is_vouched is not None:
+        is_irrelevant &= ~is_vouched
     return keep(found, ~is_irrelevant) if is_irrelevant.any() else found
 
 

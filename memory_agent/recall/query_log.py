@@ -21,16 +21,22 @@ from memory_agent.storage.recall_notes import (
     vector_of_query,
 )
 from memory_agent.trajectory import Arm
+from sona.gate import Route
 
 _ARMS: dict[Arm | None, int] = {None: NO_ARM, "baseline": BASELINE, "learned": LEARNED}
-_SERVED: dict[str, Served] = {"baseline": "baseline", "learned": "learned", "interleave": "interleaved"}
+_SERVED: dict[Route, Served] = {
+    "baseline": "baseline",
+    "compare": "baseline",
+    "learned": "learned",
+    "interleave": "interleaved",
+}
 
 
 def note_of(
     recall_id: str, query: Query, vector: QueryVector | None, advice: Advice, picked: Sequence[Pick], now: datetime
 ) -> RecallNote:
     """Return the log entry of an answered recall."""
-    filter = query.filter
+    filter, ranks = query.filter, [pick.rank for pick in picked]
     return RecallNote(
         recall_id=recall_id,
         at_us=microseconds(now, "now"),
@@ -38,10 +44,11 @@ def note_of(
         by_run=None if query.by_trigger else query.by_run,
         vector=vector_of_query(None if vector is None else vector.raw),
         stamp=None if vector is None else vector.stamp,
-        shown=tuple(Shown(pick.row, _ARMS[pick.arm], pick.folded) for pick in picked),
+        shown=tuple(Shown(pick.row, _ARMS[pick.arm], pick.folded, place) for place, pick in enumerate(picked)),
         served=_SERVED[advice.route],
         is_contested=advice.route == "interleave",
         request=request_digest(query.text),
         size=len(picked),
         by_trigger=query.by_trigger,
+        ranks=() if ranks == sorted(ranks) else tuple(ranks),
     )

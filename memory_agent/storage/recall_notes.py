@@ -25,16 +25,17 @@ NO_ARM, BASELINE, LEARNED = 0, 1, 2
 class Shown(msgspec.Struct, frozen=True, array_like=True):
     """A memory in an answer, and the arm that contributed it: 0 none or both, 1 the baseline, 2 the learner.
 
-    `others` are its duplicates, which it represents.
+    `others` are its duplicates, which it represents, `place` its position in the answer, from 0.
     """
 
     row: int
     arm: int = NO_ARM
     others: tuple[int, ...] = ()
+    place: int = 0
 
     def without(self, gone: Collection[int]) -> Shown:
         """Return it without the forgotten ones of its duplicates."""
-        return Shown(self.row, self.arm, tuple(row for row in self.others if row not in gone))
+        return msgspec.structs.replace(self, others=tuple(row for row in self.others if row not in gone))
 
 
 class RecallNote(msgspec.Struct, frozen=True, array_like=True):
@@ -42,7 +43,8 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
 
     `shown` is in the order of the answer and loses what is forgotten; `size` is its original length. `by_run` is the
     run that made the recall; `run_id` the one that it was linked to, with `is_guess` if only by similarity. Whether
-    anybody read the answer to a recall `by_trigger` is not known: it belongs to a run only if an event says so.
+    anybody read the answer to a recall `by_trigger` is not known: it belongs to a run only if an event says so. `ranks`
+    are those of the original answer in the learned ranking, from 1, where it was compared and differed.
     """
 
     recall_id: str
@@ -59,6 +61,7 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     run_id: str | None = None
     is_guess: bool = False
     by_trigger: bool = False
+    ranks: tuple[int, ...] = ()
 
     @property
     def rows(self) -> tuple[int, ...]:

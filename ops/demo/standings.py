@@ -94,5 +94,5 @@ def _evidence(status: SonaStatus) -> str:
         return f"{status.credited} of {SHADOW_LESSONS} lessons; no answer is changed"
     contests = f"learned won {gate.won} of {gate.won + gate.lost} decided"
     if gate.state == "trial":
-        return f"answers of both; {contests}, wealth {gate.evidence:.0f} of {gate.threshold:g}"
+        return f"compared, not shown; {contests}, wealth {gate.evidence:.0f} of {gate.threshold:g}"
     return f"what was learned ranks; {contests} since" if gate.state == "on" else f"{contests}: no help"

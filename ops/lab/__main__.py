@@ -84,6 +84,7 @@ def sona(
                       ranking with learning off; whole conversations are resampled
       two projects    what remains of a gain when another project is taught, and the harm to it
       the gate        in how many streams it opened, where it should and where it should not
+      recurring work  in how many users it opened within 20 and 50 runs, and what they then gain
       airline runs    past runs for a new request: of the same task, and successful or not
 
     Also compared with learning off: vectors alone, parts of the learner alone, and one vector that moves all queries

@@ -1,9 +1,9 @@
 """Runs every experiment over one set of stores, in worker processes.
 
-The main trial, the gate's streams and the airline runs use all seeds; lists and two projects the first two. Jobs are
-independent, each with its own seed, and results are returned in job order, so the number of processes does not change
-them. Each process opens its own model (150 MB). Rejected: threads, which would wait for each other, since most of a
-recall is Python.
+The main trial, the gate's streams, the users whose work recurs and the airline runs use all seeds; lists and two
+projects the first two. Jobs are independent, each with its own seed, and results are returned in job order, so the
+number of processes does not change them. Each process opens its own model (150 MB). Rejected: threads, which would wait
+for each other, since most of a recall is Python.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from memory_agent.embedders import open_embedder
 from memory_agent.evaluation.dataset import Dataset, History
 from memory_agent.evaluation.runs import Progress
 from memory_agent.settings import Settings
-from ops.lab import forgetting, gate_streams, planning, trials
+from ops.lab import forgetting, gate_streams, planning, recurring_users, trials
 from ops.lab.airline import AirlineRuns
 from ops.lab.arms import FEW, Signal, chosen
 from ops.lab.course import Setup
@@ -69,6 +69,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     moments: tuple[forgetting.Moments, ...] = ()
     streams: tuple[gate_streams.Stream, ...] = ()
     requested: tuple[planning.Requested, ...] = ()
+    recurring: tuple[recurring_users.Lived, ...] = ()
 
 
 def run_protocol(protocol: Protocol, progress: Progress) -> Evidence:
@@ -82,6 +83,7 @@ def run_protocol(protocol: Protocol, progress: Progress) -> Evidence:
             moments=_forget(protocol, staff),
             streams=_watch(protocol, staff),
             requested=_plan(protocol, staff),
+            recurring=_recur(protocol, staff),
         )
     return msgspec.structs.replace(evidence, took_s=time.monotonic() - started_s)
 
@@ -105,6 +107,11 @@ def _watch(protocol: Protocol, staff: Workers) -> tuple[gate_streams.Stream, ...
     seeds = protocol.seeds if histories else 0
     jobs = gate_streams.jobs(merged(histories, _EVERYTHING), protocol.signals, range(seeds))
     return tuple(staff.run("watch the gate", gate_streams.run_job, jobs))
+
+
+def _recur(protocol: Protocol, staff: Workers) -> tuple[recurring_users.Lived, ...]:
+    jobs = recurring_users.jobs(protocol.histories, protocol.signals, range(protocol.seeds))
+    return tuple(staff.run("users whose work recurs", recurring_users.run_job, jobs))
 
 
 def _plan(protocol: Protocol, staff: Workers) -> tuple[planning.Requested, ...]:

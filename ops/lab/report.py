@@ -21,6 +21,8 @@ from ops.lab.histories import SplitName
 from ops.lab.planning import HELD, ON, OUTCOMES, Planning
 from ops.lab.planning import summarise as sum_planning
 from ops.lab.protocol import Evidence, Protocol
+from ops.lab.recurring_users import EARLY, RUNS, RecurringSummary
+from ops.lab.recurring_users import summarise as sum_recurring
 from ops.lab.trials import Report
 
 
@@ -61,17 +63,15 @@ class LearningReport(msgspec.Struct, frozen=True, kw_only=True):
     vigils: tuple[GateSummary, ...]
     streams: tuple[Stream, ...]
     planning: tuple[Planning, ...]
+    recurring: tuple[RecurringSummary, ...]
 
 
 def summarise(protocol: Protocol, evidence: Evidence) -> LearningReport:
     """Return the report of a protocol's results."""
     answered = [answer for report in evidence.reports for answer in report.answered]
     stand, points = standings(answered), curve(answered)
-    kept, watched, planned = (
-        sum_forgetting(evidence.moments),
-        sum_gates(evidence.streams),
-        sum_planning(evidence.requested),
-    )
+    kept, watched = sum_forgetting(evidence.moments), sum_gates(evidence.streams)
+    planned, recurred = sum_planning(evidence.requested), sum_recurring(evidence.recurring)
     return LearningReport(
         version=VERSION,
         model=evidence.model,
@@ -85,7 +85,7 @@ def summarise(protocol: Protocol, evidence: Evidence) -> LearningReport:
         shown=protocol.shown,
         asked=ASKED,
         took_s=round(evidence.took_s, 1),
-        targets=tuple(targets(stand, points, kept, watched, planned)),
+        targets=tuple(targets(stand, points, kept, watched, planned, recurred)),
         standings=tuple(stand),
         curve=tuple(points),
         taught=tuple(_taught(evidence.reports)),
@@ -93,6 +93,7 @@ def summarise(protocol: Protocol, evidence: Evidence) -> LearningReport:
         vigils=tuple(watched),
         streams=evidence.streams,
         planning=tuple(planned),
+        recurring=tuple(recurred),
     )
 
 
@@ -132,11 +133,13 @@ def _sum_counts(counts: Iterable[dict[str, int]]) -> Counter[str]:
     return total
 
 
-ORACLE_GAIN, CITE_GAIN = 0.04, 0.015
+ORACLE_GAIN, CITE_GAIN = 0.08, 0.04
 MOST_HARM = -0.01
 OUTCOME_GAIN, OUTCOME_HARM = 0.08, -0.005
 """What outcomes must add to runs that succeeded in first place, and may take from those of the same task."""
 MOST_FALSE_ALARMS = 0.05
+BY_EARLY, BY_END, MOST_OPENED = 0.15, 0.5, 0.036
+"""Least shares of users with recurring work whose gate opens, and the most where what they name is shuffled."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +157,7 @@ def targets(
     forgetting: Sequence[Forgetting],
     gates: Sequence[GateSummary],
     planning: Sequence[Planning],
+    recurring: Sequence[RecurringSummary] = (),
 ) -> list[Target]:
     """Return the targets with measured figures."""
     return [
@@ -161,6 +165,7 @@ def targets(
         *_no_gain_before(curve),
         *_kept(forgetting),
         *_gate(gates),
+        *_recurring(recurring),
         *_planned(planning),
     ]
 
@@ -198,6 +203,19 @@ def _gate(gates: Sequence[GateSummary]) -> Iterator[Target]:
             yield _at_most("list: share of streams in which the gate opened", share, 0.0)
         elif gate.signal == "shuffled cite":
             yield _at_most("shuffled cite: share of streams in which the gate opened", share, MOST_FALSE_ALARMS)
+
+
+def _recurring(recurring: Sequence[RecurringSummary]) -> Iterator[Target]:
+    for part in recurring:
+        if part.signal == "cite":
+            yield _at_least(f"recurring work, cite: gate open by run {EARLY}", part.opened_early / part.users, BY_EARLY)
+            yield _at_least(f"recurring work, cite: gate open by run {RUNS}", part.opened / part.users, BY_END)
+            again, new = part.again[HEADLINE], part.new[HEADLINE]
+            yield _above(f"recurring work, cite: recall at 5 of what recurs after {RUNS} runs", again.low, 0.0)
+            yield _at_least("recurring work, cite: recall at 5 of new questions, lower 95 % bound", new.low, MOST_HARM)
+        else:
+            name = f"recurring work, {part.signal}: gate open by run {RUNS}"
+            yield _at_most(name, part.opened / part.users, MOST_OPENED)
 
 
 def _planned(planning: Sequence[Planning]) -> Iterator[Target]:

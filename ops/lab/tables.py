@@ -12,6 +12,7 @@ from ops.lab.forgetting import Forgetting
 from ops.lab.gains import HEADLINE, Difference, Standing
 from ops.lab.gate_streams import GateSummary
 from ops.lab.planning import SIMILARITY, Planning
+from ops.lab.recurring_users import RecurringSummary
 from ops.lab.report import LearningReport, Target, Taught
 
 Row = tuple[object, ...]
@@ -31,6 +32,8 @@ _TAUGHT = ("arm", "split", "courses", "feedbacks", "named", "credited", "gate at
 _KEPT = ("signal", "project", "alone", "beside the other", "kept", "beside less .8 of alone")
 _GATE_STREAMS = ("signal", "streams", "recalls", "credited in each", "won", "lost", "tied", "opened", "open at the end",
            "opened after")  # fmt: skip
+_RECURRING = ("signal", "users", "credited in each", "open by run 20", "by run 50", "median run", "again, at 1",
+              "again, at 5", "new, at 1", "new, at 5")  # fmt: skip
 _PLANNING = ("held out", "requests", "arm", "number", "same task at 1", "at 3", "succeeded at 1", "at 3", "both at 1",
              "succeeded at 1, less similarity alone")  # fmt: skip
 _REACHED = {True: "yes", False: "NO", None: "cannot tell"}
@@ -55,6 +58,11 @@ def tables(report: LearningReport) -> list[Table]:
         ("feedback: memories that were named, and credited", _TAUGHT, [*map(_taught, report.taught)]),
         (_PROJECTS, _KEPT, [row for part in report.forgetting for row in _kept(part)]),
         ("the gate, in charge of long streams", _GATE_STREAMS, [*map(_gate_row, report.vigils)]),
+        (
+            "users whose work recurs, the gate in charge of their first 50 runs",
+            _RECURRING,
+            [*map(_recurring_row, report.recurring)],
+        ),
         ("airline: past runs for a request, %", _PLANNING, [*map(_planning, report.planning)]),
     ]
     return [table for table in found if table[2]]
@@ -132,6 +140,13 @@ def _gate_row(gate: GateSummary) -> Row:
         gate.open_at_end,
         after,
     )
+
+
+def _recurring_row(part: RecurringSummary) -> Row:
+    shares = (f"{100 * opened / part.users:.0f} %" for opened in (part.opened_early, part.opened))
+    median = part.opened_at[len(part.opened_at) // 2] if part.opened_at else "-"
+    gains = (spread(group[name]) for group in (part.again, part.new) for name in ("recall_at_1", "recall_at_5"))
+    return part.signal, part.users, round(part.credited), *shares, median, *gains
 
 
 def _planning(part: Planning) -> Row:

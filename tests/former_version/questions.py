@@ -96,12 +96,13 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 
 UNLIKE = frozenset({
     "recall_id", "took_ms", "consolidated_at", "last_recalled_at", "pid", "version",
-    "disk_bytes", "state_bytes", "erased_at", "unbuilt", "plan",
+    "disk_bytes", "state_bytes", "erased_at", "unbuilt", "plan", "gate",
 })  # fmt: skip
 """Fields that differ between two runs of one version: ids and times of the asking itself, and sizes of files.
 
 `unbuilt` names derived files: those of 0.1.0 had other names, and are replaced when the store is opened. `plan` said
-which of two ways a filter was applied; there is one now.
+which of two ways a filter was applied; there is one now. The `gate` of learning counts from the second run on, not from
+the fiftieth, and asks for more.
 """
 
 ADDED = frozenset({

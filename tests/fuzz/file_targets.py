@@ -41,7 +41,7 @@ from relay.disk import pages
 from relay.sealing import Sealing
 from sona import checkpoint
 from sona.learner import Learner
-from sona.lesson import Contest, Lesson
+from sona.lesson import Comparison, Contest, Lesson
 
 Read = Callable[[bytes], object]
 NUMBER = 7
@@ -226,14 +226,16 @@ def _lmdb() -> bytes:
     return (folder / "data.mdb").read_bytes()
 
 
+_CONTESTS = (None, Contest(1, 0), Comparison((1.5, 2.0, 2.5), (0.5, 0.4, 0.3)))
+
+
 @cache
 def _learner() -> Learner:
     random = np.random.default_rng(3)
     vectors = random.standard_normal((12, 4)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     lessons = (
-        Lesson(n, vectors[n], (100 + n,), vectors[[n + 6]], (1.0,), n / 6, contest=Contest(1, 0) if n % 2 else None)
-        for n in range(6)
+        Lesson(n, vectors[n], (100 + n,), vectors[[n + 6]], (1.0,), n / 6, contest=_CONTESTS[n % 3]) for n in range(6)
     )
     return Learner.from_lessons(4, lessons, capacity=8)
 

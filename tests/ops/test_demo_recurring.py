@@ -111,16 +111,16 @@ def test_without_learning_the_order_follows_the_remaining_scores() -> None:
 
 
 def status(state: GateState, won: int = 0, lost: int = 0) -> SonaStatus:
-    gate = GateEvidence(state=state, won=won, lost=lost, tied=0, evidence=7.1, harm=0.1, threshold=20.0)
+    gate = GateEvidence(state=state, won=won, lost=lost, tied=0, evidence=7.1, harm=0.1, threshold=28.0)
     return SonaStatus(
-        user_id="carol", mode="auto", gate=gate, trajectories=0, credited=31, exemplars=0, memories_with_credit=0,
+        user_id="carol", mode="auto", gate=gate, trajectories=0, credited=1, exemplars=0, memories_with_credit=0,
         served={}, gain=None, gain_low=None, gain_high=None, consolidated_at=None, state_bytes=0,
     )  # fmt: skip
 
 
 def test_progress_shows_the_evidence_of_the_gate() -> None:
-    assert "shadow: 31 of 50 lessons" in progress(1, 10, status("shadow"))
-    assert "won 5 of 6 decided, wealth 7 of 20" in progress(5, 10, status("trial", 5, 1))
+    assert "shadow: 1 of 2 lessons" in progress(1, 10, status("shadow"))
+    assert "won 5 of 6 decided, wealth 7 of 28" in progress(5, 10, status("trial", 5, 1))
     assert "no help" in progress(5, 10, status("off", 1, 9))
     assert progress(10, 10, status("on")).count("█") == 2 * progress(5, 10, status("on")).count("█")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sona.lesson import Contest, Lesson, Vector
+from sona.lesson import Comparison, Contest, Lesson, Vector
 
 NDIM = 24
 
@@ -25,7 +25,12 @@ class Topics:
         return unit(self.requests[topic] + 0.15 * self._random.normal(size=NDIM))
 
     def lesson(
-        self, number: int, topic: int, quality: float = 1.0, credit: float = 1.0, contest: Contest | None = None
+        self,
+        number: int,
+        topic: int,
+        quality: float = 1.0,
+        credit: float = 1.0,
+        contest: Contest | Comparison | None = None,
     ) -> Lesson:
         """The run asked for `topic` and used memory 100 + topic."""
         used = (100 + topic,) if credit else ()

@@ -6,12 +6,12 @@ from planted_lessons import NDIM, Topics
 from sona import checkpoint
 from sona.errors import DamagedStateError
 from sona.learner import Learner
-from sona.lesson import Contest
+from sona.lesson import Comparison, Contest
 
 
 def taught(count: int = 70) -> Learner:
     topics = Topics()
-    contests = [Contest(1, 0), Contest(0, 1), None]
+    contests = [Contest(1, 0), Comparison((1.5, 2.5, 3.0), (0.5, 0.25, 0.125)), None]
     return Learner.from_lessons(
         NDIM,
         [topics.lesson(number, number % 6, (number % 3) / 2, contest=contests[number % 3]) for number in range(count)],
@@ -55,6 +55,16 @@ def test_every_flipped_bit_is_detected() -> None:
 def test_a_torn_checkpoint_is_detected(length: int) -> None:
     with pytest.raises(DamagedStateError):
         checkpoint.from_bytes(checkpoint.to_bytes(taught(5))[:length])
+
+
+def test_a_checkpoint_of_the_former_version_is_sound_but_has_to_be_learned_again() -> None:
+    data = bytearray(checkpoint.to_bytes(taught(5)))
+    assert not checkpoint.is_former(bytes(data))
+    data[5] -= 1
+    assert checkpoint.is_former(bytes(data))
+    assert checkpoint.whole_body(bytes(data))
+    with pytest.raises(DamagedStateError, match="former version"):
+        checkpoint.from_bytes(bytes(data))
 
 
 def test_a_checkpoint_of_another_version_is_refused() -> None:

@@ -41,7 +41,7 @@ RUN = Trajectory(
     ),
     used=(UsedMemory(record_id="record-0", how="overlap", credit=0.5, recall_id="recall-1"),),
 )
-GATE = GateEvidence(state="trial", won=12, lost=5, tied=3, evidence=3.4123, harm=0.02, threshold=20.0)
+GATE = GateEvidence(state="trial", won=12, lost=5, tied=3, evidence=3.4123, harm=0.02, threshold=28.0)
 STATUS = SonaStatus(
     user_id="alice",
     mode="auto",
@@ -112,22 +112,22 @@ def test_a_run_is_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("gate", "said"),
     [
-        (changed(GATE, state="shadow"), ["shadow: it learns and changes no answer yet; 7 of the 50 lessons"]),
-        (GATE, ["trial: the learned ranking won 12 of 17 decided recalls; wealth 3.41 of 20 needed"]),
-        (changed(GATE, threshold=40.0), ["wealth 3.41 of 40 needed", "it harms 0.02 of 20"]),
+        (changed(GATE, state="shadow"), ["shadow: it learns and changes no answer yet; 1 of the 2 lessons"]),
+        (GATE, ["trial: the learned ranking won 12 of 17 decided recalls; wealth 3.41 of 28 needed"]),
+        (changed(GATE, threshold=56.0), ["wealth 3.41 of 56 needed", "it harms 0.02 of 20"]),
         (changed(GATE, state="on", harm=1.5), ["on: the learned ranking won 12 of 17", "it harms 1.5 of 20"]),
         (changed(GATE, state="off", won=3, lost=9, harm=21.5), ["off: ", "won 3 of 12", "it harms 21.5 of 20"]),
     ],
     ids=lambda value: getattr(value, "state", ""),
 )
 def test_the_gates_evidence_is_shown_in_words(gate: GateEvidence, said: list[str]) -> None:
-    assert [part for part in said if part not in gate_sentence(gate, 7)] == []
+    assert [part for part in said if part not in gate_sentence(gate, 1)] == []
 
 
 def test_the_gain_is_shown_with_its_interval_once_there_is_one() -> None:
     assert gain_sentence(STATUS).startswith("+0.206 (95 %: +0.010 to +0.380)")
     assert gain_sentence(changed(STATUS, gain=-0.1, gain_low=None, gain_high=None)).startswith("-0.100 of")
-    assert gain_sentence(changed(STATUS, gain=None)) == "not known: no comparison has been decided yet"
+    assert gain_sentence(changed(STATUS, gain=None)) == "not known: no interleaved recall has been decided yet"
 
 
 def test_the_status_shows_every_figure(capsys: pytest.CaptureFixture[str]) -> None:

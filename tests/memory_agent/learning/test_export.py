@@ -10,8 +10,15 @@ from run_samples import begin, end, without_model
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning.export import export_runs, framed, read_export
-from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.recall_notes import RecallNote, Shown
 from memory_agent.storage.trajectories import StoredRevision, StoredTrajectory
+
+RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
+NOTES = {
+    "vector": RecallNote(RECALL, 0, vector=b"odd"),
+    "rank": RecallNote(RECALL, 0, ranks=(2, 0)),
+    "place": RecallNote(RECALL, 0, shown=(Shown(1, place=2),), ranks=(2, 1)),
+}
 
 
 def export(tmp_path: Path) -> bytes:
@@ -27,11 +34,11 @@ def spoilt(run: StoredTrajectory, kind: str) -> StoredTrajectory:
     return msgspec.structs.replace(run, ended_us=1 << 63)
 
 
-@pytest.mark.parametrize("kind", ["quality", "time", "vector"])
+@pytest.mark.parametrize("kind", ["quality", "time", *NOTES])
 def test_an_export_with_figures_that_cannot_be_is_refused_and_the_memory_opens_again(tmp_path: Path, kind: str) -> None:
     ours = read_export(export(tmp_path))
-    if kind == "vector":
-        bad = msgspec.structs.replace(ours, notes=[RecallNote("01KHJY9080NWG22H9Q8BBD7B80", 0, vector=b"odd")])
+    if kind in NOTES:
+        bad = msgspec.structs.replace(ours, notes=[NOTES[kind]])
     else:
         bad = msgspec.structs.replace(ours, runs=[spoilt(run, kind) for run in ours.runs])
     for _ in range(2):

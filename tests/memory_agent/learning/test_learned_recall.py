@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from recurring_requests import THINGS, copied, open_company
+from recurring_requests import THINGS, Company, copied, open_company
 
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
@@ -47,13 +47,17 @@ def test_with_nothing_learned_answers_are_those_of_the_usual_ranking_byte_by_byt
     assert answers[0] == answers[1]
 
 
-def test_in_the_shadow_answers_are_those_of_the_usual_ranking_byte_by_byte(
-    tmp_path: Path, taught: Path, embedder: Embedder
+@pytest.mark.parametrize(("taught", "state"), [(1, "shadow"), (9, "trial")])
+def test_until_the_gate_opens_answers_are_those_of_the_usual_ranking_byte_by_byte(
+    tmp_path: Path, untaught: Path, embedder: Embedder, taught: int, state: str
 ) -> None:
+    company = open_company(copied(untaught, tmp_path / "taught"), embedder, AUTO)
+    company.learn(range(taught))
+    company.memory.close()
     answers = []
-    for name, mode in (("off", OFF), ("shadow", AUTO)):
-        company = open_company(copied(taught, tmp_path / name), embedder, mode)
-        assert name == "off" or company.memory.sona.status().gate.state == "shadow"
+    for name, mode in (("off", OFF), ("auto", AUTO)):
+        company = open_company(copied(tmp_path / "taught", tmp_path / name), embedder, mode)
+        assert name == "off" or company.memory.sona.status().gate.state == state
         answers.append([without_times(company.ask(number)[1]) for number in ASKED])
         company.memory.close()
     assert answers[0] == answers[1]
@@ -100,42 +104,69 @@ def test_filters_apply_to_learned_candidates(tmp_path: Path, taught: Path, embed
 
 
 def test_the_gate_opens_by_its_own_evidence_and_then_the_learned_ranking_answers(
-    tmp_path: Path, taught: Path, embedder: Embedder
+    tmp_path: Path, untaught: Path, embedder: Embedder
 ) -> None:
-    company = open_company(copied(taught, tmp_path / "auto"), embedder, AUTO)
+    company = open_company(copied(untaught, tmp_path / "auto"), embedder, AUTO)
     states: list[str] = []
-    number = TAUGHT.stop
-    while (state := company.memory.sona.status().gate.state) != "on" and number < 160:
+    number = 0
+    while (state := company.memory.sona.status().gate.state) != "on" and number < 40:
         states.append(state)
         company.learn([number])
         number += 1
     status = company.memory.sona.status()
     assert list(dict.fromkeys(states)) == ["shadow", "trial"]
-    assert status.gate.state == "on"
-    assert status.served["interleaved"] > 0
-    assert status.gain is not None
-    assert status.gain_low is not None
-    assert status.gain > 0.2
-    assert status.gain_low <= status.gain
+    assert status.gate.state == "on"  # after 16 runs, measured
+    assert status.served == {"baseline": number, "learned": 0, "interleaved": 0}
+    assert status.gain is None
     answers = [company.ask(asked) for asked in range(number, number + 60)]
     learned = [(thing, result) for thing, result in answers if arms(result) == {"learned"}]
     assert len(learned) >= 36  # a tenth is held out, a tenth interleaved: fewer once in 10,000 runs
     leading = sum(result.memories[0].record.id == company.notes[thing].id for thing, result in learned)
-    assert leading >= 0.8 * len(learned)  # 9 of 10 measured; of the usual ranking, 1 of 60
+    assert leading >= 0.6 * len(learned)  # of the usual ranking, 1 of 60
     company.memory.close()
     again = open_company(tmp_path / "auto", embedder, AUTO)
     assert again.memory.sona.status().gate == status.gate
     again.memory.close()
 
 
-def test_an_interleaved_answer_says_which_ranking_brought_each_memory_in(
+def test_while_the_gate_is_open_some_answers_are_interleaved_and_measure_the_gain(
     tmp_path: Path, taught: Path, embedder: Embedder
 ) -> None:
     company = open_company(copied(taught, tmp_path / "auto"), embedder, AUTO)
-    company.learn(range(40, 52))
-    assert company.memory.sona.status().gate.state == "trial"
-    assert {"baseline", "learned"} in [arms(company.ask(number)[1]) for number in range(52, 72)]
+    assert company.memory.sona.status().gate.state == "on"
+    number, both = 40, 0
+    while both < 4:
+        thing, result = company.ask(number)
+        if {"baseline", "learned"} <= arms(result):
+            both += 1
+            company.judge(number, result, [company.notes[thing]])
+        number += 1
+    status = company.memory.sona.status()
+    assert status.served["interleaved"] >= 4
+    assert status.gain is not None
+    assert status.gain_low is not None
+    assert status.gain_low <= status.gain
     company.memory.close()
+
+
+def test_a_comparison_counts_uses_that_were_stated_of_memories_that_were_shown(
+    tmp_path: Path, untaught: Path, embedder: Embedder
+) -> None:
+    company = open_company(copied(untaught, tmp_path / "auto"), embedder, AUTO)
+    company.learn(range(9))
+    decided = _decided(company)
+    assert decided > 0
+    for number in range(9, 15):
+        _, result = company.ask(number)
+        other = next(note for note in company.notes.values() if note.id not in company.places(result))
+        company.memory.feedback(result.recall_id, [other.id], 1.0)
+    assert _decided(company) == decided
+    company.memory.close()
+
+
+def _decided(company: Company) -> int:
+    gate = company.memory.sona.status().gate
+    return gate.won + gate.lost
 
 
 def test_naming_every_shown_memory_credits_nothing_and_opens_no_gate(
@@ -184,12 +215,15 @@ def test_nothing_is_learned_when_learning_is_off(tmp_path: Path, untaught: Path,
 
 
 def test_no_memory_can_rise_by_more_than_the_parts_allow(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
+    usual = open_company(copied(taught, tmp_path / "off"), embedder, OFF)
     company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
     most = ON.association * 0.8 + ON.recurrence + ON.shift * 0.5
     for number in range(40, 60):
+        scores = np.array([found.sona_score for found in usual.ask(number, top_k=50)[1].memories])
         learned = [found.explanation["learned"] for found in company.ask(number, top_k=10)[1].memories]
-        assert np.abs(learned).max() <= most + 1e-9
+        assert 0.0 < np.abs(learned).max() <= 2.5 * (scores.max() - scores.min()) * most
     assert set(THINGS) == set(company.notes)
+    usual.memory.close()
     company.memory.close()
 
 

@@ -78,7 +78,7 @@ def test_after_forgetting_a_session_the_learner_is_the_one_that_never_saw_it(
                 adaptation.direction.tobytes(),
                 adaptation.reached.memories.tolist(),
                 adaptation.reached.amounts.tobytes(),
-                learner.gate.to_bytes(),
+                learner.gate.evidence().credited,  # its comparisons stay those that were made
                 learner.baselines.to_bytes(),
                 learner.prior.to_bytes(),
                 learner.instant.to_bytes(),
@@ -125,11 +125,11 @@ def open_and_load(folder: Path, embedder: Embedder, parcel: bytes) -> int:
         company.memory.close()
 
 
-def test_a_run_that_asks_often_and_cites_once_is_one_lesson_and_one_contest_to_the_gate(
-    tmp_path: Path, taught: Path, embedder: Embedder
+def test_a_run_that_asks_often_and_cites_once_is_one_lesson_and_one_comparison_to_the_gate(
+    tmp_path: Path, untaught: Path, embedder: Embedder
 ) -> None:
-    company = open_company(copied(taught, tmp_path / "auto"), embedder, AUTO)
-    company.learn(range(40, 51))
+    company = open_company(copied(untaught, tmp_path / "auto"), embedder, AUTO)
+    company.learn(range(9))
     before = company.memory.sona.status().gate
     assert before.state == "trial"
     _, words = company.request(51)

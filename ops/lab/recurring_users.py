@@ -1,0 +1,165 @@
+"""Users whose work recurs: in how many the gate opens within 20 and 50 runs, and what they then gain.
+
+A user has six matters, each a question of one conversation, and asks for one of them in four of five runs, in changing
+words; every fifth run asks something else. After 50 runs the matters are asked in words not used before, and so are
+questions never asked. With shuffled citations the gate should not open: the share of users in which it does is the
+false-alarm rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from memory_agent.evaluation.dataset import History, Question
+from memory_agent.memory import Memory
+from ops.lab.arms import OFF, Arm, Signal
+from ops.lab.course import Figures, Setup, course
+from ops.lab.gains import METRICS, Array, Difference, difference
+
+SIGNALS: tuple[Signal, ...] = ("cite", "shuffled cite")
+RUNS, EARLY = 50, 20
+
+_USERS = 4  # of each conversation and seed
+_MATTERS = 6
+_RECURRING = 0.8
+_NEW_QUESTIONS = 20
+_LEAST_QUESTIONS = 40
+_WORDINGS = (
+    "{}",
+    "Please tell me: {}",
+    "Again: {}",
+    "Once more, {}",
+    "I need to know: {}",
+    "Could you say {}",
+    "Hi, {}",
+    "Quick question: {}",
+    "For today: {}",
+)
+_LAST_WORDING = "As usual: {}"
+
+
+@dataclass(frozen=True)
+class UserJob:
+    """One user: a draw of matters and runs from a history."""
+
+    seed: int
+    number: int
+    history: History
+    signal: Signal
+
+
+class Lived(msgspec.Struct, frozen=True, kw_only=True):
+    """A user after all runs. `opened_at` is the number of runs after which the gate was first open, None if never.
+
+    `again` and `new` are the metrics of the matters and of new questions, each with the gate in charge and without
+    learning.
+    """
+
+    signal: Signal
+    user: str
+    credited: int
+    opened_at: int | None
+    again: tuple[tuple[Figures, Figures], ...]
+    new: tuple[tuple[Figures, Figures], ...]
+
+
+class RecurringSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The users of one signal; `again` and `new` are differences to learning off, by metric."""
+
+    signal: Signal
+    users: int
+    runs: int
+    credited: float
+    opened_early: int
+    opened: int
+    opened_at: tuple[int, ...]
+    again: dict[str, Difference]
+    new: dict[str, Difference]
+
+
+def jobs(histories: Sequence[History], signals: Sequence[Signal], seeds: Iterable[int]) -> list[UserJob]:
+    """Return the users to simulate, of conversations that have questions for them."""
+    long = [history for history in histories if len(history.answerable) >= _LEAST_QUESTIONS]
+    return [
+        UserJob(seed, place * _USERS + user, history, signal)
+        for seed in seeds
+        for place, history in enumerate(long)
+        for user in range(_USERS)
+        for signal in SIGNALS
+        if signal in signals
+    ]
+
+
+def run_job(setup: Setup, job: UserJob) -> Lived:
+    """Live the runs of one user."""
+    random = np.random.default_rng((job.seed, job.number, 5))
+    questions = [job.history.answerable[place] for place in random.permutation(len(job.history.answerable))]
+    matters, others = questions[:_MATTERS], questions[_MATTERS:]
+    unasked, never_asked = others[:-_NEW_QUESTIONS], others[-_NEW_QUESTIONS:]
+    asked = [*(_worded(matter, _LAST_WORDING) for matter in matters), *never_asked]
+    opened: list[int] = []
+
+    def watch(taught: int, memory: Memory) -> None:
+        if not opened and memory.sona.status().gate.state == "on":
+            opened.append(taught)
+
+    with course(setup, Arm(job.signal, job.signal, "auto", ()), job.history, random) as lived:
+        status = lived.teach(_runs(matters, unasked, random), watch)
+        learned = lived.ask(asked)
+    with course(setup, Arm(OFF, None, "off", ()), job.history, random) as untaught:
+        usual = untaught.ask(asked)
+    both = [(learned[question.id], usual[question.id]) for question in asked]
+    return Lived(
+        signal=job.signal,
+        user=job.history.user,
+        credited=status.credited,
+        opened_at=opened[0] if opened else None,
+        again=tuple(both[:_MATTERS]),
+        new=tuple(both[_MATTERS:]),
+    )
+
+
+def summarise(lived: Sequence[Lived]) -> list[RecurringSummary]:
+    """Summarise the users by signal; conversations are resampled."""
+    by_signal: dict[Signal, list[Lived]] = {}
+    for one in lived:
+        by_signal.setdefault(one.signal, []).append(one)
+    return [_sum(signal, users) for signal, users in by_signal.items()]
+
+
+def _sum(signal: Signal, users: Sequence[Lived]) -> RecurringSummary:
+    opened = tuple(sorted(one.opened_at for one in users if one.opened_at is not None))
+    return RecurringSummary(
+        signal=signal,
+        users=len(users),
+        runs=RUNS,
+        credited=sum(one.credited for one in users) / len(users),
+        opened_early=sum(at <= EARLY for at in opened),
+        opened=len(opened),
+        opened_at=opened,
+        again=_over_off([(one.user, *pair) for one in users for pair in one.again]),
+        new=_over_off([(one.user, *pair) for one in users for pair in one.new]),
+    )
+
+
+def _over_off(answers: Sequence[tuple[str, Figures, Figures]]) -> dict[str, Difference]:
+    learned: Array = np.array([figures for _, figures, _ in answers], dtype=np.float64)
+    usual: Array = np.array([figures for _, _, figures in answers], dtype=np.float64)
+    return dict(zip(METRICS, difference(learned - usual, [user for user, _, _ in answers]), strict=True))
+
+
+def _runs(matters: Sequence[Question], others: Sequence[Question], random: np.random.Generator) -> list[Question]:
+    runs = []
+    for number in range(RUNS):
+        matter, wording = matters[int(random.integers(len(matters)))], _WORDINGS[int(random.integers(len(_WORDINGS)))]
+        is_recurring = random.random() < _RECURRING
+        runs.append(_worded(matter, wording) if is_recurring else others[number % len(others)])
+    return runs
+
+
+def _worded(question: Question, wording: str) -> Question:
+    return msgspec.structs.replace(question, text=wording.format(question.text))
