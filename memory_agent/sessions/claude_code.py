@@ -96,8 +96,12 @@ class ClaudeCodeReader:
             for place, block in enumerate(said.message.content):
                 yield from self._block(said, block, place)
 
+    def release(self) -> Iterator[Found]:
+        """Yield nothing."""
+        yield from ()
+
     def end(self) -> Iterator[Found]:
-        """Yield what was held back: calls whose results are not there."""
+        """Yield the calls whose results are not there."""
         yield from (UNANSWERED for _ in self._calls.clear())
 
     def _block(self, said: _Line, block: dict[str, Any], place: int) -> Iterator[Found]:

@@ -98,9 +98,14 @@ class CodexReader:
         else:
             yield BOOKKEEPING if said.type in _BOOKKEEPING else UNKNOWN
 
+    def release(self) -> Iterator[Found]:
+        """Yield the last message, which may have been the end of its turn."""
+        if self._held is not None:
+            yield self._held
+        self._held = None
+
     def end(self) -> Iterator[Found]:
-        """Yield what was held back: the last message, and calls whose results are not there."""
-        yield from self._release()
+        """Yield the calls whose results are not there."""
         yield from (UNANSWERED for _ in self._calls.clear())
 
     def _event(self, said: _Line, number: int) -> Iterator[Found]:
@@ -110,11 +115,11 @@ class CodexReader:
         elif payload.type in ("task_complete", "turn_aborted") and self._run is not None:
             summary = (payload.last_agent_message or "").strip()
             if payload.type == "turn_aborted":
-                yield from self._release()
+                yield from self.release()
                 yield self._entry(said, number, "cancelled", "Interrupted by the user")
             else:
                 if self._held is not None and self._held.text != summary and summary:
-                    yield from self._release()
+                    yield from self.release()
                 summary = summary or ("" if self._held is None else self._held.text)
                 self._held = None
                 yield self._entry(said, number, "completed", summary or "Completed")
@@ -135,7 +140,7 @@ class CodexReader:
                     payload.call_id, Call(name="local_shell", arguments=arguments_of(payload.action))
                 )
             case "function_call_output" | "custom_tool_call_output":
-                yield from self._release()
+                yield from self.release()
                 call = self._calls.take(payload.call_id)
                 at, result = time_of(said.timestamp), _result(payload.output)
                 yield UNKNOWN if call is None else entry_of(call, result, self._id(number), at, run=self._run)
@@ -149,7 +154,7 @@ class CodexReader:
                 yield UNKNOWN
 
     def _called(self, id: str, call: Call) -> Iterator[Found]:
-        yield from self._release()
+        yield from self.release()
         yield from (UNANSWERED for _ in self._calls.put(id, call))
 
     def _message(self, said: _Line, number: int) -> Iterator[Found]:
@@ -159,7 +164,7 @@ class CodexReader:
             if not reasons:
                 yield NO_TEXT
             return
-        yield from self._release()
+        yield from self.release()
         if said.payload.role == "assistant":
             self._held = self._entry(said, number, "assistant", text)
             return
@@ -169,11 +174,6 @@ class CodexReader:
         yield self._entry(said, number, "user", text)
         if begins:
             yield self._entry(said, number, "begin", text)
-
-    def _release(self) -> Iterator[Found]:
-        if self._held is not None:
-            yield self._held
-        self._held = None
 
     def _entry(self, said: _Line, number: int, what: What, text: str) -> Entry:
         return Entry(what=what, id=self._id(number), text=text, at=time_of(said.timestamp), run=self._run)

@@ -72,8 +72,12 @@ class LineReader(Protocol):
         """Yield what a line says. Raises `msgspec.DecodeError` for one that is not as documented."""
         ...
 
+    def release(self) -> Iterator[Found]:
+        """Yield messages that were held back for what may follow them; called when nothing follows for now."""
+        ...
+
     def end(self) -> Iterator[Found]:
-        """Yield what was held back; called when everything that there is so far is read."""
+        """Yield what stayed open; called when all is read."""
         ...
 
 

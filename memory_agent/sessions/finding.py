@@ -106,11 +106,8 @@ def open_transcript(path: Path) -> Transcript | Unread:
         return Unread(path, "damaged archive")
     if not start.strip():
         return Unread(path, "empty")
-    if b"\0" in start:
-        return Unread(path, "binary")
-    if path.suffix == ".jsonl":
-        return _of_lines(path)
-    return _of_document(path)
+    opened = _of_lines(path) if path.suffix == ".jsonl" else _of_document(path)
+    return Unread(path, "binary") if isinstance(opened, Unread) and b"\0" in start else opened
 
 
 class _Sniffed(msgspec.Struct, frozen=True, rename="camel"):

@@ -89,10 +89,14 @@ class GeminiReader:
         else:
             yield BOOKKEEPING
 
-    def end(self) -> Iterator[Found]:
-        """Yield what was held back: the latest messages."""
+    def release(self) -> Iterator[Found]:
+        """Yield the latest messages, which may have changed again."""
         for message in self._latest.clear():
             yield from self._message(message)
+
+    def end(self) -> Iterator[Found]:
+        """Yield nothing."""
+        yield from ()
 
     def _hold(self, message: _Message) -> Iterator[Found]:
         if self.session.folder is None and message.type == "user":

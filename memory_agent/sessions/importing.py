@@ -98,7 +98,7 @@ class SessionImport:
     def events(self, *, is_growing: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the events of what was not read before. A half-written end waits if the files are `is_growing`."""
         self._find()
-        todo = [one for one in self._transcripts.values() if one.size_bytes != one.read_bytes]
+        todo = [one for one in self._transcripts.values() if one.has_news]
         total = sum(one.size_bytes for one in self._transcripts.values())
         done = total - sum(one.size_bytes for one in todo)
         reported = done
@@ -118,7 +118,8 @@ class SessionImport:
             self._report("sessions", total, total)
 
     def _find(self) -> None:
-        """Open the files that are new."""
+        """Open the files that are new, and forget those that are gone."""
+        self._transcripts = {path: one for path, one in self._transcripts.items() if path.exists()}
         for path in self._places.find():
             if path in self._transcripts or self._skipped.get(path) == _state(path):
                 continue

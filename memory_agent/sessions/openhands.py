@@ -80,8 +80,12 @@ class OpenHandsReader:
         else:
             yield BOOKKEEPING if event.kind in _BOOKKEEPING else UNKNOWN
 
+    def release(self) -> Iterator[Found]:
+        """Yield nothing."""
+        yield from ()
+
     def end(self) -> Iterator[Found]:
-        """Yield what was held back: calls whose results are not there."""
+        """Yield the calls whose results are not there."""
         yield from (UNANSWERED for _ in self._calls.clear())
 
     def _message(self, event: _Event) -> Iterator[Found]:

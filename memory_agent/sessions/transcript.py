@@ -47,6 +47,11 @@ class Transcript(Protocol):
         """The present size of its files; 0 if they are gone."""
         ...
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to read, or something held back."""
+        ...
+
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
         """Yield what is there and was not read before. A half-written last line waits if the file `is_growing`."""
         ...
@@ -61,6 +66,7 @@ class LineTranscript:
         self._make = make
         self._reader = make()
         self._numbers = 0
+        self._is_holding = False
 
     @property
     def session(self) -> Session:
@@ -72,11 +78,20 @@ class LineTranscript:
         """The present size of the file; 0 if it is gone."""
         return _size(self.path)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there are lines to read, or messages held back."""
+        return self._is_holding or self.size_bytes != self.read_bytes
+
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield what its new lines say. A half-written last line waits if the file `is_growing`."""
+        """Yield what its new lines say; messages held back once no lines come any more.
+
+        A half-written last line waits if the file `is_growing`.
+        """
         if self.size_bytes < self.read_bytes:
             self.read_bytes = self._numbers = 0
             self._reader = self._make()
+        self._is_holding, before = is_growing, self._numbers
         try:
             with self.path.open("rb") as stream:
                 stream.seek(self.read_bytes)
@@ -87,7 +102,11 @@ class LineTranscript:
                     self.read_bytes, self._numbers = line.end, line.number
         except OSError as error:
             yield Placed("", Bad(f"cannot be read: {error.strerror}"))
-        yield from (Placed("", found) for found in self._reader.end())
+        if not is_growing or self._numbers == before:
+            self._is_holding = False
+            yield from (Placed("", found) for found in self._reader.release())
+        if not is_growing:
+            yield from (Placed("", found) for found in self._reader.end())
 
     def _line(self, line: Line) -> Iterator[Placed]:
         place = f"line {line.number}"
@@ -119,15 +138,18 @@ class DocumentTranscript:
         """The present size of the file; 0 if it is gone."""
         return _size(self.path)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether it changed since it was read."""
+        return _state(self.path) != self._state
+
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield what it says, if it changed since it was read."""
+        """Yield what it says. One that ends early waits if the file `is_growing`."""
         state = _state(self.path)
-        if state == self._state:
-            return
         self._reader = self._make()
         try:
             with open_document(self.path) as stream:
-                head = _head(stream)
+                head = _head(stream, is_whole=is_growing)
             yield from (Placed("", found) for found in _guarded(partial(self._reader.begin, head)))
             with open_document(self.path) as stream:
                 yield from self._items(stream)
@@ -171,12 +193,18 @@ class FolderTranscript:
         """The present size of its files."""
         return sum(map(_size, self.path.glob(self._pattern)))
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there are files to read."""
+        return any(file.name not in self._known for file in self.path.glob(self._pattern))
+
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
         """Yield what its new files say. A half-written file waits if the folder `is_growing`."""
         for number, file in enumerate(sorted(self.path.glob(self._pattern)), 1):
             if file.name not in self._known:
                 yield from self._file(number, file, is_growing)
-        yield from (Placed("", found) for found in self._reader.end())
+        if not is_growing:
+            yield from (Placed("", found) for found in self._reader.end())
 
     def _file(self, number: int, file: Path, is_growing: bool) -> Iterator[Placed]:
         size = _size(file)
@@ -221,15 +249,21 @@ def open_document(path: Path) -> Iterator[BinaryIO]:
             yield member  # type: ignore[misc]
 
 
-def _head(stream: BinaryIO) -> dict[str, bytes]:
-    """Return the members of a document that are not lists, and the first items of its lists. Raises `NotJsonError`."""
+def _head(stream: BinaryIO, *, is_whole: bool) -> dict[str, bytes]:
+    """Return the members of a document that are not lists, and the first items of its lists.
+
+    Raises `NotJsonError` for a document that is damaged or ends early, if it must be whole.
+    """
     found: dict[str, bytes] = {}
     size = 0
-    for name, number, data in members(stream):
-        if data is None or number > _FIRST_ITEMS or size + len(data) > _MOST_HEAD_BYTES:
-            continue
-        size += len(data)
-        found[f"{name}[{number}]" if number else name] = data
+    try:
+        for name, number, data in members(stream):
+            if data is not None and number <= _FIRST_ITEMS and size + len(data) <= _MOST_HEAD_BYTES:
+                size += len(data)
+                found[f"{name}[{number}]" if number else name] = data
+    except NotJsonError:
+        if is_whole:
+            raise
     return found
 
 

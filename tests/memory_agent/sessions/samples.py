@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,11 @@ def read(
     """Return the events of these files or folders, and the counts."""
     imported = SessionImport(Places(paths, clients=clients), Scope("alice", since, project), lambda *_: None)
     return list(imported.events()), imported.counts
+
+
+def stream(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of a file one by one."""
+    yield from SessionImport(Places((path,)), Scope("alice"), lambda *_: None).events()
 
 
 def said(events: Events) -> list[tuple[str, str]]:

@@ -75,14 +75,14 @@ def test_a_session_of_codex_of_a_version_that_marks_nothing(tmp_path: Path) -> N
             name="shell",
             arguments='{"command": ["bash", "-lc", "ls"]}',
             call_id="c",
-        ),  # fmt: skip
+        ),
         samples.codex_line(
             4,
             "response_item",
             type="function_call_output",
             call_id="c",
             output='{"output": "a.py", "metadata": {"exit_code": 0}}',
-        ),  # fmt: skip
+        ),
     ]
     events, _ = read(write_lines(tmp_path / "rollout-1.jsonl", lines))
     assert said(events) == [("user_msg", PROMPT), ("run.started", PROMPT), ("command.completed", "ls")]
@@ -212,7 +212,7 @@ def test_a_block_of_memories_in_a_prompt_or_an_output_is_left_out(tmp_path: Path
             3,
             "assistant",
             [{"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "memory-agent recall x"}}],
-        ),  # fmt: skip
+        ),
         samples.claude_line(4, "user", [{"type": "tool_result", "tool_use_id": "t", "content": "A mutex fixed it"}]),
         samples.claude_line(5, "assistant", [{"type": "text", "text": f"I was told:\n{samples.BLOCK[:-30]}"}]),
     ]
