@@ -64,7 +64,7 @@ def event_of(entry: Entry, session: Session, user_id: str, number: int, fallback
     event: dict[str, Any] = {
         "event_id": _short(f"{session.client}:{entry.id}:{entry.what}"),
         "event_type": _TYPES[entry.what],
-        "timestamp": (entry.at or fallback + number * _ORDER).isoformat(),
+        "timestamp": _time(entry, fallback + number * _ORDER).isoformat(),
         "user_id": user_id,
         "session_id": _short(session.id) or None,
         "actor_id": session.client,
@@ -75,6 +75,12 @@ def event_of(entry: Entry, session: Session, user_id: str, number: int, fallback
     if entry.agent:
         event["agent_id"] = _short(entry.agent)
     return {name: value for name, value in event.items() if value is not None}
+
+
+def _time(entry: Entry, fallback: datetime) -> datetime:
+    """Return the entry's time; a run begins right after the message that asks for it."""
+    at = entry.at or fallback
+    return at + _ORDER if entry.what == "begin" else at
 
 
 def channel_of(folder: str) -> str:
