@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from memory_agent.sessions import atif, chatgpt, claude_ai, claude_code, codex, gemini, openhands, swe_agent
-from memory_agent.sessions.json_stream import NotJsonError, lines, members
+from memory_agent.sessions.json_stream import NotJsonError, lines, members, mended
 from memory_agent.sessions.transcript import (
     DocumentTranscript,
     FolderTranscript,
@@ -127,7 +127,7 @@ def _of_lines(path: Path) -> Transcript | Unread:
             if line.number > _LOOKED_AT:
                 break
             try:
-                said = _sniffed.decode(line.data or b"")
+                said = _sniffed.decode(mended(line.data or b""))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             if said.payload is not None and said.type:
@@ -161,7 +161,7 @@ def _of_document(path: Path) -> Transcript | Unread:
 
 def _of_list(path: Path, first: bytes) -> Transcript | Unread:
     try:
-        fields = msgspec.json.decode(first, type=dict[str, msgspec.Raw])
+        fields = msgspec.json.decode(mended(first), type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Unread(path, "no known format")
     if "mapping" in fields:

@@ -12,6 +12,12 @@ LONGEST_BYTES = 32 << 20
 """Lines and items that are longer are left out."""
 _CHUNK_BYTES = 1 << 20
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]|"', re.DOTALL)
+_ESCAPE = re.compile(
+    rb"\\\\"  # a backslash, so that what follows is no escape
+    rb"|\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"  # a pair of surrogates
+    rb"|\\u[dD][89a-fA-F][\da-fA-F]{2}"  # half of one
+)
+_HALF_CHARS = 6
 _STRAY = re.compile(rb"[^\s]")
 
 
@@ -67,6 +73,15 @@ def members(stream: BinaryIO, longest: int = LONGEST_BYTES) -> Iterator[Member]:
         raise NotJsonError("is neither a JSON object nor a list")
     if scan.has_more():
         raise NotJsonError("goes on after its end")
+
+
+def mended(data: bytes) -> bytes:
+    """Return JSON with the halves of surrogate pairs replaced, which clients leave where they cut a text.
+
+    >>> mended(rb'"cut \\ud83d"')
+    b'"cut \\\\ufffd"'
+    """
+    return _ESCAPE.sub(lambda found: rb"\ufffd" if len(found[0]) == _HALF_CHARS else found[0], data)
 
 
 def _fields(scan: _Scan) -> Iterator[Member]:

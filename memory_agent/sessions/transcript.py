@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from memory_agent.sessions.entries import Bad, DocumentReader, Found, LineReader, Session
-from memory_agent.sessions.json_stream import LONGEST_BYTES, Line, NotJsonError, lines, members
+from memory_agent.sessions.json_stream import LONGEST_BYTES, Line, NotJsonError, lines, members, mended
+
+Data = TypeVar("Data", bytes, dict[str, bytes])
 
 _FIRST_ITEMS = 8
 _MOST_HEAD_BYTES = 4 << 20
@@ -113,7 +115,7 @@ class LineTranscript:
         if line.data is None:
             yield Placed(place, _TOO_LONG)
         elif line.data:
-            for found in _guarded(partial(self._reader.read, line.number, line.data)):
+            for found in _guarded(partial(self._reader.read, line.number), line.data):
                 is_cut = isinstance(found, Bad) and not line.is_whole
                 yield Placed(place, _HALF if is_cut else found)
 
@@ -150,7 +152,7 @@ class DocumentTranscript:
         try:
             with open_document(self.path) as stream:
                 head = _head(stream, is_whole=is_growing)
-            yield from (Placed("", found) for found in _guarded(partial(self._reader.begin, head)))
+            yield from (Placed("", found) for found in _guarded(self._reader.begin, head))
             with open_document(self.path) as stream:
                 yield from self._items(stream)
         except NotJsonError as error:
@@ -169,7 +171,7 @@ class DocumentTranscript:
             if number and data is None:
                 yield Placed(place, _TOO_LONG)
             elif number and data is not None:
-                for found in _guarded(partial(self._reader.read, name, number, data)):
+                for found in _guarded(partial(self._reader.read, name, number), data):
                     yield Placed(place, found)
 
 
@@ -216,7 +218,7 @@ class FolderTranscript:
             except OSError as error:
                 yield Placed(file.name, Bad(f"cannot be read: {error.strerror}"))
                 data = b""
-            for found in _guarded(partial(self._reader.read, number, data)) if data else ():
+            for found in _guarded(partial(self._reader.read, number), data) if data else ():
                 if is_growing and isinstance(found, Bad):
                     return
                 yield Placed(file.name, found)
@@ -224,14 +226,18 @@ class FolderTranscript:
         self.read_bytes += size
 
 
-def _guarded(read: Callable[[], Iterator[Found]]) -> Iterator[Found]:
-    """Yield what a reader finds; what it refuses is bad."""
+def _guarded(read: Callable[[Data], Iterator[Found]], data: Data) -> Iterator[Found]:
+    """Yield what a reader finds in `data`; what it refuses is bad."""
     try:
-        yield from read()
+        yield from read(data)
     except msgspec.ValidationError as error:
         yield Bad(f"is not as the format says: {error}")
     except (msgspec.DecodeError, UnicodeDecodeError):
-        yield Bad("is not JSON")
+        whole = mended(data) if isinstance(data, bytes) else data
+        if whole == data:
+            yield Bad("is not JSON")
+        else:
+            yield from _guarded(read, whole)
     except RecursionError:
         yield Bad("is nested too deeply")
 

@@ -112,6 +112,15 @@ def test_an_unknown_version_of_atif_is_named_and_not_guessed_at(tmp_path: Path) 
     assert (events, places(counts)) == ([], [("", "has a schema_version that is not ATIF-v1.x")])
 
 
+def test_half_a_surrogate_pair_where_a_client_cut_a_text_costs_one_character(tmp_path: Path) -> None:
+    line = json.dumps(samples.claude_line(1, "user", "CUT and a whole \U0001f600 and C:\\\\ud83d stay"))
+    path = tmp_path / "s.jsonl"
+    path.write_text(line.replace("CUT", "a cut \\ud83d") + "\n")
+    events, counts = read(path)
+    assert said(events)[0] == ("user_msg", "a cut \ufffd and a whole \U0001f600 and C:\\\\ud83d stay")
+    assert counts.bad == 0
+
+
 def test_unknown_types_of_lines_are_counted(tmp_path: Path) -> None:
     lines = [*samples.claude_session(), {"type": "hologram", "uuid": "u", "sessionId": "s-claude"}]
     assert read(write_lines(tmp_path / "s.jsonl", lines))[1].left["unknown type"] == 1
