@@ -84,7 +84,10 @@ class LineReader(Protocol):
 class DocumentReader(Protocol):
     """Reads one JSON document, member by member."""
 
-    session: Session
+    @property
+    def session(self) -> Session:
+        """The session of the entries yielded last."""
+        ...
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
         """Take the members that are not lists, and the first items of the lists, as `name[1]`.

@@ -26,6 +26,8 @@ NAMES = (
     *(claude_code.NAME, codex.NAME, gemini.NAME, openhands.NAME, swe_agent.NAME, swe_agent.MINI),
     *(chatgpt.NAME, claude_ai.NAME, atif.NAME),
 )
+_MARKS = ({"trajectory", "info"}, {"messages", "info"}, {"sessionId", "projectHash"})
+"""Members by which a document is known."""
 _EVENTS = "event-*.json"
 _SUFFIXES = (".jsonl", ".json", ".traj", ".zip")
 _LOOKED_AT = 20  # lines
@@ -48,7 +50,7 @@ class _Home(NamedTuple):
 _HOMES: Mapping[str, _Home] = {
     claude_code.NAME: _Home("CLAUDE_CONFIG_DIR", ".claude", ("projects/**/*.jsonl",)),
     codex.NAME: _Home("CODEX_HOME", ".codex", ("sessions/**/rollout-*.jsonl", "archived_sessions/rollout-*.jsonl")),
-    gemini.NAME: _Home("", ".gemini", ("tmp/*/chats/session-*.jsonl",)),
+    gemini.NAME: _Home("", ".gemini", ("tmp/*/chats/session-*.json*", "tmp/*/chats/*/*.jsonl")),
     openhands.NAME: _Home("", ".openhands", ("conversations/*/events",)),
     swe_agent.MINI: _Home("MSWEA_GLOBAL_CONFIG_DIR", ".config/mini-swe-agent", ("*.traj.json",)),
 }
@@ -147,13 +149,15 @@ def _of_document(path: Path) -> Transcript | Unread:
                 names.add(name)
                 if not name and number:
                     return _of_list(path, data or b"")
-                if name == "schema_version" or {"trajectory", "info"} <= names or {"messages", "info"} <= names:
+                if name == "schema_version" or any(marks <= names for marks in _MARKS):
                     break
     except NotJsonError as error:
         if not names:
             return Unread(path, f"not JSON: {error}")
     if "schema_version" in names:
         return DocumentTranscript(path, partial(atif.AtifReader, path))
+    if {"sessionId", "projectHash"} <= names:
+        return DocumentTranscript(path, gemini.GeminiDocumentReader)
     if path.name.endswith((".traj", ".traj.json")) and names & {"trajectory", "messages", "info"}:
         return DocumentTranscript(path, partial(swe_agent.SweAgentReader, path))
     return Unread(path, "no known format")

@@ -102,6 +102,24 @@ def test_a_session_of_gemini_in_which_the_last_form_of_a_message_counts(tmp_path
     assert (counts.left["written by the client"], counts.taken["user"]) == (2, 1)
 
 
+def test_a_session_of_a_former_version_of_gemini_is_recognised_after_it_moved_to_lines(tmp_path: Path) -> None:
+    lines = samples.gemini_session()
+    messages = [lines[1]["$set"]["messages"][0], lines[2], lines[5], *lines[6:]]
+    document = {**lines[0], "lastUpdated": "2026-03-03T10:00:05.000Z", "messages": messages}
+    former, counts = read(write_document(tmp_path / "session-1.json", document))
+    assert (len(former), counts.bad) == (4, 0)
+    present, _ = read(write_lines(tmp_path / "session-1.jsonl", lines))
+    assert former == present
+
+
+def test_a_subagent_of_gemini_is_asked_by_the_agent(tmp_path: Path) -> None:
+    head = {"sessionId": "sub-1", "projectHash": "0f", "kind": "subagent", "directories": ["/home/ann/shop"]}
+    asked = {"id": "m1", "timestamp": "2026-03-03T10:00:01.000Z", "type": "user", "content": "Look for other races"}
+    events, _ = read(write_lines(tmp_path / "sub-1.jsonl", [head, asked]))
+    assert said(events) == [("assignment", "Look for other races")]
+    assert (events[0]["agent_id"], events[0]["channel_id"]) == ("sub-1", channel_of("/home/ann/shop"))
+
+
 def test_a_conversation_of_openhands(tmp_path: Path) -> None:
     events, counts = read(samples.write_openhands(tmp_path))
     assert said(events) == [
