@@ -20,13 +20,14 @@ SECTION = "document.section"
 SUFFIXES = (".md", ".markdown")
 MEMORY_FILES = frozenset({"gemini.md", "claude.md", "claude.local.md", "agents.md", "memory.md"})
 
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?[ \t]*#*[ \t]*")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t]|\Z)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])[ \t]+")
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _MOST_PART_CHARS = 1_500
+_MOST_CHARS = 12_000  # of a paragraph, which else stays whole
 _MOST_TITLE_CHARS = 300
 _SEPARATOR = " > "
 
@@ -95,9 +96,11 @@ def sections(text: str) -> Iterator[Section]:
 
 def _heading(line: str, body: list[str]) -> tuple[int, str] | None:
     """Return level and name of the heading in a line; the name of one that is underlined is taken from `body`."""
-    marked = _HEADING.fullmatch(line)
+    marked = _HEADING.match(line)
     if marked is not None:
-        return len(marked[1]), (marked[2] or "").strip()
+        name = line[marked.end() :].strip()
+        bare = name.rstrip("#")
+        return len(marked[1]), bare.rstrip() if not bare or bare[-1] in " \t" else name
     underline = _UNDERLINE.fullmatch(line)
     is_title = bool(body) and bool(body[-1].strip()) and (len(body) == 1 or not body[-2].strip())
     if underline is None or not is_title or _ITEM.match(body[-1]):
@@ -131,10 +134,16 @@ def _paragraphs(text: str) -> Iterator[str]:
         opened = _FENCE.match(line)
         begins = not fence and (not line.strip() or _ITEM.match(line) is not None)
         if begins and any(one.strip() for one in kept):
-            yield "\n".join(kept).strip("\n")
+            yield from _cut("\n".join(kept).strip("\n"))
             kept = []
         kept.append(line)
         if opened:
             fence = "" if fence and line.strip().startswith(fence) else fence or opened[1]
     if any(one.strip() for one in kept):
-        yield "\n".join(kept).strip("\n")
+        yield from _cut("\n".join(kept).strip("\n"))
+
+
+def _cut(paragraph: str) -> Iterator[str]:
+    """Yield a paragraph that is too long to be one memory in pieces."""
+    for begin in range(0, len(paragraph), _MOST_CHARS):
+        yield paragraph[begin : begin + _MOST_CHARS]

@@ -31,9 +31,12 @@ from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_o
 
 NAME = "swe-agent"
 MINI = "mini-swe-agent"
-_ISSUE = re.compile(r"<(pr_description|issue|task|problem_statement)>\s*(.*?)\s*</\1>", re.DOTALL)
+_MARKS = (
+    *((f"<{tag}>", f"</{tag}>") for tag in ("pr_description", "issue", "task", "problem_statement")),
+    ("ISSUE:\n", "\nINSTRUCTIONS:"),
+)
+"""What encloses the issue in a prompt."""
 _LEAD = re.compile(r"\A(?:Consider the following|Please solve this|Solve this)[^\n]*:\s*\n", re.IGNORECASE)
-_ISSUE_OF_USER = re.compile(r"ISSUE:\s*\n(.*?)\n\s*INSTRUCTIONS:", re.DOTALL)
 _OUTPUT = re.compile(r"</?(?:output|output_head|output_tail)>|<returncode>-?\d+</returncode>\n?")
 _RETURN_CODE = re.compile(r"<returncode>(-?\d+)</returncode>")
 _FENCED = re.compile(r"```(?:bash|mswea_bash_command)?\n(.*?)\n```", re.DOTALL)
@@ -186,12 +189,13 @@ class SweAgentReader:
 
 def _task(text: str) -> str:
     """Return the issue in a prompt, which else is instructions to the agent."""
-    named = _ISSUE.search(text)
-    found = named[2] if named is not None else None
-    if found is None:
-        older = _ISSUE_OF_USER.search(text)
-        found = text if older is None else older[1]
-    return _LEAD.sub("", found).strip()[:_MOST_TASK_CHARS]
+    for opening, closing in _MARKS:
+        begin = text.find(opening)
+        end = text.find(closing, begin)
+        if 0 <= begin < end:
+            text = text[begin + len(opening) : end].strip()
+            break
+    return _LEAD.sub("", text).strip()[:_MOST_TASK_CHARS]
 
 
 def _call_id(call: Mapping[str, Any]) -> str:

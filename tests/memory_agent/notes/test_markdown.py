@@ -30,6 +30,8 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
         ("# A\n<!-- # hidden\n-->\n# B\nTwo.", [(("B",), "Two.", 4)]),
         ("#no heading\n#\nx", [((), "#no heading", 1), (("",), "x", 2)]),
         ("# A\n```\nnever closed\n# B", [(("A",), "```\nnever closed\n# B", 1)]),
+        ("# C#\nx\n## D # #\ny", [(("C#",), "x", 1), (("C#", "D #"), "y", 3)]),
+        ("# A\nOne.\n<!-- never closed\n# B\nTwo.", [(("A",), "One.", 1)]),
         ("", []),
         ("# A\n# B\n", []),
     ],
@@ -63,6 +65,19 @@ def test_a_long_section_is_cut_between_paragraphs_and_code_stays_whole() -> None
     assert all(len(note.text) <= 1_600 for note in notes)
     assert code in notes[-1].text
     assert len({note.id for note in notes}) == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<!-- " * 400_000, "# " + " " * 2_000_000 + "x", "# A\n" + "- \n" * 500_000, "```\n" * 500_000, "\n" * 2_000_000],
+)
+def test_hostile_documents_take_linear_time(text: str) -> None:
+    assert all(len(note.text) <= 13_600 for note in read_markdown(Path("a.md"), text, NOW))
+
+
+def test_a_paragraph_that_is_too_long_is_cut() -> None:
+    notes = list(read_markdown(Path("a.md"), "word " * 8_000, NOW))
+    assert [len(note.text) for note in notes] == [12_000, 12_000, 12_000, 3_999]
 
 
 def test_the_id_of_a_section_is_that_of_its_place_and_not_of_its_text() -> None:

@@ -121,6 +121,33 @@ def test_half_a_surrogate_pair_where_a_client_cut_a_text_costs_one_character(tmp
     assert counts.bad == 0
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<issue>" * 300_000,
+        "ISSUE:\n" + "\n" * 2_000_000,
+        "<recalled_memories>\nRecords of past sessions" * 50_000,
+        "<system-reminder>" * 200_000,
+        "<hook_context>" * 200_000,
+        "```bash\n" * 300_000,
+        "Exit code: " * 200_000,
+    ],
+)
+def test_hostile_texts_take_linear_time(tmp_path: Path, text: str) -> None:
+    run = samples.mini_trajectory()
+    run["messages"][1]["content"] = run["messages"][2]["content"] = text
+    write_document(tmp_path / "shop-2.traj.json", run)
+    write_lines(tmp_path / "s.jsonl", [samples.claude_line(1, "user", text), samples.claude_line(2, "user", PROMPT)])
+    message = {"id": "m1", "type": "user", "content": text}
+    write_lines(tmp_path / "session-1.jsonl", [samples.gemini_session()[0], message])
+    call = samples.codex_session()[8]
+    answer = samples.codex_line(9, "response_item", type="function_call_output", call_id="c", output=text)
+    write_lines(tmp_path / "rollout-1.jsonl", [samples.codex_session()[0], call, answer])
+    events, counts = read(tmp_path)
+    assert counts.bad == 0
+    assert ("user_msg", PROMPT) in said(events)
+
+
 def test_unknown_types_of_lines_are_counted(tmp_path: Path) -> None:
     lines = [*samples.claude_session(), {"type": "hologram", "uuid": "u", "sessionId": "s-claude"}]
     assert read(write_lines(tmp_path / "s.jsonl", lines))[1].left["unknown type"] == 1
