@@ -51,7 +51,9 @@ VERBS = {
     "backup": Verb("care", "backup", "Make a consistent copy, also while the daemon runs."),
     "restore": Verb("care", "restore", "Restore a backup, here or on another machine."),
     "export": Verb("transfer", "export_memories", "Write a user's memories as JSON Lines."),
-    "import": Verb("transfer", "import_memories", "Import memories that `export` wrote."),
+    "import": Verb("transfer", "import_memories", "Import memories: exported, plain, or Markdown."),
+    "index": Verb("transfer", "index_documents", "Remember the sections of Markdown documents."),
+    "import-sessions": Verb("sessions", "import_sessions", "Import past sessions of coding agents and chats."),
     "forget": Verb("forget", "forget", "Erase memories, a session or a user, completely."),
     "eval": Verb("evaluate", "evaluate", "Measure on real inputs and compare two measurements."),
 }

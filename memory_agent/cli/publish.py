@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -70,7 +70,7 @@ def publish(
     endpoint = relay_ingest(target, ingest)
     reachable = listens(endpoint)
     if not reachable and (spool is None or wait):
-        raise UnavailableError(_unreachable(target, endpoint, is_named=ingest is not None, may_spool=not wait))
+        raise UnavailableError(unreachable(target, endpoint, is_named=ingest is not None, may_spool=not wait))
     with progress_bars() as report, ExitStack() as stack:
         client = stack.enter_context(open_client(target)) if wait else None
         lines = EventLines(file, target.user_id if target.user_named else None)
@@ -89,7 +89,8 @@ def publish(
         raise SystemExit(1)
 
 
-def _unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: bool) -> str:
+def unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: bool) -> str:
+    """Return that no relay listens at an endpoint, and what to do."""
     spool = " (or give --spool DIR to keep the events until one does)" if may_spool else ""
     if is_named:
         return f"no relay listens at {endpoint}; a daemon listens there with the setting relay.broker.listen{spool}"
@@ -267,7 +268,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 def send(
-    lines: EventLines,
+    lines: Iterable[tuple[int, dict[str, Any] | BadLine]],
     ingest: str,
     identity: Identity,
     settings: BusSettings,
@@ -304,7 +305,12 @@ def send(
     return summary
 
 
-def _publish_all(publisher: Publisher, lines: EventLines, summary: Summary, on_bad_line: OnBadLine) -> None:
+def _publish_all(
+    publisher: Publisher,
+    lines: Iterable[tuple[int, dict[str, Any] | BadLine]],
+    summary: Summary,
+    on_bad_line: OnBadLine,
+) -> None:
     """Publish line by line; stop, with the reason, when the publisher accepts no more."""
     for number, line in lines:
         if isinstance(line, BadLine):

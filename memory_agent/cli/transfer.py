@@ -1,7 +1,9 @@
-"""`export` and `import`: a user's memories as JSON Lines."""
+"""`export`, `import` and `index`: memories in files: exported ones, plain ones, documents."""
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import sys
 import tempfile
@@ -12,8 +14,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from memory_agent.cli.access import open_memory
+from memory_agent.cli.failure import note
 from memory_agent.cli.filters import filter_options
-from memory_agent.cli.options import Target, common_options
+from memory_agent.cli.options import Target, common_options, daemon_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
 from memory_agent.errors import InvalidInputError
@@ -21,8 +25,10 @@ from memory_agent.records import MemoryFilter
 
 if TYPE_CHECKING:
     from memory_agent.care.export import Imported
+    from memory_agent.notes.storing import StoredNotes
 
 _STANDARD_STREAM = Path("-")
+_MOST_PRINTED = 20
 
 
 @click.command("export")
@@ -72,26 +78,37 @@ def _write(stream: BinaryIO, lines: Iterable[bytes]) -> int:
 
 @click.command("import")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@common_options
+@daemon_options
 def import_memories(target: Target, file: Path) -> None:
-    """Import FILE, which `memory-agent export` wrote, for --user; - is standard input.
+    """Import FILE for --user; - is standard input.
 
-    Stop the daemon first. Every line is checked before anything is imported: bad lines are named by number, and nothing
-    is imported then. A memory that is there already, by id or event, is skipped, so importing is idempotent. Vectors of
-    another model are recomputed.
+    FILE is one of three. What `memory-agent export` wrote: stop the daemon first; every line is checked before anything
+    is imported, bad lines are named by number, and nothing is imported then; vectors of another model are recomputed.
+    Plain memories, as JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any arguments of
+    `remember`; bad ones are named and the others taken. A Markdown document (.md): as `memory-agent index`. What is
+    there already is left alone, so importing is idempotent.
 
     \b
     Examples:
       memory-agent import alice.jsonl --user alice
       memory-agent import - --user alice < alice.jsonl
+      memory-agent import notes.json
+      memory-agent import ~/.claude/CLAUDE.md
     """
-    if file == _STANDARD_STREAM:
-        with tempfile.TemporaryFile() as copy:  # read twice
-            shutil.copyfileobj(sys.stdin.buffer, copy)
-            imported = _import(target, copy)
-    else:
-        with file.open("rb") as opened:
-            imported = _import(target, opened)
+    from memory_agent.notes.markdown import SUFFIXES
+    from memory_agent.notes.plain import has_notes
+
+    if file.name.lower().endswith(SUFFIXES):
+        _present(target, _index(target, file))
+        return
+    with tempfile.TemporaryFile() if file == _STANDARD_STREAM else file.open("rb") as opened:
+        if file == _STANDARD_STREAM:  # read twice
+            shutil.copyfileobj(sys.stdin.buffer, opened)
+            opened.seek(0)
+        if has_notes(opened):
+            _present(target, _import_plain(target, opened, file))
+            return
+        imported = _import(target, opened)
     if target.as_json:
         print_document(imported)
     else:
@@ -104,3 +121,55 @@ def _import(target: Target, file: BinaryIO) -> Imported:
 
     with progress_bars() as report:
         return import_user(file, target.data_dir, target.settings, target.user_id, datetime.now(UTC), report)
+
+
+def _import_plain(target: Target, opened: BinaryIO, file: Path) -> StoredNotes:
+    from memory_agent.notes.plain import read_plain
+    from memory_agent.notes.storing import store_notes
+
+    with open_memory(target, "remember") as memory:
+        return store_notes(memory, read_plain(opened, str(file)), str(file))
+
+
+@click.command("index")
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@daemon_options
+def index_documents(target: Target, path: Path) -> None:
+    """Remember the sections of the Markdown documents below PATH, a folder or a file, each with its file and heading.
+
+    Repeat it when documents have changed: changed sections replace theirs, those that are gone are forgotten, the rest
+    is left alone. Folders that begin with a dot, and those of installed packages, are left out. Of GEMINI.md,
+    CLAUDE.md, AGENTS.md and MEMORY.md each item of a list is a memory of its own.
+
+    \b
+    Examples:
+      memory-agent index ./docs
+      memory-agent recall "how do we release?" --type document.section
+    """
+    _present(target, _index(target, path))
+
+
+def _index(target: Target, path: Path) -> StoredNotes:
+    """Make what is remembered of a document, or of a folder of them, what stands there."""
+    from memory_agent.notes import storing
+
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    with progress_bars() as report, open_memory(target, "remember") as memory:
+        return storing.index_documents(memory, path.absolute(), datetime.now(UTC), report)
+
+
+def _present(target: Target, stored: StoredNotes) -> None:
+    """Print what became of notes; exit with 1 if there were only bad ones."""
+    if target.as_json:
+        print_document(stored)
+    else:
+        for bad in stored.bad_places[:_MOST_PRINTED]:
+            note(f"left out: {bad}")
+        if stored.bad > _MOST_PRINTED:
+            note(f"and {stored.bad - _MOST_PRINTED} more that were left out; --json names them")
+        click.echo(
+            f"{stored.added} added, {stored.replaced} replaced, {stored.removed} removed, {stored.unchanged} unchanged"
+        )
+    if stored.bad and not (stored.added or stored.replaced or stored.unchanged or stored.removed):
+        raise SystemExit(1)

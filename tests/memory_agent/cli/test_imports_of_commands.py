@@ -48,6 +48,8 @@ HEAVY = {"asyncio", "numpy", "structlog", "rich", "zmq", "relay.broker", "memory
         (["--help"], HEAVY | {f"memory_agent.cli.{file.stem}" for file in FILES} - ROOT),
         (["recall", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
         (["remember", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
+        (["import", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
+        (["import-sessions", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

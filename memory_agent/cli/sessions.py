@@ -1,0 +1,209 @@
+"""`import-sessions`: past sessions of coding agents and chats as events."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from memory_agent.cli.access import listens, open_client, open_memory, uses_daemon
+from memory_agent.cli.failure import note
+from memory_agent.cli.options import Moment, Target, daemon_options
+from memory_agent.cli.progress import Report, progress_bars
+from memory_agent.cli.publish import BadLine, relay_ingest, send, unreachable, wait_until_recallable
+from memory_agent.cli.render import print_document
+from memory_agent.errors import UnavailableError
+from memory_agent.sessions.finding import NAMES, Places
+from memory_agent.sessions.importing import ImportCounts, Scope, SessionImport
+
+if TYPE_CHECKING:
+    from memory_agent.memory import Memory
+
+_BATCH = 64
+_FLUSH_S = 300.0
+_LOOK_AGAIN_S = 1.0
+_MOST_PRINTED = 20
+
+
+class Delivered(msgspec.Struct, kw_only=True):
+    """What became of the events: `new`, `known` from before, or `rejected`; `noise` made no memory, by reason.
+
+    Through the relay, noise is dropped later and counted by `stats`.
+    """
+
+    new: int = 0
+    known: int = 0
+    rejected: int = 0
+    noise: dict[str, int] = {}
+    acked_through: dict[str, int] = {}
+    failure: str | None = None
+
+
+class _Result(msgspec.Struct, kw_only=True):
+    found: ImportCounts
+    delivered: Delivered | None
+
+
+@click.command("import-sessions")
+@click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--client", "clients", multiple=True, type=click.Choice(NAMES), help="Only of this client. May be repeated."
+)
+@click.option("--since", type=Moment(), help="Only what happened since then.")
+@click.option(
+    "--project", type=click.Path(path_type=Path), metavar="DIR", help="Only sessions in this folder or below it."
+)
+@click.option("--dry-run", is_flag=True, help="Read and count; import nothing.")
+@click.option("--watch", is_flag=True, help="Go on with what is added to the files, until interrupted.")
+@click.option("--wait", is_flag=True, help="Return when everything is recallable, or in quarantine.")
+@click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder.")
+@daemon_options
+def import_sessions(
+    target: Target,
+    paths: tuple[Path, ...],
+    clients: tuple[str, ...],
+    since: datetime | None,
+    project: Path | None,
+    dry_run: bool,
+    watch: bool,
+    wait: bool,
+    ingest: str | None,
+) -> None:
+    """Import past sessions from PATHS, files or folders, or from where the clients on this machine keep them.
+
+    Known are Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS also SWE-agent, the data exports of
+    ChatGPT and Claude.ai (also as .zip) and ATIF. What was said and run is published with its own time, through the
+    relay where one runs, else onto the files; secrets are masked. Turns and runs come with their outcome. A session's
+    project is its channel: `recall --channel project:DIR`. Left out and counted: what the client or a memory put into
+    the prompt, output of tools that only read, and what cannot be read. Repeating an import changes nothing.
+
+    \b
+    Examples:
+      memory-agent import-sessions --dry-run
+      memory-agent import-sessions --since 30d --project ~/shop
+      memory-agent import-sessions conversations.json trajectories/ --user alice --wait
+      memory-agent import-sessions --client claude-code --watch
+    """
+    if dry_run and (watch or wait):
+        raise click.UsageError("--dry-run imports nothing to watch or wait for")
+    if watch and wait:
+        raise click.UsageError("--watch does not end, so there is nothing to wait for")
+    folder = None if project is None else str(project.expanduser().absolute())
+    places = Places(paths, Path.home(), os.environ, clients or NAMES)
+    delivered = None if dry_run else Delivered()
+    with progress_bars("bytes") as report:
+        imported = SessionImport(places, Scope(target.user_id, since, folder), report)
+        if delivered is None:
+            for _ in imported.events():
+                pass
+        elif watch:
+            _follow(target, ingest, imported, delivered)
+        else:
+            _deliver(target, ingest, imported.events(), delivered)
+            if wait and delivered.failure is None:
+                _wait(target, delivered, report)
+    result = _Result(found=imported.counts, delivered=delivered)
+    print_document(result) if target.as_json else _print(result)
+    if _has_failed(result):
+        raise SystemExit(1)
+
+
+def _follow(target: Target, ingest: str | None, imported: SessionImport, delivered: Delivered) -> None:
+    """Import what is there, then what is added, until the user interrupts or the relay fails."""
+    pause = threading.Event()
+    try:
+        while delivered.failure is None:
+            _deliver(target, ingest, imported.events(is_growing=True), delivered)
+            pause.wait(_LOOK_AGAIN_S)
+    except KeyboardInterrupt:
+        note("no longer watching")
+
+
+def _deliver(target: Target, ingest: str | None, events: Iterator[dict[str, Any]], delivered: Delivered) -> None:
+    """Send events through the relay, or ingest them into the files where no daemon runs."""
+    first = next(events, None)
+    if first is None:
+        return
+    events = chain((first,), events)
+    endpoint = relay_ingest(target, ingest)
+    if listens(endpoint):
+        _publish(target, endpoint, events, delivered)
+    elif uses_daemon(target) or ingest is not None:
+        raise UnavailableError(unreachable(target, endpoint, is_named=ingest is not None, may_spool=False))
+    else:
+        with open_memory(target, "remember") as memory:
+            _ingest(memory, events, delivered)  # type: ignore[arg-type]  # no daemon: it is the files
+
+
+def _publish(target: Target, endpoint: str, events: Iterator[dict[str, Any]], delivered: Delivered) -> None:
+    lines = enumerate(events, 1)
+    summary = send(lines, endpoint, target.identity, target.settings.relay, None, _FLUSH_S, lambda _: None, _warn)
+    delivered.new += summary.acknowledged
+    delivered.known += summary.duplicates
+    delivered.rejected += summary.rejected
+    delivered.acked_through |= summary.acked_through
+    delivered.failure = summary.failure
+    if summary.unacknowledged and summary.failure is None:
+        delivered.failure = f"{summary.unacknowledged} events have no ack; repeat the import"
+
+
+def _ingest(memory: Memory, events: Iterator[dict[str, Any]], delivered: Delivered) -> None:
+    noise = delivered.noise = dict(delivered.noise)
+    while batch := list(islice(events, _BATCH)):
+        report = memory.ingest(batch)
+        delivered.new += report.kept
+        delivered.known += report.duplicates
+        delivered.rejected += len(report.rejected)
+        for reason, count in report.dropped.items():
+            noise[reason] = noise.get(reason, 0) + count
+        for one in report.rejected:
+            _warn(BadLine(line=0, field=f"event {one.event_id}", reason=one.reason))
+
+
+def _warn(bad: BadLine) -> None:
+    note(str(bad))
+
+
+def _wait(target: Target, delivered: Delivered, report: Report) -> None:
+    if delivered.acked_through:
+        with open_client(target) as client:
+            events = delivered.new + delivered.known
+            wait_until_recallable(client, delivered.acked_through, events, _FLUSH_S, report)
+
+
+def _has_failed(result: _Result) -> bool:
+    delivered = result.delivered
+    has_nothing = bool(result.found.bad) and not result.found.taken
+    return has_nothing or (delivered is not None and bool(delivered.rejected or delivered.failure))
+
+
+def _print(result: _Result) -> None:
+    found, delivered = result.found, result.delivered
+    for place in found.bad_places[:_MOST_PRINTED]:
+        note(f"cannot be read: {place}")
+    if found.bad > _MOST_PRINTED:
+        note(f"and {found.bad - _MOST_PRINTED} more that cannot be read; --json names them")
+    click.echo(f"sessions: {_counted(found.sessions)}")
+    click.echo(f"taken: {_counted(found.taken)}")
+    if found.left:
+        click.echo(f"left out: {_counted(found.left)}")
+    if found.skipped_files:
+        click.echo(f"files that are no sessions: {_counted(found.skipped_files)}")
+    if delivered is None:
+        click.echo("nothing was imported (--dry-run)")
+        return
+    noise = f", {sum(delivered.noise.values())} made no memory ({_counted(delivered.noise)})" if delivered.noise else ""
+    click.echo(f"imported {delivered.new} new, {delivered.known} were there already{noise}")
+    if delivered.failure is not None:
+        note(delivered.failure)
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"

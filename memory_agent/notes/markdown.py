@@ -1,0 +1,149 @@
+"""Markdown documents as memories: one for each section, named by its headings; long ones in parts.
+
+In files that agents keep as memory, such as GEMINI.md, each item of a list is a memory of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from memory_agent.notes.note import FILE, HEADING, Note, digest_of
+from memory_agent.recall.context import without_blocks
+
+SECTION = "document.section"
+"""The `type` of the memories of sections."""
+SUFFIXES = (".md", ".markdown")
+MEMORY_FILES = frozenset({"gemini.md", "claude.md", "claude.local.md", "agents.md", "memory.md"})
+
+_HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t]|\Z)")
+_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])[ \t]+")
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+_MOST_PART_CHARS = 1_500
+_MOST_CHARS = 12_000  # of a paragraph, which else stays whole
+_MOST_TITLE_CHARS = 300
+_SEPARATOR = " > "
+
+
+class Section(NamedTuple):
+    """The text below a heading up to the next one. `headings` lead to it; `line` is that of its heading."""
+
+    headings: tuple[str, ...]
+    text: str
+    line: int
+
+
+def read_markdown(path: Path, text: str, written: datetime) -> Iterator[Note]:
+    """Yield the memories of a document that was last written at `written`."""
+    file = str(path)
+    is_memory = path.name.lower() in MEMORY_FILES
+    seen: Counter[tuple[str, ...]] = Counter()
+    for section in sections(text):
+        heading = _SEPARATOR.join(section.headings)
+        for part in _parts(section.text, items=is_memory):
+            seen[section.headings] += 1
+            yield Note(
+                id=f"section:{digest_of(file, section.headings, seen[section.headings])}",
+                text=part,
+                place=f"line {section.line}",
+                title=(heading or path.stem)[:_MOST_TITLE_CHARS],
+                timestamp=written,
+                metadata={FILE: file, HEADING: heading},
+                fields={"kind": "finding", "source": "writer_revision", "type": SECTION, "provenance": "cited"},
+            )
+
+
+def sections(text: str) -> Iterator[Section]:
+    """Yield the sections of a document that have text, in order.
+
+    Headings in code are none; front matter, comments and blocks of memories are left out.
+
+    >>> [(section.headings, section.text) for section in sections("# A\\nOne.\\n## B\\nTwo.\\n")]
+    [(('A',), 'One.'), (('A', 'B'), 'Two.')]
+    """
+    text = _FRONT_MATTER.sub(lambda found: "\n" * found[0].count("\n"), text)
+    text = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), without_blocks(text))
+    headings: dict[int, str] = {}
+    body: list[str] = []
+    begin, fence = 1, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if fence or (opened := _FENCE.match(line)):
+            if not fence:
+                fence = opened[1] if opened else ""
+            elif line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+                fence = ""
+            body.append(line)
+            continue
+        found = _heading(line, body)
+        if found is None:
+            body.append(line)
+            continue
+        level, name = found
+        if words := "\n".join(body).strip():
+            yield Section(tuple(headings.values()), words, begin)
+        headings = {above: text for above, text in headings.items() if above < level} | {level: name}
+        body, begin = [], number
+    if words := "\n".join(body).strip():
+        yield Section(tuple(headings.values()), words, begin)
+
+
+def _heading(line: str, body: list[str]) -> tuple[int, str] | None:
+    """Return level and name of the heading in a line; the name of one that is underlined is taken from `body`."""
+    marked = _HEADING.match(line)
+    if marked is not None:
+        name = line[marked.end() :].strip()
+        bare = name.rstrip("#")
+        return len(marked[1]), bare.rstrip() if not bare or bare[-1] in " \t" else name
+    underline = _UNDERLINE.fullmatch(line)
+    is_title = bool(body) and bool(body[-1].strip()) and (len(body) == 1 or not body[-2].strip())
+    if underline is None or not is_title or _ITEM.match(body[-1]):
+        return None
+    return (1 if underline[1][0] == "=" else 2), body.pop().strip()
+
+
+def _parts(text: str, *, items: bool) -> Iterator[str]:
+    """Yield a text in parts, cut between paragraphs; with `items`, those of a list one by one."""
+    kept = ""
+    for paragraph in _paragraphs(text):
+        if items and _ITEM.match(paragraph):
+            if kept:
+                yield kept
+            yield _ITEM.sub("", paragraph, count=1).strip()
+            kept = ""
+        elif kept and len(kept) + len(paragraph) > _MOST_PART_CHARS:
+            yield kept
+            kept = paragraph
+        else:
+            kept = f"{kept}\n{paragraph}" if kept else paragraph
+    if kept:
+        yield kept
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Yield paragraphs, code as a whole, and items of lists with what is indented below them."""
+    kept: list[str] = []
+    fence = ""
+    for line in text.splitlines():
+        opened = _FENCE.match(line)
+        begins = not fence and (not line.strip() or _ITEM.match(line) is not None)
+        if begins and any(one.strip() for one in kept):
+            yield from _cut("\n".join(kept).strip("\n"))
+            kept = []
+        kept.append(line)
+        if opened:
+            fence = "" if fence and line.strip().startswith(fence) else fence or opened[1]
+    if any(one.strip() for one in kept):
+        yield from _cut("\n".join(kept).strip("\n"))
+
+
+def _cut(paragraph: str) -> Iterator[str]:
+    """Yield a paragraph that is too long to be one memory in pieces."""
+    for begin in range(0, len(paragraph), _MOST_CHARS):
+        yield paragraph[begin : begin + _MOST_CHARS]

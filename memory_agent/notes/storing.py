@@ -1,0 +1,145 @@
+"""Stores notes: what is new or changed is remembered, what is unchanged is left alone, what is gone is forgotten."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.notes.markdown import SECTION, SUFFIXES, read_markdown
+from memory_agent.notes.note import DIGEST, FILE, BadNote, Note
+from memory_agent.provider import MemoryProvider
+from memory_agent.records import MemoryFilter
+from relay.disk import Report
+
+MOST_NAMED = 1_000
+_BATCH = 100
+_PAGE = 1_000
+_LARGEST_BYTES = 8 << 20
+_IGNORED = frozenset({"node_modules", "__pycache__", "site-packages", "target", "dist", "build", "venv"})
+
+
+class StoredNotes(msgspec.Struct, kw_only=True):
+    """What became of notes. The first thousand bad places are in `bad_places`."""
+
+    files: int = 0
+    added: int = 0
+    replaced: int = 0
+    unchanged: int = 0
+    removed: int = 0
+    bad: int = 0
+    bad_places: list[BadNote] = []
+
+    def reject(self, bad: BadNote) -> None:
+        """Count something bad, and name it."""
+        self.bad += 1
+        if len(self.bad_places) < MOST_NAMED:
+            self.bad_places = [*self.bad_places, bad]
+
+
+def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadNote], file: str) -> StoredNotes:
+    """Store the notes of one file; what is bad is counted and does not affect the others. Idempotent."""
+    stored = StoredNotes(files=1)
+    waiting = iter(notes)
+    while batch := list(islice(waiting, _BATCH)):
+        _store(memory, batch, file, stored)
+    return stored
+
+
+def index_documents(memory: MemoryProvider, root: Path, now: datetime, report: Report) -> StoredNotes:
+    """Make the sections of a document, or of the documents below a folder, what is remembered of them.
+
+    Sections that are gone are forgotten, also those of documents that are gone; not those of documents that cannot be
+    read. Idempotent, and may be repeated after an interruption.
+    """
+    stored, kept, unread = StoredNotes(), set[str](), set[str]()
+    files = list(_documents(root))
+    for number, path in enumerate(files):
+        report("documents", number, len(files))
+        notes = _read(path, now)
+        if isinstance(notes, BadNote):
+            stored.reject(notes)
+            unread.add(str(path))
+            continue
+        stored.files += 1
+        kept |= {note.id for note in notes}
+        for begin in range(0, len(notes), _BATCH):
+            _store(memory, notes[begin : begin + _BATCH], str(path), stored)
+    report("documents", len(files), len(files))
+    gone = [id for id, file in _sections_of(memory, root) if id not in kept and file not in unread]
+    for begin in range(0, len(gone), _BATCH):
+        stored.removed += memory.forget(gone[begin : begin + _BATCH])
+    return stored
+
+
+def _store(memory: MemoryProvider, notes: Iterable[Note | BadNote], file: str, stored: StoredNotes) -> None:
+    good: dict[str, Note] = {}
+    for note in notes:
+        if isinstance(note, BadNote):
+            stored.reject(note)
+        else:
+            good[note.id] = note
+    known = {record.id: record.metadata.get(DIGEST) for record in memory.get(list(good))} if good else {}
+    for note in good.values():
+        if known.get(note.id) == note.digest:
+            stored.unchanged += 1
+            continue
+        try:
+            memory.remember(
+                note.text,
+                id=note.id,
+                title=note.title,
+                timestamp=note.timestamp,
+                metadata={**note.metadata, DIGEST: note.digest},
+                **note.fields,
+            )
+        except InvalidInputError as error:
+            stored.reject(BadNote(file=file, place=note.place, reason=str(error)))
+            continue
+        stored.replaced += note.id in known
+        stored.added += note.id not in known
+
+
+def _documents(root: Path) -> Iterator[Path]:
+    if not root.is_dir():
+        yield root
+        return
+    for folder, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if name not in _IGNORED and not name.startswith("."))
+        yield from (Path(folder, name) for name in sorted(files) if name.lower().endswith(SUFFIXES))
+
+
+def _read(path: Path, now: datetime) -> list[Note] | BadNote:
+    try:
+        found = path.stat()
+        if found.st_size > _LARGEST_BYTES:
+            return BadNote(file=str(path), place="", reason=f"is larger than {_LARGEST_BYTES} bytes")
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        return BadNote(file=str(path), place="", reason=f"is not UTF-8 at byte {error.start}")
+    except OSError as error:
+        return BadNote(file=str(path), place="", reason=f"cannot be read: {error.strerror}")
+    if "\0" in text:
+        return BadNote(file=str(path), place="", reason="is binary")
+    written = datetime.fromtimestamp(found.st_mtime, UTC)
+    return list(read_markdown(path, text, min(written, now)))
+
+
+def _sections_of(memory: MemoryProvider, root: Path) -> list[tuple[str, str]]:
+    """Return id and file of each stored section of a document, or of those below a folder."""
+    sections: list[tuple[str, str]] = []
+    after: str | None = None
+    while True:
+        page = memory.list(MemoryFilter(type=SECTION), "newest", _PAGE, after)
+        for record in page.records:
+            file = record.metadata.get(FILE)
+            if isinstance(file, str) and (Path(file) == root or root in Path(file).parents):
+                sections.append((record.id, file))
+        after = page.next_cursor
+        if after is None:
+            return sections

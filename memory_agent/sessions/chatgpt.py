@@ -1,0 +1,107 @@
+"""ChatGPT's data export: `conversations.json`, a list of conversations, each a tree of messages.
+
+Of the tree the branch that the user sees is taken: from `current_node` up to the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from memory_agent.sessions.entries import HARNESS, NO_TEXT, OTHER_TOOL, Entry, Found, Left, Session, text_of, time_of
+
+NAME = "chatgpt"
+_OTHER_BRANCH = Left("another branch of the conversation")
+_TEXTS = ("text", "multimodal_text")
+
+
+class _Author(msgspec.Struct, frozen=True):
+    role: str = ""
+
+
+class _Content(msgspec.Struct, frozen=True):
+    content_type: str = ""
+    parts: list[Any] | None = None
+
+
+class _Message(msgspec.Struct, frozen=True):
+    id: str
+    author: _Author
+    content: _Content | None = None
+    create_time: float | None = None
+    metadata: Any = None
+    recipient: str | None = "all"
+
+
+class _Node(msgspec.Struct, frozen=True):
+    message: _Message | None = None
+    parent: str | None = None
+
+
+class _Conversation(msgspec.Struct, frozen=True):
+    mapping: dict[str, _Node]
+    current_node: str | None = None
+    conversation_id: str | None = None
+    id: str | None = None
+    title: str | None = None
+    create_time: float | None = None
+
+
+_conversations = msgspec.json.Decoder(_Conversation)
+
+
+class ChatGptReader:
+    """Reads the conversations of an export, each a session."""
+
+    def __init__(self) -> None:
+        self.session = Session(client=NAME)
+
+    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
+        """Take nothing: the document is a list."""
+        yield from ()
+
+    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
+        """Yield what a conversation says. Raises `msgspec.DecodeError`."""
+        said = _conversations.decode(item)
+        id = said.conversation_id or said.id or said.current_node or ""
+        self.session = Session(client=NAME, id=id, title=said.title)
+        branch = _branch(said)
+        yield from (_OTHER_BRANCH for node in said.mapping if node not in branch and said.mapping[node].message)
+        for name in branch:
+            message = said.mapping[name].message
+            if message is not None:
+                yield _entry(message, said)
+
+    def end(self) -> Iterator[Found]:
+        """Yield nothing."""
+        yield from ()
+
+
+def _branch(said: _Conversation) -> dict[str, None]:
+    """Return the nodes from the root to the current one; where none is current, all."""
+    if said.current_node not in said.mapping:
+        return dict.fromkeys(said.mapping)
+    names: dict[str, None] = {}
+    name: str | None = said.current_node
+    while name is not None and name in said.mapping and name not in names:
+        names[name] = None
+        name = said.mapping[name].parent
+    return dict.fromkeys(reversed(names))
+
+
+def _entry(message: _Message, said: _Conversation) -> Found:
+    about = message.metadata if isinstance(message.metadata, dict) else {}
+    if message.author.role not in ("user", "assistant"):
+        return OTHER_TOOL if message.author.role == "tool" else HARNESS
+    if about.get("is_visually_hidden_from_conversation") or about.get("is_user_system_message"):
+        return HARNESS
+    if message.recipient not in (None, "all"):
+        return OTHER_TOOL  # what the model sends to a tool
+    content = message.content
+    text = "" if content is None or content.content_type not in _TEXTS else text_of(content.parts)
+    if not text:
+        return NO_TEXT
+    at = time_of(message.create_time) or time_of(said.create_time)
+    return Entry(what="user" if message.author.role == "user" else "assistant", id=message.id, text=text, at=at)

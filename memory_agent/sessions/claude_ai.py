@@ -1,0 +1,65 @@
+"""Claude.ai's data export: `conversations.json`, a list of conversations with their `chat_messages` in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from memory_agent.sessions.entries import NO_TEXT, OTHER_TOOL, REASONING, Entry, Found, Session, text_of, time_of
+
+NAME = "claude-ai"
+_PARTS = {"tool_use": OTHER_TOOL, "tool_result": OTHER_TOOL, "thinking": REASONING}
+
+
+class _Message(msgspec.Struct, frozen=True):
+    uuid: str
+    sender: str
+    text: str | None = None
+    content: Any = None
+    created_at: Any = None
+
+
+class _Conversation(msgspec.Struct, frozen=True):
+    uuid: str
+    chat_messages: list[_Message]
+    name: str | None = None
+    created_at: Any = None
+
+
+_conversations = msgspec.json.Decoder(_Conversation)
+
+
+class ClaudeAiReader:
+    """Reads the conversations of an export, each a session."""
+
+    def __init__(self) -> None:
+        self.session = Session(client=NAME)
+
+    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
+        """Take nothing: the document is a list."""
+        yield from ()
+
+    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
+        """Yield what a conversation says. Raises `msgspec.DecodeError`."""
+        said = _conversations.decode(item)
+        self.session = Session(client=NAME, id=said.uuid, title=said.name)
+        for message in said.chat_messages:
+            yield from _read(message, said)
+
+    def end(self) -> Iterator[Found]:
+        """Yield nothing."""
+        yield from ()
+
+
+def _read(message: _Message, said: _Conversation) -> Iterator[Found]:
+    parts = message.content if isinstance(message.content, list) else []
+    blocks = [part for part in parts if isinstance(part, dict)]
+    yield from (_PARTS[block["type"]] for block in blocks if block.get("type") in _PARTS)
+    text = text_of([block for block in blocks if block.get("type") == "text"]) or (message.text or "").strip()
+    if not text:
+        yield NO_TEXT
+        return
+    at = time_of(message.created_at) or time_of(said.created_at)
+    yield Entry(what="user" if message.sender == "human" else "assistant", id=message.uuid, text=text, at=at)

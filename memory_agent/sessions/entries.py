@@ -1,0 +1,132 @@
+"""What the reader of a format finds in a session: what was said and done, and what it leaves out and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+What = Literal["user", "assistant", "command", "step", "assignment", "begin", "completed", "failed", "cancelled"]
+"""`begin` to `cancelled` begin and end a run, the others happen in it."""
+
+
+class Session(msgspec.Struct, kw_only=True):
+    """A session as far as it is read. `folder` is the project's folder on the machine where it took place."""
+
+    client: str
+    id: str = ""
+    folder: str | None = None
+    title: str | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was said or done. `id` is unique for the client: a second reading gives the same one.
+
+    `at` is None where the format has no times. Of a command, `text` is the output. `quality` is set where the log has
+    a verdict.
+    """
+
+    what: What
+    id: str
+    text: str
+    at: datetime | None = None
+    run: str | None = None
+    agent: str | None = None
+    command: str = ""
+    exit_code: int | None = None
+    quality: float | None = None
+
+
+class Left(msgspec.Struct, frozen=True):
+    """Something that is left out, and why."""
+
+    reason: str
+
+
+class Bad(msgspec.Struct, frozen=True):
+    """Something that cannot be read, and why. The reason quotes no text of the session."""
+
+    reason: str
+
+
+Found = Entry | Left | Bad
+
+INJECTED = Left("injected context")
+HARNESS = Left("written by the client")
+NO_TEXT = Left("no text")
+OTHER_TOOL = Left("output of a tool that looks up or reads")
+UNKNOWN = Left("unknown type")
+BOOKKEEPING = Left("bookkeeping")
+REASONING = Left("reasoning")
+UNANSWERED = Left("call without a result")
+
+
+class LineReader(Protocol):
+    """Reads a file of JSON lines. `session` is that of the entries yielded last."""
+
+    session: Session
+
+    def read(self, number: int, line: bytes) -> Iterator[Found]:
+        """Yield what a line says. Raises `msgspec.DecodeError` for one that is not as documented."""
+        ...
+
+    def release(self) -> Iterator[Found]:
+        """Yield messages that were held back for what may follow them; called when nothing follows for now."""
+        ...
+
+    def end(self) -> Iterator[Found]:
+        """Yield what stayed open; called when all is read."""
+        ...
+
+
+class DocumentReader(Protocol):
+    """Reads one JSON document, member by member."""
+
+    @property
+    def session(self) -> Session:
+        """The session of the entries yielded last."""
+        ...
+
+    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
+        """Take the members that are not lists, and the first items of the lists, as `name[1]`.
+
+        Raises `msgspec.DecodeError`.
+        """
+        ...
+
+    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
+        """Yield what an item of a list says, the first being 1; `member` is "" where the document is a list."""
+        ...
+
+    def end(self) -> Iterator[Found]:
+        """Yield what follows after the last item."""
+        ...
+
+
+def time_of(value: Any) -> datetime | None:
+    """Return the time in an ISO text or in seconds since 1970, in UTC; None where there is none."""
+    try:
+        if isinstance(value, str) and value:
+            moment = datetime.fromisoformat(value)
+            return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a content: a text, or the `text` of its parts, a paragraph each."""
+    if isinstance(content, str):
+        return content.strip()
+    if isinstance(content, Mapping):
+        content = [content]
+    if not isinstance(content, list):
+        return ""
+    parts = (
+        part if isinstance(part, str) else part.get("text") if isinstance(part, Mapping) else "" for part in content
+    )
+    return "\n".join(part.strip() for part in parts if isinstance(part, str) and part.strip())

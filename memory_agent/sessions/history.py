@@ -1,0 +1,106 @@
+"""Makes events of what sessions say: with their own times, and ids by which a second import is recognised.
+
+The event types are `history.*`, of which each is kept as the type of a live emitter is (`signals.toml`), but causes no
+recall, and no conductor that follows the live feed takes it for news. A project is the channel of its sessions.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import PurePath
+from typing import Any
+
+from memory_agent.recall.context import without_blocks
+from memory_agent.sessions.entries import Entry, Session
+
+_TYPES = {
+    "user": "history.user_msg",
+    "assistant": "history.assistant_msg",
+    "command": "history.command.completed",
+    "step": "history.step",
+    "assignment": "history.assignment",
+    "begin": "history.run.started",
+    "completed": "history.run.completed",
+    "failed": "history.run.failed",
+    "cancelled": "history.run.cancelled",
+}
+_FIELDS = {
+    "begin": "objective",
+    "assignment": "objective",
+    "completed": "summary",
+    "failed": "error",
+    "cancelled": "reason",
+    "command": "output",
+}
+_ENDS = frozenset({"completed", "failed", "cancelled"})
+_MOST_CHARS = 40_000  # of 4 bytes at most, in an event of 256 KiB
+_LONGEST_ID = 200
+_ORDER = timedelta(microseconds=1)
+
+
+def event_of(entry: Entry, session: Session, user_id: str, number: int, fallback: datetime) -> dict[str, Any] | None:
+    """Return the event of the entry with this number in its session; None if no text of its own is left.
+
+    Where the format has no times, that is `fallback`, in the order of the entries.
+    """
+    text = without_blocks(entry.text).strip()[:_MOST_CHARS]
+    if not text and not entry.command:
+        return None
+    payload: dict[str, Any] = {_FIELDS.get(entry.what, "text"): text, "imported_from": session.client}
+    if entry.command:
+        payload["command"] = entry.command
+    if entry.exit_code is not None:
+        payload["exit_code"] = entry.exit_code
+    if entry.run is not None:
+        payload["run_id"] = _short(entry.run)
+    if entry.quality is not None and entry.what in _ENDS:
+        payload["quality"] = entry.quality
+    if session.folder:
+        payload["project"] = PurePath(session.folder).name or session.folder
+        payload["folder"] = session.folder
+    if session.title:
+        payload["session_title"] = session.title
+    event: dict[str, Any] = {
+        "event_id": _short(f"{session.client}:{entry.id}:{entry.what}"),
+        "event_type": _TYPES[entry.what],
+        "timestamp": _time(entry, fallback + number * _ORDER).isoformat(),
+        "user_id": user_id,
+        "session_id": _short(session.id) or None,
+        "actor_id": session.client,
+        "payload": payload,
+    }
+    if session.folder:
+        event["channel_id"] = channel_of(session.folder)
+    if entry.agent:
+        event["agent_id"] = _short(entry.agent)
+    return {name: value for name, value in event.items() if value is not None}
+
+
+def _time(entry: Entry, fallback: datetime) -> datetime:
+    """Return the entry's time; a run begins right after the message that asks for it."""
+    at = entry.at or fallback
+    return at + _ORDER if entry.what == "begin" else at
+
+
+def channel_of(folder: str) -> str:
+    """Return the channel of a project's sessions: its folder.
+
+    >>> channel_of("/home/ann/shop")
+    'project:/home/ann/shop'
+    """
+    return _short(f"project:{folder}")
+
+
+def is_below(folder: str | None, project: str) -> bool:
+    """Return whether a session's folder is a project's, or below it."""
+    return folder is not None and (folder == project or PurePath(project) in PurePath(folder).parents)
+
+
+def _short(id: str) -> str:
+    """Return an id that fits, with the digest of the rest for its end."""
+    if len(id.encode(errors="replace")) <= _LONGEST_ID:
+        return id
+    digest = sha256(id.encode(errors="replace")).hexdigest()[:32]
+    head = id.encode(errors="replace")[: _LONGEST_ID - 33].decode(errors="ignore")
+    return f"{head}~{digest}"

@@ -1,0 +1,212 @@
+"""SWE-agent (`*.traj`) and mini-swe-agent (`*.traj.json`): one JSON document for each run.
+
+SWE-agent lists steps of thought, action and observation, without times. mini-swe-agent lists the model's messages,
+with their times. `info.exit_status` says how the run ended; whether it solved the issue stands there only where an
+evaluation added `resolved`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from memory_agent.sessions.entries import (
+    BOOKKEEPING,
+    HARNESS,
+    NO_TEXT,
+    UNANSWERED,
+    Entry,
+    Found,
+    Session,
+    What,
+    text_of,
+    time_of,
+)
+from memory_agent.sessions.pending import Pending
+from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
+
+NAME = "swe-agent"
+MINI = "mini-swe-agent"
+_MARKS = (
+    *((f"<{tag}>", f"</{tag}>") for tag in ("pr_description", "issue", "task", "problem_statement")),
+    ("ISSUE:\n", "\nINSTRUCTIONS:"),
+)
+"""What encloses the issue in a prompt."""
+_LEAD = re.compile(r"\A(?:Consider the following|Please solve this|Solve this)[^\n]*:\s*\n", re.IGNORECASE)
+_OUTPUT = re.compile(r"</?(?:output|output_head|output_tail)>|<returncode>-?\d+</returncode>\n?")
+_RETURN_CODE = re.compile(r"<returncode>(-?\d+)</returncode>")
+_FENCED = re.compile(r"```(?:bash|mswea_bash_command)?\n(.*?)\n```", re.DOTALL)
+_SUBMITTED = "submitted"
+_MOST_TASK_CHARS = 6_000
+
+
+class _Info(msgspec.Struct, frozen=True):
+    exit_status: str | None = None
+    submission: str | None = None
+    resolved: bool | None = None
+
+
+class _Step(msgspec.Struct, frozen=True):
+    thought: str | None = None
+    action: str | None = None
+    observation: str | None = None
+    response: str | None = None
+    execution_time: float | None = None
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str = ""
+    content: Any = None
+    extra: Any = None
+    tool_calls: Any = None
+    tool_call_id: str | None = None
+    timestamp: Any = None
+    is_demo: bool = False
+
+
+_infos = msgspec.json.Decoder(_Info)
+_steps = msgspec.json.Decoder(_Step)
+_messages = msgspec.json.Decoder(_Message)
+
+
+class SweAgentReader:
+    """Reads one run of either. It is named by its file, `<instance>.traj`, and the folder of that."""
+
+    def __init__(self, path: Path) -> None:
+        name = path.name.removesuffix(".json").removesuffix(".traj")
+        folder = path.absolute().parent
+        place = folder.parent.name if folder.name == name else folder.name
+        self.session = Session(client=MINI if path.name.endswith(".json") else NAME, id=f"{place}/{name}")
+        self._info = _Info()
+        self._has_task = False
+        self._at: Any = None
+        self._calls: Pending[Call] = Pending()
+        self._open: list[str] = []
+
+    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
+        """Take how it ended. Raises `msgspec.DecodeError`."""
+        if "info" in head:
+            self._info = _infos.decode(head["info"])
+        first = (_messages.decode(item) for name, item in head.items() if name.startswith("history["))
+        task = next((one for one in first if one.role == "user" and not one.is_demo), None)
+        if task is not None:
+            yield from self._asked(text_of(task.content), "history")
+
+    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
+        """Yield what a step or a message says. Raises `msgspec.DecodeError`."""
+        if member == "trajectory":
+            yield from self._step(_steps.decode(item), number)
+        elif member == "messages":
+            yield from self._message(_messages.decode(item), number)
+        else:
+            yield BOOKKEEPING
+
+    def end(self) -> Iterator[Found]:
+        """Yield how the run ended."""
+        yield from (UNANSWERED for _ in self._calls.clear())
+        status = self._info.exit_status
+        if not self._has_task or not status:
+            return
+        is_done = status.lower() == _SUBMITTED and self._info.resolved is not False
+        quality = 1.0 if self._info.resolved else None
+        text = f"Ended as: {status}"
+        if self._info.resolved is not None:
+            text += "; the issue is solved" if self._info.resolved else "; the issue is not solved"
+        yield self._entry("completed" if is_done else "failed", "end", text, quality=quality)
+
+    def _step(self, step: _Step, number: int) -> Iterator[Found]:
+        thought, action = (step.thought or "").strip(), (step.action or "").strip()
+        if thought:
+            yield self._entry("assistant", f"trajectory:{number}", thought)
+        if action:
+            call = Call(name="bash", arguments={"command": action})
+            result = Result(output=step.observation or "")
+            yield entry_of(call, result, self._id(f"trajectory:{number}"), None, run=self._run)
+        if not thought and not action:
+            yield NO_TEXT
+
+    def _asked(self, text: str, id: str) -> Iterator[Found]:
+        self._has_task = True
+        yield self._entry("user", id, _task(text))
+        yield self._entry("begin", id, _task(text))
+
+    def _message(self, message: _Message, number: int) -> Iterator[Found]:
+        extra = message.extra if isinstance(message.extra, dict) else {}
+        self._at = extra.get("timestamp") or message.timestamp or self._at
+        text, id = text_of(message.content), f"messages:{number}"
+        if message.role == "system" or message.role == "exit":
+            yield HARNESS
+        elif message.role == "user" and not self._has_task:
+            yield from self._asked(text, id)
+        elif message.role == "assistant":
+            yield from self._said(message, extra, text, id)
+        elif message.role in ("tool", "user"):
+            yield self._seen(message, extra, text, id)
+        else:
+            yield NO_TEXT
+
+    def _said(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Iterator[Found]:
+        thought = _FENCED.sub("", text).strip()
+        yield self._entry("assistant", id, thought) if thought else NO_TEXT
+        calls = message.tool_calls if isinstance(message.tool_calls, list) else []
+        made = [(_call_id(call), _call_of(call)) for call in calls if isinstance(call, dict)]
+        if not made:
+            actions = extra.get("actions") if isinstance(extra.get("actions"), list) else None
+            commands = [text_of(action.get("command")) for action in actions or () if isinstance(action, dict)]
+            commands = commands or _FENCED.findall(text)
+            made = [(f"{id}:{place}", _shell(command)) for place, command in enumerate(commands)]
+        self._open = [call_id for call_id, _ in made]
+        for call_id, call in made:
+            yield from (UNANSWERED for _ in self._calls.put(call_id, call))
+
+    def _seen(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Found:
+        """Return the call that a message answers: that which it names, else the first one of the message before it."""
+        call_id = message.tool_call_id or (self._open.pop(0) if self._open else "")
+        call = self._calls.take(call_id)
+        if call is None:
+            return HARNESS
+        raw, code = extra.get("raw_output"), extra.get("returncode")
+        said = _RETURN_CODE.match(text)
+        exit_code = code if type(code) is int else None if said is None else int(said[1])
+        output = raw if isinstance(raw, str) else _OUTPUT.sub("", text)
+        result = Result(output=output, exit_code=exit_code)
+        return entry_of(call, result, self._id(id), time_of(self._at), run=self._run)
+
+    @property
+    def _run(self) -> str:
+        return f"{self.session.client}:{self.session.id}"
+
+    def _entry(self, what: What, id: str, text: str, quality: float | None = None) -> Entry:
+        return Entry(what=what, id=self._id(id), text=text, at=time_of(self._at), run=self._run, quality=quality)
+
+    def _id(self, part: str) -> str:
+        return f"{self.session.id}:{part}"
+
+
+def _task(text: str) -> str:
+    """Return the issue in a prompt, which else is instructions to the agent."""
+    for opening, closing in _MARKS:
+        begin = text.find(opening)
+        end = text.find(closing, begin)
+        if 0 <= begin < end:
+            text = text[begin + len(opening) : end].strip()
+            break
+    return _LEAD.sub("", text).strip()[:_MOST_TASK_CHARS]
+
+
+def _call_id(call: Mapping[str, Any]) -> str:
+    return str(call.get("id", ""))
+
+
+def _call_of(call: Mapping[str, Any]) -> Call:
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    return Call(name=str(function.get("name", "")), arguments=arguments_of(function.get("arguments")))
+
+
+def _shell(command: str) -> Call:
+    return Call(name="bash", arguments={"command": command})

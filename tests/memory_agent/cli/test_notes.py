@@ -1,0 +1,76 @@
+"""`import` of plain memories and documents, and `index`, on the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+Run = Callable[..., Result]
+RunJson = Callable[..., Any]
+
+PLAIN = '{"entries": [{"text": "Staging needs the VPN", "id": "vpn"}, {"text": "Use uv here."}]}'
+
+
+def test_plain_memories_are_imported_once_from_a_file_or_standard_input(
+    run: Run, run_json: RunJson, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.json").write_text(PLAIN)
+    first = run_json("import", str(tmp_path / "notes.json"))
+    assert (first["added"], first["unchanged"], first["bad"]) == (2, 0, 0)
+    again = run("import", "-", input=PLAIN)
+    assert (again.exit_code, again.stdout) == (0, "0 added, 0 replaced, 0 removed, 2 unchanged\n")
+    assert run_json("recall", "what does staging need?")["memories"][0]["record"]["id"] == "vpn"
+
+
+def test_a_bad_entry_is_named_and_the_others_are_imported(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    path.write_text('{"text": "Use uv here."}\n{broken\n{"text": "x", "kind": "hunch"}\n')
+    result = run("import", str(path))
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "1 added, 0 replaced, 0 removed, 0 unchanged\n"
+    assert f"left out: {path}: line 2: is not JSON\n" in result.stderr
+    assert f"left out: {path}: line 3: kind: must be one of" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["GEMINI.md", "CLAUDE.md", "AGENTS.md", "MEMORY.md"])
+def test_the_memory_files_of_agents_are_imported_item_by_item(
+    run: Run, run_json: RunJson, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("# Notes\n- Staging needs the VPN.\n- Use uv here.\n")
+    assert run_json("import", str(path))["added"] == 2
+    path.write_text("# Notes\n- Staging needs the VPN.\n")
+    changed = run_json("import", str(path))
+    assert (changed["removed"], changed["unchanged"]) == (1, 1)
+    (memory,) = run_json("list", "--metadata", f"file={path}")["records"]
+    assert (memory["text"], memory["metadata"]["heading"]) == ("Staging needs the VPN.", "Notes")
+
+
+def test_a_folder_is_indexed_and_its_sections_are_recalled_with_file_and_heading(
+    run: Run, run_json: RunJson, tmp_path: Path
+) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "release.md").write_text("# Release\n## Steps\nTag the commit, then push the tag.\n")
+    (docs / "broken.md").write_bytes(b"\xff\xfe")
+    result = run("index", str(docs))
+    assert result.exit_code == 0, result.output
+    assert f"left out: {docs / 'broken.md'}: is not UTF-8 at byte 0" in result.stderr
+    assert "1 added, 0 replaced, 0 removed, 0 unchanged" in result.stdout
+    (found,) = run_json("recall", "how do we release?", "--type", "document.section", "--min-relevance", "0")[
+        "memories"
+    ]
+    assert found["record"]["title"] == "Release > Steps"
+    assert found["record"]["metadata"]["file"] == str(docs / "release.md")
+    (docs / "release.md").unlink()
+    assert run_json("index", str(docs))["removed"] == 1
+
+
+def test_a_document_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
+    result = run("import", str(tmp_path / "absent.md"))
+    assert (result.exit_code, "Traceback" in result.output) == (1, False)
+    assert "absent.md: No such file or directory" in result.stderr

@@ -1,0 +1,160 @@
+"""Notes in a store: added, replaced, left alone and forgotten, as their files change; bad ones are named."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from memory_agent.memory import Memory
+from memory_agent.notes.plain import has_notes, read_plain
+from memory_agent.notes.storing import StoredNotes, index_documents, store_notes
+from memory_agent.recall.context import context_block
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Memory]:
+    with Memory.open(tmp_path / "alice") as opened:
+        yield opened
+
+
+def take(memory: Memory, data: bytes) -> tuple[tuple[int, int, int], list[tuple[str, str]]]:
+    stored = store_notes(memory, read_plain(io.BytesIO(data), "notes.json"), "notes.json")
+    counts = (stored.added, stored.replaced, stored.unchanged)
+    return counts, [(bad.place, bad.reason) for bad in stored.bad_places]
+
+
+def index(memory: Memory, root: Path) -> tuple[int, int, int, int]:
+    stored = index_documents(memory, root, NOW, lambda *_: None)
+    return stored.added, stored.replaced, stored.removed, stored.unchanged
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"entries": [{"text": "Use uv here."}, {"text": "Staging needs the VPN"}]}',
+        b'{\n  "version": 1,\n  "entries": [\n    {"text": "Use uv here."},\n{"text": "Staging needs the VPN"}\n]\n}',
+        b'[{"content": "Use uv here."}, {"memory": "Staging needs the VPN"}]',
+        b'\xef\xbb\xbf{"text": "Use uv here."}\r\n\r\n{"text": "Staging needs the VPN"}',
+    ],
+)
+def test_plain_memories_in_any_form_are_stored_once(memory: Memory, data: bytes) -> None:
+    assert has_notes(io.BytesIO(data))
+    assert take(memory, data) == ((2, 0, 0), [])
+    before = memory.list(limit=10)
+    assert take(memory, data) == ((0, 0, 2), [])
+    assert memory.list(limit=10) == before
+    assert {record.text for record in before.records} == {"Use uv here.", "Staging needs the VPN"}
+
+
+def test_the_fields_of_a_plain_memory_are_kept_and_unknown_ones_are_metadata(memory: Memory) -> None:
+    data = (
+        b'{"id": "vpn", "text": "Staging needs the VPN", "created_at": "2026-02-16T10:00:00Z", "tags": ["deploy"],'
+        b' "kind": "pattern", "title": "VPN", "host": "staging", "metadata": {"by": "ann"}, "quality_score": 0.5}'
+    )
+    assert take(memory, data) == ((1, 0, 0), [])
+    (record,) = memory.get(["vpn"])
+    assert (record.kind, record.title, record.tags, record.quality_score) == ("pattern", "VPN", ("deploy",), 0.5)
+    assert record.timestamp == datetime(2026, 2, 16, 10, tzinfo=UTC)
+    assert (record.metadata["host"], record.metadata["by"]) == ("staging", "ann")
+    assert take(memory, data.replace(b"needs the VPN", b"needs no VPN")) == ((0, 1, 0), [])
+    assert memory.get(["vpn"])[0].text == "Staging needs no VPN"
+
+
+def test_bad_entries_are_named_and_the_others_taken(memory: Memory) -> None:
+    lines = [
+        b'{"text": "The first good one"}',
+        b"{broken",
+        b'["a list"]',
+        b'{"title": "no text"}',
+        b'{"text": "bad kind", "kind": "hunch"}',
+        b'{"text": "bad time", "timestamp": "yesterday"}',
+        b'{"text": "future", "timestamp": "2999-01-01T00:00:00Z"}',
+        b'{"text": "bad tags", "tags": "deploy"}',
+        b'{"text": "bad metadata", "metadata": 1}',
+        b'{"text": "bad title", "title": 1}',
+        b'{"text": "bad id", "id": ["x"]}',
+        b'{"text": "not UTF-8 \xff"}',
+        b'{"text": "deep", "metadata": ' + b'{"a":' * 2_000 + b"1" + b"}" * 2_000 + b"}",
+        b'{"text": "The last good one"}',
+    ]
+    counts, bad = take(memory, b"\n".join(lines))
+    assert counts == (2, 0, 0)
+    assert sorted(place for place, _ in bad) == sorted(f"line {number}" for number in range(2, 14))
+    assert dict(bad)["line 5"].startswith("kind: must be one of")
+
+
+def test_of_a_document_that_ends_early_the_entries_before_are_taken(memory: Memory) -> None:
+    counts, bad = take(memory, b'{"entries": [{"text": "Use uv here."}, {"text": "Stag')
+    assert (counts, bad) == ((1, 0, 0), [("", "ends early")])
+
+
+def test_what_is_no_memory_has_none() -> None:
+    for data in (b"", b"{}", b"a diary\n", b'{"memory_agent_export": 2, "user_id": "alice"}', b"\x00\x01", b"[1, 2]"):
+        assert not has_notes(io.BytesIO(data))
+
+
+def test_a_folder_of_documents_is_followed_as_it_changes(memory: Memory, tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    (docs / "deep").mkdir(parents=True)
+    (docs / ".git").mkdir()
+    (docs / ".git" / "x.md").write_text("# Hidden\nNever read.")
+    (docs / "release.md").write_text("# Release\n## Steps\nTag, then push.\n## Who\nAnn does it.")
+    (docs / "deep" / "vpn.markdown").write_text("Staging needs the VPN.")
+    (docs / "picture.png").write_bytes(b"\x00\x01")
+    elsewhere = tmp_path / "docs-too.md"
+    elsewhere.write_text("# Else\nAnother document.")
+    assert index(memory, elsewhere) == (1, 0, 0, 0)
+    assert index(memory, docs) == (3, 0, 0, 0)
+    before = memory.list(limit=10)
+    assert index(memory, docs) == (0, 0, 0, 3)
+    assert memory.list(limit=10) == before
+    (docs / "release.md").write_text("Read this first.\n# Release\n## Steps\nTag, test, then push.\n")
+    assert index(memory, docs) == (1, 1, 1, 1)
+    (docs / "deep" / "vpn.markdown").unlink()
+    assert index(memory, docs) == (0, 0, 1, 2)
+    texts = {record.text for record in memory.list(limit=10).records}
+    assert texts == {"Another document.", "Read this first.", "Tag, test, then push."}
+
+
+def test_what_was_stored_of_a_document_stays_while_that_cannot_be_read(memory: Memory, tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("# A\nStaging needs the VPN.")
+    assert index(memory, tmp_path / "a.md") == (1, 0, 0, 0)
+    path.write_bytes(b"# A\n\xff\xfe")
+    stored = index_documents(memory, path, NOW, lambda *_: None)
+    assert (stored.removed, stored.bad, memory.stats().memories) == (0, 1, 1)
+    path.write_bytes(b"# A\n\x00")
+    stored = index_documents(memory, path, NOW, lambda *_: None)
+    assert (stored.removed, stored.bad_places[0].reason) == (0, "is binary")
+
+
+def test_a_document_from_the_future_is_of_now(memory: Memory, tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_text("Staging needs the VPN.")
+    os.utime(path, (4_000_000_000, 4_000_000_000))
+    assert index(memory, path) == (1, 0, 0, 0)
+    assert memory.list().records[0].timestamp == NOW
+
+
+def test_a_block_of_memories_in_a_document_is_left_out(memory: Memory, tmp_path: Path) -> None:
+    memory.remember("A mutex per session fixed the race")
+    block = context_block(memory.recall("why do two tabs race?", min_relevance=0))
+    path = tmp_path / "log.md"
+    path.write_text(f"# Log\nIt was asked.\n{block}\n")
+    assert index(memory, path) == (1, 0, 0, 0)
+    assert [record.text for record in memory.list().records if record.type] == ["It was asked."]
+
+
+def test_an_interrupted_report_names_at_most_a_thousand() -> None:
+    stored = StoredNotes()
+    data = b"{broken\n" * 1_500
+    for one in read_plain(io.BytesIO(data), "x"):
+        stored.reject(one)  # type: ignore[arg-type]
+    assert (stored.bad, len(stored.bad_places)) == (1_500, 1_000)

@@ -1,0 +1,95 @@
+"""Sessions that real clients wrote, where they are at hand; else these tests skip."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_agent.memory import Memory
+from tests.memory_agent.sessions.samples import read, said, write_document
+
+SHARED = next((folder for base in Path(__file__).parents if (folder := base.parent / "shared" / "data").is_dir()), None)
+TRANSCRIPTS = SHARED and SHARED / "transcripts"
+RUNS = SHARED and SHARED / "swe_runs_dev.json"
+
+needs_data = pytest.mark.skipif(SHARED is None, reason="no folder ../shared/data with sessions of real clients")
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "claude_code_session.jsonl",
+            [
+                ("user_msg", "Users get signed out at random; fix it"),
+                ("run.started", "Users get signed out at random; fix it"),
+                ("assistant_msg", "I will run a tool."),
+                ("command.completed", "echo hello > out.txt; cat out.txt"),
+                ("assistant_msg", "I will run a tool."),
+                ("command.completed", "ls /nonexistent"),
+                ("run.completed", "Done: wrote hello."),
+            ],
+        ),
+        (
+            "codex_rollout.jsonl",
+            [
+                ("user_msg", "Users get signed out at random"),
+                ("run.started", "Users get signed out at random"),
+                ("command.completed", "echo hello"),
+                ("run.completed", "Done."),
+            ],
+        ),
+        (
+            "gemini_session.jsonl",
+            [
+                ("user_msg", "Users get signed out"),
+                ("command.completed", "echo hello"),
+                ("assistant_msg", "Done."),
+            ],
+        ),
+    ],
+)
+def test_a_session_of_a_real_client_is_read_whole(name: str, expected: list[tuple[str, str]]) -> None:
+    assert TRANSCRIPTS is not None
+    events, counts = read(TRANSCRIPTS / name)
+    assert said(events) == expected
+    assert (counts.bad, counts.left.get("unknown type", 0)) == (0, 0)
+    assert "MEMCTX" not in json.dumps(events)
+    assert {event["channel_id"] for event in events} == {"project:/home/dev/project"}
+
+
+@needs_data
+def test_real_runs_of_a_software_engineering_agent_become_runs_with_their_outcome(tmp_path: Path) -> None:
+    assert RUNS is not None
+    runs = json.loads(RUNS.read_text())[:4]
+    for number, run in enumerate(runs):
+        write_document(tmp_path / f"{run['instance_id']}-{number}.traj.json", _as_written(run))
+    events, counts = read(tmp_path)
+    assert (counts.bad, counts.sessions) == (0, {"mini-swe-agent": 4})
+    with Memory.open(tmp_path / "alice") as memory:
+        report = memory.ingest(events)
+        assert report.rejected == ()
+        found = memory.runs.list(limit=10)
+        assert {run.quality for run in found} <= {0.0, 1.0}
+        assert sorted(run.quality == 1.0 for run in found) == sorted(run["resolved"] for run in runs)
+        assert memory.ingest(events).kept == 0
+
+
+def _as_written(run: dict[str, Any]) -> dict[str, Any]:
+    """Return a run as the agent writes it; the data keeps of each step thought, command and output."""
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "You are a helpful assistant."},
+        {"role": "user", "content": f"<pr_description>\n{run['task']}\n</pr_description>\nRules."},
+    ]
+    for number, step in enumerate(run["steps"]):
+        at = 1_772_000_000.0 + number
+        call = {"id": f"c{number}", "function": {"name": "bash", "arguments": step["command"] or ""}}
+        messages.append(
+            {"role": "assistant", "content": step["thought"], "tool_calls": [call], "extra": {"timestamp": at}}
+        )
+        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": step["output"] or ""})
+    return {"info": {"exit_status": run["exit_status"], "resolved": run["resolved"]}, "messages": messages}
