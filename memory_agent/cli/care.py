@@ -124,6 +124,13 @@ def _rebuild_columns(memory: MemoryClient | Memory, _report: Report) -> int:
 
 def _embed_again(memory: MemoryClient | Memory, report: Report) -> int:
     """Embed the memories of one user again; return how many. Raises `UnavailableError` when it makes no progress."""
+    try:
+        return _followed(memory, report)
+    except UnavailableError as error:
+        raise UnavailableError(f"{error}; what still waits for its embedding gets it while a daemon runs") from error
+
+
+def _followed(memory: MemoryClient | Memory, report: Report) -> int:
     total = waiting = memory.care.rebuild(vectors=True)
     moved_at_s = time.monotonic()
     while waiting:
