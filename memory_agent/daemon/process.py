@@ -16,7 +16,7 @@ import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
@@ -62,6 +62,9 @@ from relay import (
 from relay.disk import write_private
 from relay.log import log
 from relay.net import AsyncReplySocket
+
+if TYPE_CHECKING:
+    from memory_agent.doors.http.server import HttpDoor
 
 _RAY_CHECK_S = 1.0
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -138,6 +141,7 @@ class Daemon:
         sys.stdout.flush()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        http = self._take_http(stack)  # first: a port that is taken is said at once
         self._children = self._make_children()
         for child in self._children:
             stack.push_async_callback(child.stop)
@@ -177,7 +181,7 @@ class Daemon:
         credentials = Credentials(self._layout.data_dir)
         reception = Reception(self._service, credentials, self._capacity.requests_in_flight)
         gateway = self._make_gateway(reception, credentials)
-        self._run_in_background(stack, gateway.run(), *self._open_http(stack, reception))
+        self._run_in_background(stack, gateway.run(), *self._open_http(http, reception))
 
     def _run_in_background(self, stack: contextlib.AsyncExitStack, *doors: Coroutine[Any, Any, None]) -> None:
         table = SignalTable.load(self._settings.ingest.signals)
@@ -226,24 +230,24 @@ class Daemon:
         }
         return Gateway(reception, sockets, self._capacity.requests_in_flight, self._settings.daemon.requests_bytes)
 
-    def _open_http(self, stack: contextlib.AsyncExitStack, reception: Reception) -> list[Coroutine[Any, Any, None]]:
-        """Open the door over HTTP, and say where; return its work, or nothing where the settings close it."""
+    def _take_http(self, stack: contextlib.AsyncExitStack) -> HttpDoor | None:
+        """Take the port of the door over HTTP, unless the settings close it. Raises `SettingsError` if it is taken."""
         place = place_of(self._settings.daemon.http)
         if place is None:
-            return []
+            return None
         from memory_agent.doors.http.server import HttpDoor  # a tenth of a second, for those who want it
 
-        door = HttpDoor(
-            reception,
-            relay_endpoints(self._layout.data_dir),
-            self._settings.daemon.http,
-            place,
-            self._settings.daemon.requests_bytes,
-        )
+        door = HttpDoor(self._settings.daemon.http, place)
         stack.callback(door.close)
+        return door
+
+    def _open_http(self, door: HttpDoor | None, reception: Reception) -> list[Coroutine[Any, Any, None]]:
+        """Say where the door over HTTP is; return its work, or nothing where it is closed."""
+        if door is None:
+            return []
         write_private(self._layout.http, f"{door.url}\n".encode())
         self._endpoints["http"] = door.url
-        return [door.run()]
+        return [door.run(reception, relay_endpoints(self._layout.data_dir), self._settings.daemon.requests_bytes)]
 
     def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
         """Listen at the socket file and on loopback; CURVE endpoints get a socket of their own."""

@@ -158,13 +158,14 @@ async def _serve(
         gateway = Gateway(reception, sockets, 64, settings.daemon.requests_bytes)
         place = place_of(settings.daemon.http)
         assert place is not None
-        door = HttpDoor(reception, relay, settings.daemon.http, place, settings.daemon.requests_bytes)
+        door = HttpDoor(settings.daemon.http, place)
+        answering = door.run(reception, relay, settings.daemon.requests_bytes)
         signals = SignalTable.load(settings.ingest.signals)
         rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, signals)
         upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)
         tasks = [
             asyncio.create_task(work)
-            for work in (dispatcher.run(), reactor.run(), gateway.run(), door.run(), rounds.run(), upkeep)
+            for work in (dispatcher.run(), reactor.run(), gateway.run(), answering, rounds.run(), upkeep)
         ]
         listening.append(Served(layout.data_dir, layout.gateway, sockets[1].endpoints[0], relay, host, door.url))
         ready.set()

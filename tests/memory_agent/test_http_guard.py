@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import http.client
 import ipaddress
+import socket
 import ssl
 import tempfile
 from contextlib import suppress
@@ -92,12 +93,11 @@ def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
 def test_a_file_that_is_no_certificate_and_a_port_in_use_are_named(tmp_path: Path) -> None:
     _, private = certificate(tmp_path)
     wrong = HttpSettings(certificate=private, private_key=private)
-    relay = Endpoints("ipc:///none", "ipc:///none")
 
     def door(settings: HttpSettings) -> HttpDoor:
         place = place_of(settings)
         assert place is not None
-        return HttpDoor(None, relay, settings, place, 1)  # type: ignore[arg-type]  # nothing is asked
+        return HttpDoor(settings, place)
 
     with pytest.raises(SettingsError, match=r"daemon\.http\.certificate: cannot be used"):
         door(wrong)
@@ -106,6 +106,17 @@ def test_a_file_that_is_no_certificate_and_a_port_in_use_are_named(tmp_path: Pat
     with pytest.raises(SettingsError, match=r"daemon\.http\.listen: 127\.0\.0\.1:\d+: .*in use"):
         door(HttpSettings(listen=taken))
     first.close()
+
+
+def test_a_daemon_whose_port_is_taken_says_so_before_it_starts_anything(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SettingsError, match=rf"daemon\.http\.listen: {listen}: .*in use"):
+            serve(Settings(daemon=DaemonSettings(http=HttpSettings(listen=listen))), tmp_path)
+    assert not (tmp_path / "journal").exists()  # the relay makes it
+    assert capfd.readouterr() == ("", "")
 
 
 def test_over_tls_a_client_that_trusts_the_certificate_is_served(tmp_path: Path) -> None:
@@ -151,8 +162,9 @@ def test_a_cancelled_door_drops_its_connections_and_its_port() -> None:
         settings = HttpSettings()
         place = place_of(settings)
         assert place is not None
-        door = HttpDoor(None, Endpoints("ipc:///none", "ipc:///none"), settings, place, 1)  # type: ignore[arg-type]
-        running = asyncio.create_task(door.run())
+        door = HttpDoor(settings, place)
+        nowhere = Endpoints("ipc:///none", "ipc:///none")
+        running = asyncio.create_task(door.run(None, nowhere, 1))  # type: ignore[arg-type]  # nothing is asked
         where = urlsplit(door.url)
         reader, writer = await asyncio.open_connection(where.hostname, where.port)
         writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

@@ -35,22 +35,23 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 class HttpDoor:
     """The door over HTTP, at one address."""
 
-    def __init__(
-        self, reception: Reception, relay: Endpoints, settings: HttpSettings, place: Place, bodies_bytes: int
-    ) -> None:
-        """Listen; `run` answers. Raises `SettingsError` where the address or the certificate cannot be used."""
+    def __init__(self, settings: HttpSettings, place: Place) -> None:
+        """Take the port; clients wait for `run`. Raises `SettingsError` where address or certificate cannot be used."""
         self._settings = settings
+        self._place = place
         self._tls = _tls(settings) if place.is_tls else None
         self._socket = _listen(place)
         self.url = place.url(self._socket.getsockname()[1])
-        routes = Routes(reception, relay, settings, bodies_bytes).routes()
-        self._app = make_app(routes, place, settings.hosts)
 
-    async def run(self) -> None:
-        """Answer until cancelled; running requests are then dropped, and streams end."""
+    async def run(self, reception: Reception, relay: Endpoints, bodies_bytes: int) -> None:
+        """Answer until cancelled; running requests are then dropped, and streams end.
+
+        `bodies_bytes` are held of bodies at most, unless it is a single one.
+        """
+        routes = Routes(reception, relay, self._settings, bodies_bytes).routes()
         loop = asyncio.get_running_loop()
         config = Config(
-            self._app,
+            make_app(routes, self._place, self._settings.hosts),
             http="h11",
             ws="none",
             lifespan="off",
