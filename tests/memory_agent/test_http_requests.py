@@ -194,6 +194,9 @@ def test_a_path_has_its_methods_alone(caller: HttpCaller) -> None:
         refused(answer, 405, "protocol")
         assert answer.headers["allow"] == "POST"
     refused(caller.post("blocks"), 405, "protocol")
+    for stream in ("blocks", "events"):  # a stream for a client that reads no body would hold its connection for ever
+        assert caller.send("HEAD", f"/v1/{stream}").status == 405
+        assert caller.post("stats").status == 200
     refused(caller.send("GET", "/"), 404, "protocol")
 
 

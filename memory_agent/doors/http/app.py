@@ -76,8 +76,8 @@ class Routes:
         """Return the routes: one for each verb, and the streams."""
         return [
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
-            Route(_PREFIX + "blocks", self.follow_blocks, methods=["GET"]),
-            Route(_PREFIX + "events", self.follow_events, methods=["GET"]),
+            _stream_route("blocks", self.follow_blocks),
+            _stream_route("events", self.follow_events),
             Route("/openapi.json", _describe, methods=["GET"]),
             *(Route(path, _page, methods=["GET"]) for path in PAGES),
         ]
@@ -172,6 +172,13 @@ class Routes:
                     body += part
         except TimeoutError as error:
             raise HTTPException(408, f"the body did not arrive within {timeout_s:g} s") from error
+
+
+def _stream_route(name: str, follow: Callable[[Request], Awaitable[Response]]) -> Route:
+    """Return the route of a stream: not for HEAD, whose answer ends for the client and never for the door."""
+    route = Route(_PREFIX + name, follow, methods=["GET"])
+    route.methods = {"GET"}
+    return route
 
 
 class _Followed(StreamingResponse):
