@@ -146,9 +146,11 @@ def test_with_tls_names_count_where_the_settings_have_some(tmp_path: Path) -> No
     place = place_of(HttpSettings(listen="0.0.0.0:0", certificate=pem, private_key=private))
     assert place is not None
     assert refuse_names(place, (), "memory.example", None) is None
+    assert refuse_names(place, ("Memory.Example",), "memory.example", None) is None
     assert refuse_names(place, ("memory.example",), "memory.example:443", "https://memory.example:443") is None
     for named, host, origin, status in (
         (("memory.example",), "evil.example", None, 421),
+        ((), "memory.example", "http://[::1", 403),
         ((), "memory.example", "https://evil.example", 403),
         ((), "memory.example", "null", 403),
     ):

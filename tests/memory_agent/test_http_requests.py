@@ -155,7 +155,7 @@ def test_names_of_this_machine_and_of_the_settings_are_accepted(caller: HttpCall
 
 
 def test_pages_of_other_origins_may_not_ask(served: Served, caller: HttpCaller) -> None:
-    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://[::1"):
         refused(caller.post("stats", Origin=origin), 403, "protocol")
     answer = caller.post("stats", Origin=served.http)
     assert answer.status == 200

@@ -10,7 +10,6 @@ import contextlib
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from memory_agent.errors import SettingsError
 from memory_agent.settings import HttpSettings
@@ -72,10 +71,10 @@ def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | 
     `named` are the names in the settings. With TLS and without any, the certificate is what proves the name.
     """
     own = _name_of(host)
-    is_own = is_loopback(own) or own in (place.host, *named)
+    is_own = is_loopback(own) or own in {name.lower() for name in (place.host, *named)}
     if not is_own and (named or not place.is_tls):
         return 421, f"this is not {own or 'a host without a name'}: use 127.0.0.1, or add the name to daemon.http.hosts"
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and origin.partition("://")[2] != host:
         return 403, "pages of other origins may not send requests"
     return None
 
