@@ -279,11 +279,22 @@ def test_a_storm_of_messages_is_bounded_counted_and_delays_nobody(embedder: Embe
         assert (block.cause_event_id, len(block.memories)) == (said, 1)
 
 
-def test_a_megabyte_document_that_changes_all_the_time_is_asked_for_once_a_pause(embedder: Embedder) -> None:
+def test_a_megabyte_document_that_changes_all_the_time_is_asked_for_once_a_pause(
+    embedder: Embedder, tmp_path: Path
+) -> None:
+    table = tmp_path / "triggers.toml"  # a pause and deadlines that outlast what a busy machine takes for ten megabytes
+    table.write_text(
+        "[trigger.document]\ndebounce_s = 3_600\ndeadline_ms = 60_000\n[trigger.message]\ndeadline_ms = 60_000\n"
+    )
+    settings = Settings(triggers=TriggerSettings(table=str(table)))
     text = "".join(f"Service {number} restarts when its queue of {number} jobs is full. " for number in range(17_500))
     limits = EventLimits(max_bytes=2 << 20)
     assert len(text) > 1_000_000
-    with world(embedder, limits=limits) as here, here.client("alice") as alice, follow(alice, here) as blocks:
+    with (
+        world(embedder, settings, limits) as here,
+        here.client("alice") as alice,
+        follow(alice, here) as blocks,
+    ):
         alice.remember(VPN)
         for number in range(10):
             document = {"document_id": "d-1", "title": "Runbook", "content": f"{text} Revision {number}."}
