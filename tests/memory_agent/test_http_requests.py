@@ -257,6 +257,15 @@ def test_the_key_of_a_repeat_writes_once(caller: HttpCaller) -> None:
     assert own.json()["id"] == "own"
 
 
+def test_a_run_that_has_ended_does_not_begin_again_and_its_repeat_is_none(caller: HttpCaller) -> None:
+    run = {"user_id": "eda", "run_id": "run-1"}
+    begun = {"objective": "Fix the race", **run}
+    assert caller.post("run_begin", begun, Idempotency_Key="begin").status == 200
+    assert caller.post("run_end", run | {"outcome": "completed"}).status == 200
+    assert refused(caller.post("run_begin", begun), 409, "run_ended")["args"][0] == "run-1"
+    assert caller.post("run_begin", begun, Idempotency_Key="begin").json()["state"] == "ended"
+
+
 def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(served: Served) -> None:
     with RawConnection(served) as raw:
         raw.send(raw.head("recall", f"Content-Length: {BODY_BYTES + 1}"))

@@ -19,6 +19,7 @@ _REFUSALS = {
     "401": "The token is missing or unknown, or its key was revoked.",
     "403": "The key lacks the scope, or is for another user; or a page of another origin sent the request.",
     "408": "The body did not arrive in time.",
+    "409": "The run that should begin has ended already, under this id.",
     "413": "The body is too large.",
     "415": "The body is not JSON by its Content-Type.",
     "421": "The Host header names another host.",
