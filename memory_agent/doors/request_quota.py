@@ -1,4 +1,4 @@
-"""Divide the slots for running requests among users, so that no user takes all of them. Pure.
+"""Divide the slots for running requests, and the bytes held for them, so that no user takes all of them. Pure.
 
 A user may hold a quarter, with any number of keys. A quarter is reserved for keys for all users, and a quarter for keys
 for one user; the latter may be filled by several users together.
@@ -54,3 +54,32 @@ class RequestQuota:
     def _require(self, is_free: bool, whose: str) -> None:
         if not is_free:
             raise UnavailableError(f"too many requests {whose} are under way: ask again")
+
+
+class ByteQuota:
+    """The bytes held for requests, counted by user; keys for all users count as one. Lives in one event loop."""
+
+    def __init__(self, limit: int) -> None:
+        """Divide `limit` bytes; a share is a quarter of them."""
+        self._share = limit // _SHARES
+        self._most = limit - self._share
+        self._limit = limit
+        self._held: Counter[str | None] = Counter()
+
+    def take(self, principal: Principal, count: int, own: int = 0) -> None:
+        """Hold `count` more bytes for a request that holds `own`, one request at any size.
+
+        Raises `UnavailableError` where others of the same user, or of all users, leave no room.
+        """
+        user_id = principal.user_id
+        most = self._most if user_id is None else self._share
+        for held, limit in ((self._held[user_id], most), (self._held.total(), self._limit)):
+            if held > own and held + count > limit:
+                raise UnavailableError("too many bytes of requests under way: ask again")
+        self._held[user_id] += count
+
+    def release(self, principal: Principal, count: int) -> None:
+        """Hold `count` bytes less."""
+        self._held[principal.user_id] -= count
+        if self._held[principal.user_id] <= 0:
+            del self._held[principal.user_id]

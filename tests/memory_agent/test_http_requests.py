@@ -356,6 +356,50 @@ def test_the_bodies_under_way_are_bounded_together(served: Served, caller: HttpC
     refused(caller.post("remember", {"user_id": "bea", "text": "word " * 30_000}), 422, "invalid_input")  # let in again
 
 
+def test_one_users_bodies_leave_room_for_others(served: Served) -> None:
+    tokens = [create_key(served.data_dir, f"bodies-of-{name}", name, ALL_SCOPES).token for name in ("fay", "gil")]
+    other = HttpCaller(served.http, tokens[1])
+    waiting = [RawConnection(served) for _ in range(3)]  # of 300,000 bytes, 90,000 each
+    for raw in waiting:
+        raw._token = tokens[0]
+        raw.send(raw.head("remember", f"Content-Length: {BODY_BYTES}") + b'{"text": "' + b"word " * 18_000)
+    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # it was let in
+    answers = [raw.read_to_end()[:13] for raw in waiting]
+    assert b"HTTP/1.1 408 " in answers
+    assert set(answers) <= {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}
+    for raw in waiting:
+        raw.socket.close()
+    other.close()
+
+
+def test_answers_that_nobody_reads_are_bounded_by_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+    settings = Settings(daemon=DaemonSettings(http=HttpSettings(timeout_s=60.0), requests_bytes=2_000_000))
+    with (
+        tempfile.TemporaryDirectory(prefix="http-") as folder,
+        absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder,
+        gateway_without_ray(Path(folder), embedder, settings=settings) as served,
+    ):
+        tokens = [create_key(served.data_dir, name, name, ALL_SCOPES).token for name in ("hed", "ike")]
+        callers = [HttpCaller(served.http, token) for token in tokens]
+        for number in range(40):
+            for caller in callers:
+                caller.post("remember", {"text": f"{number} " + "word " * 3_000})
+        asked = b'{"limit": 40}'
+        with RawConnection(served) as raw:
+            raw._token = tokens[0]
+            raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.send((raw.head("list", f"Content-Length: {len(asked)}") + asked) * 40)
+            while (answer := callers[0].post("list", {"limit": 40})).status == 200:
+                pass  # until an answer no longer fits into the buffers of the connection
+            refused(answer, 503, "unavailable")
+            assert callers[0].post("list", {"limit": 1}).status == 200
+            assert callers[1].post("list", {"limit": 40}).status == 200
+        while callers[0].post("list", {"limit": 40}).status != 200:
+            pass  # the door notices that the client is gone
+        for caller in callers:
+            caller.close()
+
+
 def test_the_page_that_shows_the_description_needs_nothing_from_elsewhere(caller: HttpCaller) -> None:
     for path, (_, media_type) in PAGES.items():
         answer = caller.send("GET", path)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from served_gateway import Served, gateway_without_ray
 
-from memory_agent.doors.request_quota import RequestQuota
+from memory_agent.doors.request_quota import ByteQuota, RequestQuota
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.protocol import LONGEST_DEADLINE_MS, Request, decode_request, encode_fields
@@ -96,6 +96,23 @@ def test_users_all_together_leave_a_share_to_keys_for_all_users() -> None:
             taken.enter_context(quota.slot(Principal("local", None, ALL_SCOPES)))
     with quota.slot(Principal("k", "another", ALL_SCOPES)):
         pass
+
+
+def test_a_user_holds_a_quarter_of_the_bytes_and_one_request_of_any_size() -> None:
+    quota, ann, bob, planner = ByteQuota(400), *(Principal("k", user, ALL_SCOPES) for user in ("ann", "bob", None))
+    quota.take(ann, 150)  # alone: more than the share
+    quota.take(ann, 10, 150)  # which grows
+    with pytest.raises(UnavailableError):
+        quota.take(ann, 1)
+    quota.take(bob, 90)
+    quota.take(planner, 150)
+    with pytest.raises(UnavailableError):
+        quota.take(bob, 10)  # 400 in all
+    quota.release(ann, 160)
+    quota.take(bob, 10)
+    with pytest.raises(UnavailableError):
+        quota.take(bob, 1)
+    quota.take(ann, 150)
 
 
 def test_a_slot_is_released_when_its_request_is_answered(served: Served) -> None:

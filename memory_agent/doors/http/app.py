@@ -27,8 +27,8 @@ from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
 from memory_agent.doors.http.streams import Stream, Take, blocks_for, events_of, read_place
 from memory_agent.doors.reception import Credential, Reception
-from memory_agent.doors.request_quota import RequestQuota
-from memory_agent.errors import InvalidInputError, MemoryAgentError, ProtocolError, UnavailableError, UnknownMethodError
+from memory_agent.doors.request_quota import ByteQuota, RequestQuota
+from memory_agent.errors import InvalidInputError, MemoryAgentError, ProtocolError, UnknownMethodError
 from memory_agent.params import OwnerParams
 from memory_agent.settings import HttpSettings
 from memory_agent.triggers.block import Wanted
@@ -49,6 +49,7 @@ _PREFIX = "/v1/"
 _JSON = "application/json"
 _EVENT_STREAM = "text/event-stream"
 _LARGE_BYTES = 1 << 20
+_PIECE_BYTES = 64 << 10
 _LINGER_S = 1.0
 _DOCS = Path(__file__).with_name("docs")
 _CSP = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; frame-ancestors 'none'"
@@ -64,12 +65,11 @@ class Routes:
     """Answers the requests of one door. Lives in one event loop."""
 
     def __init__(self, reception: Reception, relay: Endpoints, settings: HttpSettings, bodies_bytes: int) -> None:
-        """Hold at most `bodies_bytes` of bodies at a time, unless it is a single one."""
+        """Hold at most `bodies_bytes` of bodies and of answers at a time each, unless it is a single one."""
         self._reception = reception
         self._relay = relay
         self._settings = settings
-        self._bodies_bytes = bodies_bytes
-        self._held_bytes = 0
+        self._bodies, self._answers = ByteQuota(bodies_bytes), ByteQuota(bodies_bytes)
         self._streams = RequestQuota(settings.streams)
 
     def routes(self) -> list[BaseRoute]:
@@ -85,13 +85,16 @@ class Routes:
     async def answer(self, request: Request, verb: Verb) -> Response:
         """Answer a verb."""
         credential = _credential(request)
-        self._reception.principal(credential)
-        async with self._body(request) as body:
+        principal = self._reception.principal(credential)
+        async with self._body(request, principal) as body:
             read = partial(read_request, verb, body, credential.token, request.headers.get(IDEMPOTENCY_KEY))
             asked = await asyncio.to_thread(read) if len(body) > _LARGE_BYTES else read()
             reply = await self._reception.answer(credential, asked)
         write = partial(_as_json, reply, verb)
-        return Response(await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write(), media_type=_JSON)
+        content = await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write()
+        if len(content) > _PIECE_BYTES:
+            return _Held(content, self._answers, principal)
+        return Response(content, media_type=_JSON)
 
     async def follow_blocks(self, request: Request) -> Response:
         """Follow the blocks that memory publishes for a user: of a role, a run and a session, where those are named."""
@@ -148,27 +151,25 @@ class Routes:
         return owner
 
     @asynccontextmanager
-    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+    async def _body(self, request: Request, principal: Principal) -> AsyncIterator[bytes]:
         """Lend the body of a request. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
         body = bytearray()
         try:
-            await self._read(request, body)
+            await self._read(request, principal, body)
             if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
                 raise HTTPException(415, f"the body must be {_JSON}")
             yield bytes(body)
         finally:
-            self._held_bytes -= len(body)
+            self._bodies.release(principal, len(body))
 
-    async def _read(self, request: Request, body: bytearray) -> None:
+    async def _read(self, request: Request, principal: Principal, body: bytearray) -> None:
         limit, timeout_s = self._settings.body_bytes, self._settings.timeout_s
         _require_room(int(request.headers.get("content-length", "0")), limit)
         try:
             async with asyncio.timeout(timeout_s):
                 async for part in request.stream():
                     _require_room(len(body) + len(part), limit)
-                    if self._held_bytes > len(body) and self._held_bytes + len(part) > self._bodies_bytes:
-                        raise UnavailableError("too many bytes of requests under way")
-                    self._held_bytes += len(part)
+                    self._bodies.take(principal, len(part), len(body))
                     body += part
         except TimeoutError as error:
             raise HTTPException(408, f"the body did not arrive within {timeout_s:g} s") from error
@@ -179,6 +180,28 @@ def _stream_route(name: str, follow: Callable[[Request], Awaitable[Response]]) -
     route = Route(_PREFIX + name, follow, methods=["GET"])
     route.methods = {"GET"}
     return route
+
+
+class _Held(Response):
+    """A large answer, sent piece by piece, so that it counts as held until its client has read it."""
+
+    def __init__(self, content: bytes, quota: ByteQuota, principal: Principal) -> None:
+        """Hold the answer. Raises `UnavailableError`."""
+        super().__init__(content, media_type=_JSON)
+        self._quota = quota
+        self._principal = principal
+        quota.take(principal, len(content))
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        content = memoryview(self.body)
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for place in range(0, len(content), _PIECE_BYTES):
+                piece = bytes(content[place : place + _PIECE_BYTES])
+                more = place + _PIECE_BYTES < len(content)
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
+        finally:
+            self._quota.release(self._principal, len(content))
 
 
 class _Followed(StreamingResponse):
