@@ -72,8 +72,14 @@ NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # what was stored 
 SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
 
 
+@pytest.fixture(scope="module", params=["zmq", "http"])
+def door(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
+def served(door: str) -> Iterator[Served]:
+    """A folder for each door: ids that users named through one would be taken for leaks through the other."""
     with tempfile.TemporaryDirectory(prefix="apart-") as folder:
         data_dir = Path(folder)
         embedder = open_embedder(EmbedderSettings(allow_download=False))
@@ -82,16 +88,16 @@ def served() -> Iterator[Served]:
         embedder.close()
 
 
-@pytest.fixture(scope="module", params=["zmq", "http"])
-def users(served: Served, request: pytest.FixtureRequest) -> Iterator[dict[str, User]]:
+@pytest.fixture(scope="module")
+def users(served: Served, door: str) -> Iterator[dict[str, User]]:
     conductor = Publisher(served.relay.ingest, identity=local_identity(served.relay.ingest))
     made: dict[str, User] = {}
     for name in USERS:
-        identity = identity_of(create_key(served.data_dir, f"of-{name}-{request.param}", name, ALL_SCOPES))
+        identity = identity_of(create_key(served.data_dir, f"of-{name}", name, ALL_SCOPES))
         publisher = Publisher(served.relay.ingest, identity=identity)
         relay = Subscriber(*served.relay, identity=identity)
         parts = (name, identity, publisher, conductor, RequestSocket(served.gateway), relay)
-        is_zmq = request.param == "zmq"
+        is_zmq = door == "zmq"
         made[name] = User(*parts) if is_zmq else HttpUser(*parts, http=HttpCaller(served.http, identity.token))
     yield made
     conductor.close()
