@@ -12,7 +12,7 @@ from memory_agent.cli.sona import gain_sentence
 from memory_agent.trajectory import GateState, SonaStatus, Trajectory
 from ops.demo.recurring import Page
 from ops.demo.stage import PATIENCE_S, Stage, wait_until
-from ops.demo.standings import Standings, ended_as, progress, rank_of, reasons, without_learning
+from ops.demo.standings import Standings, by_likeness, ended_as, progress, rank_of, reasons
 from ops.demo.story import Event
 from relay import Publisher
 
@@ -66,21 +66,21 @@ def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
     stage.screen.say(
         "Where the most similar past run did not help: how often it came first, and how often the run", "dim"
     )
-    stage.screen.say("that worked did, with learning as it was then and without.", "dim")
-    header = ("first in the answer", "pages", "looked closest", "worked", "worked, without learning")
+    stage.screen.say("that worked did, with what runs had taught by then and by likeness alone.", "dim")
+    header = ("first in the answer", "pages", "looked closest", "worked", "worked, by likeness")
     stage.screen.table(standings.rows(), header=header)
     stage.screen.promise(
         "the gate opened by its own evidence: comparisons that the learned ranking won, not a setting",
         status.gate.state == "on" and status.mode == "auto",
     )
     stage.screen.promise(
-        "in week three the run that worked comes first far more often than it would without learning",
+        "in week three the run that worked comes first far more often than it would by likeness alone",
         standings.worked[3] > 2 * standings.unlearned[3],
     )
 
 
 def _look_closely(stage: Stage, publisher: Publisher) -> None:
-    """Recall for the final page, compare the answer with the order without learning, and publish an approved run."""
+    """Recall for the final page, compare the answer with the order by likeness alone, and publish an approved run."""
     story = stage.recurring
     page = story.final_page()
     stage.screen.request(f"week three, {story.user}'s agent is paged; nothing is planned yet", page.text)
@@ -110,9 +110,9 @@ def _ask_the_learned(stage: Stage, page: Page) -> tuple[RecallResult, int]:
 
 
 def _show_ranking(stage: Stage, shown: Sequence[RetrievedMemory]) -> None:
-    before = without_learning(shown)
+    before = by_likeness(shown)
     stage.screen.listing(
-        ("now", "without", "score", "learned", "relevance", "how it ended", "what came back"),
+        ("now", "by likeness", "score", "learned", "relevance", "how it ended", "what came back"),
         [
             (
                 f"{place}",
@@ -129,9 +129,9 @@ def _show_ranking(stage: Stage, shown: Sequence[RetrievedMemory]) -> None:
 
 
 def _show_why(stage: Stage, page: Page, shown: Sequence[RetrievedMemory]) -> None:
-    kind, best, before = page.kind, shown[0], without_learning(shown)
+    kind, best, before = page.kind, shown[0], by_likeness(shown)
     stage.screen.promise(
-        f"{kind.worked}, which worked, ranks above {kind.closest}, which looked closest and leads without learning",
+        f"{kind.worked}, which worked, ranks above {kind.closest}, which looked closest and leads by likeness alone",
         rank_of(kind.worked, shown) == 1 and rank_of(kind.closest, before) == 1,
     )
     requests = {other.id: other for other in stage.recurring.pages()}

@@ -25,7 +25,7 @@ _PARTS = {
 class Standings:
     """Counts by week, for pages whose most similar run did not work: the pages, and which run came first.
 
-    `unlearned` counts when the run that worked comes first in the order without the learner's part of the scores.
+    `unlearned` counts when the run that worked comes first in the order without what runs taught.
     """
 
     pages: Counter[Week] = field(default_factory=Counter)
@@ -40,7 +40,7 @@ class Standings:
             self.pages[page.week] += 1
             self.closest[page.week] += rank_of(kind.closest, shown) == 1
             self.worked[page.week] += rank_of(kind.worked, shown) == 1
-            self.unlearned[page.week] += rank_of(kind.worked, without_learning(shown)) == 1
+            self.unlearned[page.week] += rank_of(kind.worked, by_likeness(shown)) == 1
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return a row per week: its name, the pages, and how often each run came first."""
@@ -54,12 +54,12 @@ def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
 
 
 def plain_score(memory: RetrievedMemory) -> float:
-    """Return the score without the learner's part."""
-    return memory.sona_score - memory.learned
+    """Return the score without what runs taught: past use, and how they ended, which follows the lead of that use."""
+    return memory.sona_score - memory.learned - memory.explanation.get("outcome", 0.0)
 
 
-def without_learning(shown: Sequence[RetrievedMemory]) -> list[RetrievedMemory]:
-    """Return the memories in the order of their scores without learning."""
+def by_likeness(shown: Sequence[RetrievedMemory]) -> list[RetrievedMemory]:
+    """Return the memories in the order of their scores without what runs taught."""
     return sorted(shown, key=plain_score, reverse=True)
 
 

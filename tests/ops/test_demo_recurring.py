@@ -15,7 +15,7 @@ from memory_agent.errors import ModelMissingError
 from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.trajectory import GateEvidence, GateState, SonaStatus
 from ops.demo.recurring import Page, Recurring
-from ops.demo.standings import Standings, progress, rank_of, reasons, without_learning
+from ops.demo.standings import Standings, by_likeness, progress, rank_of, reasons
 from ops.demo.story import Event, Story
 from relay import EventLimits, event_from_mapping
 
@@ -103,9 +103,9 @@ def test_standings_count_only_pages_whose_looks_deceive() -> None:
     assert standings.rows() == [("week 1", "3", "1", "2", "1")]
 
 
-def test_without_learning_the_order_follows_the_remaining_scores() -> None:
+def test_by_likeness_the_order_follows_the_remaining_scores() -> None:
     worked, closest = memory_of("worked", 1.1, 0.6), memory_of("closest", 1.0, -0.1)
-    assert without_learning([worked, closest]) == [closest, worked]
+    assert by_likeness([worked, closest]) == [closest, worked]
     assert rank_of("closest", [worked, closest]) == 2
     assert rank_of("unknown", [worked, closest]) is None
 
