@@ -58,7 +58,7 @@ from memory_agent.signals.reader import EventReader, truncate
 from memory_agent.signals.table import SignalTable
 from memory_agent.stated_record import check_ids, checked_record, masked_record
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.folders import user_folder
+from memory_agent.storage.folders import is_data_dir, user_folder
 from memory_agent.storage.user_key import open_key_of
 from memory_agent.trajectory import FeedbackReport, SimilarRun
 from memory_agent.triggers.asking import Triggers
@@ -158,6 +158,10 @@ class Memory:
             raise InvalidInputError("path", "is empty")  # Path("") would be the current folder
         settings = with_keywords(settings or _LIBRARY_SETTINGS, keywords)
         folder = Path(path)
+        if is_data_dir(folder):
+            raise InvalidInputError(
+                "path", "is a daemon's data folder: use MemoryClient, or open a folder in users/"
+            )
         user_id = user_id or folder.absolute().name
         key = open_key_of(settings.encryption, folder, user_id)
         archive = Archive.open(folder, settings.store, role, key)

@@ -42,6 +42,11 @@ def known_users(data_dir: Path) -> Iterator[str]:
             yield user_id
 
 
+def is_data_dir(folder: Path) -> bool:
+    """Whether users have folders below this one, so that it is no user's."""
+    return (folder / _USERS).is_dir()
+
+
 def data_dir_of(folder: Path) -> Path | None:
     """Return the data folder of a user's folder; None for a memory by itself."""
     return folder.parent.parent if folder.parent.name == _USERS else None

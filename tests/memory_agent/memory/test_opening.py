@@ -95,3 +95,11 @@ def test_an_unknown_keyword_is_a_type_error(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="'recal_settings'"):
         Memory.open(tmp_path / "alice", recal_settings=RecallSettings())  # type: ignore[call-arg]
     assert not (tmp_path / "alice").exists()
+
+
+def test_the_data_folder_of_a_daemon_is_no_memory(tmp_path: Path) -> None:
+    with Memory.open(tmp_path / "users" / "alice") as memory:
+        memory.remember("Staging needs the VPN")
+    with pytest.raises(InvalidInputError, match="data folder"):
+        Memory.open(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["users"]
