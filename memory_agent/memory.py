@@ -159,9 +159,7 @@ class Memory:
         settings = with_keywords(settings or _LIBRARY_SETTINGS, keywords)
         folder = Path(path)
         if is_data_dir(folder):
-            raise InvalidInputError(
-                "path", "is a daemon's data folder: use MemoryClient, or open a folder in users/"
-            )
+            raise InvalidInputError("path", "is a daemon's data folder: use MemoryClient, or open a folder in users/")
         user_id = user_id or folder.absolute().name
         key = open_key_of(settings.encryption, folder, user_id)
         archive = Archive.open(folder, settings.store, role, key)

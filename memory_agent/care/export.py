@@ -135,10 +135,10 @@ def import_user(
     Memories that had been erased are no longer erased by a later restore. Raises `DaemonRunningError`,
     `InvalidInputError` naming the bad lines, `StoreOwnedElsewhereError`, `StoreError`.
     """
+    decode_head(next(_numbered(file), (1, b""))[1])  # before anything is created
     layout = Layout(data_dir)
     if layout.daemon_runs():
         raise DaemonRunningError(f"a daemon serves {data_dir}; stop it to import")
-    decode_head(next(_numbered(file), (1, b""))[1])  # before anything is created
     layout.create()
     key = open_user_key(settings.encryption, data_dir, user_id)
     with closing(Archive.open(user_folder(data_dir, user_id), settings.store, "library", key)) as archive:
@@ -331,7 +331,9 @@ def decode_head(data: bytes) -> Head:
     try:
         head = _heads.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputError("line 1", f"the file was not written by `memory-agent export`: {error}") from error
+        raise InvalidInputError(
+            "line 1", f"the file was not written by `memory-agent export`: {error}"
+        ) from error
     if head.memory_agent_export > FORMAT:
         raise InvalidInputError(
             "line 1", f"has format {head.memory_agent_export}; this version reads {FORMAT}: use a newer one"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store
@@ -165,3 +166,12 @@ def test_a_file_that_is_not_an_export_is_refused_and_creates_no_user(
     assert result.exit_code == 1
     assert result.stderr.startswith("error: line 1: the file was not written by `memory-agent export`")
     assert not data_dir.exists()
+
+
+def test_what_is_no_export_is_said_beside_a_daemon_too(run: Run, data_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "diary.txt").write_text("a diary\n")
+    layout = Layout(data_dir)
+    layout.create()
+    with layout.hold():
+        result = run("import", str(tmp_path / "diary.txt"), "--user", "alice")
+    assert result.stderr.startswith("error: line 1: the file was not written by `memory-agent export`")
