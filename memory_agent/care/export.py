@@ -331,9 +331,7 @@ def decode_head(data: bytes) -> Head:
     try:
         head = _heads.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputError(
-            "line 1", f"the file was not written by `memory-agent export`: {error}"
-        ) from error
+        raise InvalidInputError("line 1", f"the file was not written by `memory-agent export`: {error}") from error
     if head.memory_agent_export > FORMAT:
         raise InvalidInputError(
             "line 1", f"has format {head.memory_agent_export}; this version reads {FORMAT}: use a newer one"
