@@ -31,7 +31,7 @@ _EVERYDAY = re.compile(
 _CODE = re.compile(
     r"[(){}\[\]<>]|\A\$[A-Za-z_]|%[sd]\Z|\A%\w+%\Z|::|->|\bself\.|\bos\.|\benv\.|process\.|[A-Za-z_]\w*\.[A-Za-z_]\w*\Z"
 )
-_WORDS_ONLY = re.compile(r"[A-Za-z]+(?:[._/:-]+[A-Za-z]+)*+[._/:-]*+")
+_WORDS_ONLY = re.compile(r"[A-Za-z]++(?:[._/:-]++[A-Za-z]++)*+[._/:-]*+")
 _SIMPLE_VALUES = re.compile(r"(?i)(?:null|none|nil|true|false|undefined|required|optional|string|str|int|\d{1,3})\b.*+")
 _REFERENCE = re.compile(r"(?:~|\.{1,2})/.*+|(?:vault|kv|op|ssm|arn|secretsmanager|keyring|env|ref|file|gs|s3):.++")
 _CODECS = (

@@ -69,6 +69,7 @@ _KEY_WORDS = (
     r"|(?:client|app|shared|signing)[_-]?secret|(?:auth|access|refresh|session|bearer)?[_-]?token|credentials?)"
 )
 _ASSIGNED = r"[\"'`]?\]?[ \t]{0,3}(?::=|=>|==?|:)[ \t]{0,3}\\?"
+_ARMOUR = r"[A-Za-z0-9+/=\s:,.()<>@\\]"
 _VALUE = r"(?:(?P<quote>[\"'`])(?P<quoted>[^\"'`\n]{3,512}+)|(?P<bare>[^\s\"'`,;<>|]{4,512}+))"
 
 _GITLAB = tuple(f"gl{part}-" for part in ("pat", "dt", "rt", "cbt", "ptt", "ft", "soat", "imt", "agent", "oas"))
@@ -91,9 +92,10 @@ FORMATS: tuple[SecretFormat, ...] = (
         "private_key",
         ("-----BEGIN ",),
         re.compile(
+            # Python before 3.11.5 matches possessive groups with a look-ahead or a choice inside wrongly (gh-106052).
             r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-            r"(?:(?:[A-Za-z0-9+/=\s:,.()<>@\\]|-(?!----))*+-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
-            r"|(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+)"
+            rf"(?:{_ARMOUR}*+(?:-(?!----){_ARMOUR}*+)*-----END [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----"
+            r"|(?:\s*+(?:\\[nr]\s*+)*+[A-Za-z0-9+/=]{16,}+)*)"
         ),
     ),
     _token("jwt", "eyJ", r"eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]*+){1,3}+", before=_RUN),

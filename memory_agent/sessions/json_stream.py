@@ -11,7 +11,7 @@ import msgspec
 LONGEST_BYTES = 32 << 20
 """Lines and items that are longer are left out."""
 _CHUNK_BYTES = 1 << 20
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]|"', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"', re.DOTALL)
 _ESCAPE = re.compile(
     rb"\\\\"  # a backslash, so that what follows is no escape
     rb"|\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"  # a pair of surrogates
