@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 INTERRUPTED = 130
@@ -15,6 +16,17 @@ def main() -> None:
         cli(prog_name="memory-agent")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    finally:
+        _discard_unwritable()
+
+
+def _discard_unwritable() -> None:
+    """Drop what standard output and error could not write; at exit Python would try again, and exit with 120."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ are never logged (`tests/end_to_end/test_daemon.py`).
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import Any, Literal, TextIO, cast
 
@@ -38,15 +39,17 @@ def configure_logging(level: Level = "info") -> None:
 
 
 class _StandardError:
-    """Standard error, ignoring write errors: a log file on a full disk must not end a process."""
+    """Standard error, ignoring write errors: a log file on a full disk must not end a process.
+
+    Nothing is buffered, or Python would write it again at exit, fail, and change the exit code.
+    """
 
     def write(self, text: str) -> None:
         with contextlib.suppress(OSError):
-            sys.stderr.write(text)
+            os.write(2, text.encode(errors="backslashreplace"))
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            sys.stderr.flush()
+        pass
 
 
 class _Log:

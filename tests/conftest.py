@@ -1,4 +1,4 @@
-"""What holds for every test: one thread for a product of matrices, and who shares a process under `make test`."""
+"""What holds for every test: its environment, and who shares a process under `make test`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported; the daemon's processes have it too
+os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; without it output fails later, at a flush or at exit
 
 START_RAY = (
     "tests/end_to_end/",

@@ -73,6 +73,8 @@ class FailureGroup(click.Group):
         except click.UsageError as error:
             _raise_as_document(error, ctx)
             raise  # click shows the usage too, for a person
+        except OSError as error:  # of --help and --version, which print
+            raise _failure(error) from error
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -82,17 +84,17 @@ class FailureGroup(click.Group):
         except click.UsageError as error:
             _raise_as_document(error, ctx)
             raise  # click shows the usage too, for a person
-        except BrokenPipeError:
-            raise  # click exits quietly when the reader has gone
         except OSError as error:
-            raise Failure("io", _reason(error)) from error
+            raise _failure(error) from error
         except (KeyboardInterrupt, click.Abort):
             return ctx.exit(_INTERRUPTED)
 
 
-def _reason(error: OSError) -> str:
+def _failure(error: OSError) -> Exception:
+    if isinstance(error, BrokenPipeError):
+        return error  # click exits quietly when the reader has gone
     reason = error.strerror or str(error)
-    return reason if error.filename is None else f"{error.filename}: {reason}"
+    return Failure("io", reason if error.filename is None else f"{error.filename}: {reason}")
 
 
 def _raise_as_document(error: click.UsageError, ctx: click.Context) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -131,11 +132,12 @@ def test_ctrl_c_exits_with_130_and_without_a_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not FULL_DEVICE.exists(), reason="this system has no device that is always full")
-@pytest.mark.parametrize("form", [(), ("--json",)])
-def test_output_that_cannot_be_written_is_one_line_and_no_traceback(tmp_path: Path, form: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "memory_agent", "keys", "list", "--data-dir", str(tmp_path), *form]
+@pytest.mark.parametrize("words", ["keys list", "keys list --json", "--help", "recall --help", "--version"])
+def test_output_that_cannot_be_written_is_one_line_and_no_traceback(tmp_path: Path, words: str) -> None:
+    command = [sys.executable, "-m", "memory_agent", *words.split()]
+    environment = os.environ | {"MEMORY_AGENT_DATA_DIR": str(tmp_path)}
     with FULL_DEVICE.open("wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert len(done.stderr.splitlines()) == 1
