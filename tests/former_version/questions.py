@@ -128,7 +128,8 @@ _TEXT = ("context",)
 def unpack(root: Path) -> None:
     """Unpack the fixture into `root`, with the modes that the former version gave its files."""
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(root, filter="tar")
+        archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # Python has filters since 3.11.4
+        archive.extractall(root)
 
 
 def answers(root: Path, *more: str, own: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
