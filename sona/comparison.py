@@ -7,9 +7,9 @@ the other ranking predicts and of the nearest prediction that falls along the an
     q   = the non-increasing prediction that is nearest to p (Kullback and Leibler; pooling adjacent violators)
     odds_i = p_i / q_i
 
-This bet gains nothing against whoever uses memories by their place alone, none more often than one above it: the mean
-of the first m odds is at most 1 for every m, so the expected odds are at most 1, and a product of them is a test
-martingale. If p is right, no other bet that is safe against all such habits grows faster (reverse information
+The null hypothesis is that memories are used by position alone, a lower one no more often than a higher one. Under it
+the expected odds are at most 1, because the mean of the first m odds is at most 1 for every m, so their product is a
+test martingale. If p is right, no other bet that is safe against all such habits grows faster (reverse information
 projection: Grünwald, de Heide, Koolen 2024). Rejected by measurement: stakes on differences of ranks or of reciprocal
 ranks, which open the gate for half as many users within 50 runs (decision 0045).
 

@@ -150,7 +150,7 @@ def index_documents(target: Target, path: Path) -> None:
 
 
 def _index(target: Target, path: Path) -> StoredNotes:
-    """Make what is remembered of a document, or of a folder of them, what stands there."""
+    """Bring the memories of a document, or of every document in a folder, up to date with its text."""
     from memory_agent.notes import storing
 
     if not path.exists():

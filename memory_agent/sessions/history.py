@@ -1,7 +1,7 @@
-"""Makes events of what sessions say: with their own times, and ids by which a second import is recognised.
+"""Converts transcripts of sessions to events, with their own times and with ids that make a second import a no-op.
 
-The event types are `history.*`, of which each is kept as the type of a live emitter is (`signals.toml`), but causes no
-recall, and no conductor that follows the live feed takes it for news. A project is the channel of its sessions.
+The event types are `history.*`. Each is scored like the type of a live emitter that it stands for (`signals.toml`), but
+triggers no recall, and conductors on the live feed do not mistake it for news. Sessions of a project share a channel.
 """
 
 from __future__ import annotations

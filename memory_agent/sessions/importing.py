@@ -20,7 +20,7 @@ from memory_agent.sessions.transcript import Placed, Transcript
 from relay.disk import Report
 
 MOST_NAMED = 1_000
-"""Places that cannot be read, of which the report names each; the others are counted."""
+"""The report names this many unreadable places and counts the rest."""
 _OTHER_PROJECT = "of another project"
 _TOO_OLD = "before --since"
 _ONLY_BLOCKS = "injected context"
@@ -53,7 +53,7 @@ class ImportCounts(msgspec.Struct, kw_only=True):
 
 
 class Scope(NamedTuple):
-    """Which entries to take: of which user's memory, since when, and of which project's folder."""
+    """What to import: into whose memory, entries from when on, and sessions of which project folder (None: all)."""
 
     user_id: str
     since: datetime | None = None

@@ -43,7 +43,7 @@ class NotJsonError(ValueError):
 
 
 def lines(stream: BinaryIO, number: int = 0, longest: int = LONGEST_BYTES) -> Iterator[Line]:
-    """Yield the lines from the present offset on, of which `number` precede. A last one without an end is not whole."""
+    """Yield the lines after the stream's position, which `number` lines precede. The last may be cut off."""
     end = stream.tell()
     while data := stream.readline(longest + 1):
         number += 1

@@ -1,13 +1,13 @@
-"""Measures what can be said of what follows runs: how far it agrees with how they ended, and how often by chance.
+"""Measures how well the events after a run predict its outcome, against a control with shuffled causes.
 
     python -m ops.bench.implicit FOLDER     some minutes; writes ops/bench/implicit.md
 
 FOLDER has `airline_runs_dev.json`, `swe_runs_dev.json` and `locomo_dev.json`. Everything goes through the real
-`Memory`: events in, upkeep, the runs' qualities out. How the runs ended is hidden from it: they are said to be
-completed, or nothing is said, and what is inferred is compared with how they ended. No recorded data has users who
-come back to a run after its end, so the page says of each table what it is made of.
+`Memory`: events in, upkeep, the runs' qualities out. The recorded outcomes are withheld: a run ends as completed or
+without an outcome, and the inferred quality is compared with the recorded one. No recorded data has users who come
+back to a run after its end, so the page states the source of each table.
 
-The control of a table has the same events with their cause shuffled: who asks again, or how the later runs ended.
+In a control the events are the same, but who asks again, or how the later runs ended, is shuffled.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from memory_agent.verbs import BY_NAME, VERBS, Verb
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _KEYED = ("event_id", "id")
-"""Fields by which a memory recognises the repeat of a write; the key stands in for the one that a body leaves out."""
+"""Fields that identify a repeated write. A body without one gets its value from the idempotency key."""
 _SAFE_WHOLE = 1 << 53
 
 UserId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}$")]
