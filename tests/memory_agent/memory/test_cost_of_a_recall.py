@@ -27,12 +27,14 @@ import numpy as np
 from memory_agent.recall.duplicates import Leader
 from memory_agent.recall.selection import mmr
 
-for number in (35, 75, 300):
-    leaders = [Leader(place, place, []) for place in range(number)]
-    vectors = np.random.default_rng(number).normal(size=(number, 384)).astype(np.float32)
-    for _ in range(30):
-        mmr(leaders, vectors, vectors[:, 0].astype(np.float64), 10, 0.5)
-print(time.process_time() - started_s, time.thread_time() - own_s)
+for _ in range(5):
+    started_s, own_s = time.process_time(), time.thread_time()
+    for number in (35, 75, 300):
+        leaders = [Leader(place, place, []) for place in range(number)]
+        vectors = np.random.default_rng(number).normal(size=(number, 384)).astype(np.float32)
+        for _ in range(6):
+            mmr(leaders, vectors, vectors[:, 0].astype(np.float64), 10, 0.5)
+    print((time.process_time() - started_s) / (time.thread_time() - own_s))
 """
 
 _connections: list[str] = []
@@ -56,7 +58,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connect
     connections.clear()
     with Memory.open(tmp_path_factory.mktemp("filled") / "alice", embedder=embedder) as memory:
         memory.ingest(events(passages(MEMORIES, seed=1), "alice", "fill"), now=NOW)
-        for query in queries(WARM_UP, seed=2):
+        for query in ["what failed yesterday?", *queries(WARM_UP, seed=2)]:  # the first time word imports the dates
             memory.recall(query, now=NOW)
         yield memory
 
@@ -82,14 +84,15 @@ def test_a_recall_with_a_filter_costs_no_more_than_one_without(filled: Memory) -
 
 
 def test_a_selection_wakes_no_thread_of_blas() -> None:
-    """Where it did, a recall on two busy cores took 3 to 13 ms longer, and the threads spun for milliseconds more."""
-    begin = "import time, numpy\nstarted_s, own_s = time.process_time(), time.thread_time()"
+    """Where it did, a recall on two busy cores took 3 to 13 ms longer, and the threads spun for milliseconds more.
+
+    They also spin for a while after NumPy has started them, so the round with the least time of others counts.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     done = subprocess.run(
-        [sys.executable, "-c", begin + SELECTING], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", SELECTING], env=environment, capture_output=True, text=True, check=True
     )
-    all_s, own_s = map(float, done.stdout.split())
-    assert all_s < 1.25 * own_s
+    assert min(map(float, done.stdout.split())) < 1.25
 
 
 @pytest.mark.slow
