@@ -16,20 +16,24 @@ from memory_agent.daemon.children import Child
 PROGRAM = "#!/bin/sh\necho '{\"ready\": true}'\nexec sleep 1000\n"
 
 
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the program that is run as Python."""
+    path = tmp_path / "program"
+    path.write_text(PROGRAM)
+    path.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(path))
+    return path
+
+
 async def until(fact: Callable[[], bool]) -> None:
     async with asyncio.timeout(20.0):
         while not fact():
             await asyncio.sleep(0.005)
 
 
-def test_a_part_that_the_system_cannot_start_now_is_started_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_the_system_cannot_start_now_is_started_later(program: Path) -> None:
     """No process, no memory, an upgrade under way: the watch used to end there, and the part stayed dead in silence."""
-    program = tmp_path / "program"
-    program.write_text(PROGRAM)
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
 
     async def go() -> None:
         child = Child("part", "none", ())
@@ -37,7 +41,7 @@ def test_a_part_that_the_system_cannot_start_now_is_started_later(
         try:
             first = child.status().pid
             assert first is not None
-            away = program.rename(tmp_path / "away")
+            away = program.rename(program.with_name("away"))
             os.kill(first, signal.SIGKILL)
             await until(lambda: child.status().restarts >= 2)
             assert child.status().state == "restarting"
@@ -51,13 +55,10 @@ def test_a_part_that_the_system_cannot_start_now_is_started_later(
 
 
 def test_a_part_has_its_own_variables_unless_this_process_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "program"
     ready = 'echo "{\\"seen\\": \\"$OF_THE_PART $OF_BOTH\\"}"'
     program.write_text(f"#!/bin/sh\n{ready}\nexec sleep 60\n")
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setenv("OF_BOTH", "of this process")
 
     async def go() -> None:
@@ -70,14 +71,11 @@ def test_a_part_has_its_own_variables_unless_this_process_has_them(
 
 
 def test_a_part_that_is_stopped_while_it_starts_is_not_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another part had failed: this one became ready after its stop, was watched, died and was started once more."""
-    started = tmp_path / "started"
-    program = tmp_path / "program"
+    started = program.with_name("started")
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ >> {started}\nsleep 0.3\n" + PROGRAM.partition("\n")[2])
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
 
     async def go() -> None:
         child = Child("part", "none", ())
@@ -92,11 +90,8 @@ def test_a_part_that_is_stopped_while_it_starts_is_not_started_again(
     assert len(started.read_text().split()) == 1
 
 
-def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "program"
+def test_a_start_that_is_given_up_leaves_nothing_behind(program: Path) -> None:
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
 
     async def go() -> None:
         child = Child("part", "none", ())
@@ -110,14 +105,8 @@ def test_a_start_that_is_given_up_leaves_nothing_behind(tmp_path: Path, monkeypa
     asyncio.run(go())
 
 
-def test_a_part_does_not_get_the_ctrl_c_of_the_daemons_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_does_not_get_the_ctrl_c_of_the_daemons_terminal(program: Path) -> None:
     """The relay ended before its publisher, and was reported as dead."""
-    program = tmp_path / "program"
-    program.write_text(PROGRAM)
-    program.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(program))
 
     async def go() -> None:
         child = Child("part", "none", ())
