@@ -18,6 +18,7 @@ from memory_agent.sessions.entries import (
     HARNESS,
     NO_TEXT,
     Bad,
+    DocumentReader,
     Entry,
     Found,
     Left,
@@ -70,7 +71,7 @@ _texts = msgspec.json.Decoder(str | None)
 _objects = msgspec.json.Decoder(dict[str, Any] | None)
 
 
-class AtifReader:
+class AtifReader(DocumentReader):
     """Reads one trajectory. Without ids of its own it is named by its file."""
 
     def __init__(self, path: Path) -> None:

@@ -5,12 +5,23 @@ Of the tree the branch that the user sees is taken: from `current_node` up to th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from memory_agent.sessions.entries import HARNESS, NO_TEXT, OTHER_TOOL, Entry, Found, Left, Session, text_of, time_of
+from memory_agent.sessions.entries import (
+    HARNESS,
+    NO_TEXT,
+    OTHER_TOOL,
+    DocumentReader,
+    Entry,
+    Found,
+    Left,
+    Session,
+    text_of,
+    time_of,
+)
 
 NAME = "chatgpt"
 _OTHER_BRANCH = Left("another branch of the conversation")
@@ -52,15 +63,11 @@ class _Conversation(msgspec.Struct, frozen=True):
 _conversations = msgspec.json.Decoder(_Conversation)
 
 
-class ChatGptReader:
+class ChatGptReader(DocumentReader):
     """Reads the conversations of an export, each a session."""
 
     def __init__(self) -> None:
         self.session = Session(client=NAME)
-
-    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Take nothing: the document is a list."""
-        yield from ()
 
     def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
         """Yield what a conversation says. Raises `msgspec.DecodeError`."""
@@ -73,10 +80,6 @@ class ChatGptReader:
             message = said.mapping[name].message
             if message is not None:
                 yield _entry(message, said)
-
-    def end(self) -> Iterator[Found]:
-        """Yield nothing."""
-        yield from ()
 
 
 def _branch(said: _Conversation) -> dict[str, None]:

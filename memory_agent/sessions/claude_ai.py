@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from memory_agent.sessions.entries import NO_TEXT, OTHER_TOOL, REASONING, Entry, Found, Session, text_of, time_of
+from memory_agent.sessions.entries import (
+    NO_TEXT,
+    OTHER_TOOL,
+    REASONING,
+    DocumentReader,
+    Entry,
+    Found,
+    Session,
+    text_of,
+    time_of,
+)
 
 NAME = "claude-ai"
 _PARTS = {"tool_use": OTHER_TOOL, "tool_result": OTHER_TOOL, "thinking": REASONING}
@@ -31,15 +41,11 @@ class _Conversation(msgspec.Struct, frozen=True):
 _conversations = msgspec.json.Decoder(_Conversation)
 
 
-class ClaudeAiReader:
+class ClaudeAiReader(DocumentReader):
     """Reads the conversations of an export, each a session."""
 
     def __init__(self) -> None:
         self.session = Session(client=NAME)
-
-    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Take nothing: the document is a list."""
-        yield from ()
 
     def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
         """Yield what a conversation says. Raises `msgspec.DecodeError`."""
@@ -47,10 +53,6 @@ class ClaudeAiReader:
         self.session = Session(client=NAME, id=said.uuid, title=said.name)
         for message in said.chat_messages:
             yield from _read(message, said)
-
-    def end(self) -> Iterator[Found]:
-        """Yield nothing."""
-        yield from ()
 
 
 def _read(message: _Message, said: _Conversation) -> Iterator[Found]:

@@ -23,6 +23,7 @@ from memory_agent.sessions.entries import (
     UNKNOWN,
     Entry,
     Found,
+    LineReader,
     Session,
     What,
     text_of,
@@ -67,7 +68,7 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
 _lines = msgspec.json.Decoder(_Line)
 
 
-class ClaudeCodeReader:
+class ClaudeCodeReader(LineReader):
     """Reads the lines of one session."""
 
     def __init__(self) -> None:
@@ -95,10 +96,6 @@ class ClaudeCodeReader:
         else:
             for place, block in enumerate(said.message.content):
                 yield from self._block(said, block, place)
-
-    def release(self) -> Iterator[Found]:
-        """Yield nothing."""
-        yield from ()
 
     def end(self) -> Iterator[Found]:
         """Yield the calls whose results are not there."""

@@ -24,6 +24,7 @@ from memory_agent.sessions.entries import (
     Entry,
     Found,
     Left,
+    LineReader,
     Session,
     What,
     text_of,
@@ -72,7 +73,7 @@ class _Line(msgspec.Struct, frozen=True):
 _lines = msgspec.json.Decoder(_Line)
 
 
-class CodexReader:
+class CodexReader(LineReader):
     """Reads the lines of one session. The number of a line is its id, since lines are only added."""
 
     def __init__(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
@@ -63,46 +64,46 @@ REASONING = Left("reasoning")
 UNANSWERED = Left("call without a result")
 
 
-class LineReader(Protocol):
+class LineReader(ABC):
     """Reads a file of JSON lines. `session` is that of the entries yielded last."""
 
     session: Session
 
+    @abstractmethod
     def read(self, number: int, line: bytes) -> Iterator[Found]:
         """Yield what a line says. Raises `msgspec.DecodeError` for one that is not as documented."""
-        ...
 
     def release(self) -> Iterator[Found]:
         """Yield messages that were held back for what may follow them; called when nothing follows for now."""
-        ...
+        yield from ()
 
     def end(self) -> Iterator[Found]:
         """Yield what stayed open; called when all is read."""
-        ...
+        yield from ()
 
 
-class DocumentReader(Protocol):
-    """Reads one JSON document, member by member."""
+class DocumentReader(ABC):
+    """Reads one JSON document, member by member. `session` is that of the entries yielded last."""
 
-    @property
-    def session(self) -> Session:
-        """The session of the entries yielded last."""
-        ...
+    session: Session
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
         """Take the members that are not lists, and the first items of the lists, as `name[1]`.
 
         Raises `msgspec.DecodeError`.
         """
-        ...
+        yield from ()
 
+    @abstractmethod
     def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
-        """Yield what an item of a list says, the first being 1; `member` is "" where the document is a list."""
-        ...
+        """Yield what an item of a list says, the first being 1; `member` is "" where the document is a list.
+
+        Raises `msgspec.DecodeError`.
+        """
 
     def end(self) -> Iterator[Found]:
         """Yield what follows after the last item."""
-        ...
+        yield from ()
 
 
 def time_of(value: Any) -> datetime | None:

@@ -19,8 +19,10 @@ from memory_agent.sessions.entries import (
     NO_TEXT,
     UNANSWERED,
     UNKNOWN,
+    DocumentReader,
     Entry,
     Found,
+    LineReader,
     Session,
     What,
     text_of,
@@ -73,7 +75,7 @@ _lines = msgspec.json.Decoder(_Line)
 _messages = msgspec.json.Decoder(_Message)
 
 
-class GeminiReader:
+class GeminiReader(LineReader):
     """Reads the lines of one session."""
 
     def __init__(self) -> None:
@@ -101,10 +103,6 @@ class GeminiReader:
         """Yield the latest messages, which may have changed again."""
         for message in self._latest.clear():
             yield from self._message(message)
-
-    def end(self) -> Iterator[Found]:
-        """Yield nothing."""
-        yield from ()
 
     def _hold(self, message: _Message) -> Iterator[Found]:
         if self.session.folder is None and message.type == "user":
@@ -139,21 +137,18 @@ class GeminiReader:
         return self.session.id if self._is_subagent else None
 
 
-class GeminiDocumentReader:
+class GeminiDocumentReader(DocumentReader):
     """Reads a session of former versions, which is one document."""
 
     def __init__(self) -> None:
         self._lines = GeminiReader()
-
-    @property
-    def session(self) -> Session:
-        """The session."""
-        return self._lines.session
+        self.session = self._lines.session
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
         """Take the ids. Raises `msgspec.DecodeError`."""
         known = (b'"%s":%s' % (name.encode(), head[name]) for name in ("sessionId", "kind") if name in head)
         yield from self._lines.read(0, b"{%s}" % b",".join(known))
+        self.session = self._lines.session
 
     def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
         """Yield what a message says. Raises `msgspec.DecodeError`."""

@@ -18,6 +18,7 @@ from memory_agent.sessions.entries import (
     UNKNOWN,
     Entry,
     Found,
+    LineReader,
     Session,
     What,
     text_of,
@@ -56,7 +57,7 @@ class _Event(msgspec.Struct, frozen=True):
 _events = msgspec.json.Decoder(_Event)
 
 
-class OpenHandsReader:
+class OpenHandsReader(LineReader):
     """Reads the events of one conversation, a file each, in order."""
 
     def __init__(self, id: str) -> None:
@@ -79,10 +80,6 @@ class OpenHandsReader:
             yield HARNESS
         else:
             yield BOOKKEEPING if event.kind in _BOOKKEEPING else UNKNOWN
-
-    def release(self) -> Iterator[Found]:
-        """Yield nothing."""
-        yield from ()
 
     def end(self) -> Iterator[Found]:
         """Yield the calls whose results are not there."""

@@ -19,6 +19,7 @@ from memory_agent.sessions.entries import (
     HARNESS,
     NO_TEXT,
     UNANSWERED,
+    DocumentReader,
     Entry,
     Found,
     Session,
@@ -73,7 +74,7 @@ _steps = msgspec.json.Decoder(_Step)
 _messages = msgspec.json.Decoder(_Message)
 
 
-class SweAgentReader:
+class SweAgentReader(DocumentReader):
     """Reads one run of either. It is named by its file, `<instance>.traj`, and the folder of that."""
 
     def __init__(self, path: Path) -> None:

@@ -6,11 +6,12 @@ What cannot be read is reported with its place and does not affect the rest.
 from __future__ import annotations
 
 import zipfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,52 +34,44 @@ class Placed(NamedTuple):
     found: Found
 
 
-class Transcript(Protocol):
+class Transcript(ABC):
     """A session, or the sessions of an export, as files. `read_bytes` counts what was read, of `size_bytes`."""
 
-    path: Path
-    read_bytes: int
+    _reader: LineReader | DocumentReader
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.read_bytes = 0
 
     @property
     def session(self) -> Session:
         """The session of what was yielded last."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """The present size of its files; 0 if they are gone."""
-        ...
-
-    @property
-    def has_news(self) -> bool:
-        """Whether there is something to read, or something held back."""
-        ...
-
-    def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield what is there and was not read before. A half-written last line waits if the file `is_growing`."""
-        ...
-
-
-class LineTranscript:
-    """A file of JSON lines, which grows. Read from the beginning again if it became shorter."""
-
-    def __init__(self, path: Path, make: Callable[[], LineReader]) -> None:
-        self.path = path
-        self.read_bytes = 0
-        self._make = make
-        self._reader = make()
-        self._numbers = 0
-        self._is_holding = False
-
-    @property
-    def session(self) -> Session:
-        """The session of the file."""
         return self._reader.session
 
     @property
     def size_bytes(self) -> int:
-        """The present size of the file; 0 if it is gone."""
+        """The present size of its files; 0 if they are gone."""
         return _size(self.path)
+
+    @property
+    @abstractmethod
+    def has_news(self) -> bool:
+        """Whether there is something to read, or something held back."""
+
+    @abstractmethod
+    def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
+        """Yield what is there and was not read before. A half-written end waits if the file or folder `is_growing`."""
+
+
+class LineTranscript(Transcript):
+    """A file of JSON lines, which grows. Read from the beginning again if it became shorter."""
+
+    def __init__(self, path: Path, make: Callable[[], LineReader]) -> None:
+        super().__init__(path)
+        self._make = make
+        self._reader: LineReader = make()
+        self._numbers = 0
+        self._is_holding = False
 
     @property
     def has_news(self) -> bool:
@@ -120,25 +113,14 @@ class LineTranscript:
                 yield Placed(place, _HALF if is_cut else found)
 
 
-class DocumentTranscript:
+class DocumentTranscript(Transcript):
     """A JSON document, or the `conversations.json` in a ZIP archive. Read again as a whole when it changed."""
 
     def __init__(self, path: Path, make: Callable[[], DocumentReader]) -> None:
-        self.path = path
-        self.read_bytes = 0
+        super().__init__(path)
         self._make = make
-        self._reader = make()
+        self._reader: DocumentReader = make()
         self._state: tuple[int, int] | None = None
-
-    @property
-    def session(self) -> Session:
-        """The session of what was yielded last."""
-        return self._reader.session
-
-    @property
-    def size_bytes(self) -> int:
-        """The present size of the file; 0 if it is gone."""
-        return _size(self.path)
 
     @property
     def has_news(self) -> bool:
@@ -175,20 +157,14 @@ class DocumentTranscript:
                     yield Placed(place, found)
 
 
-class FolderTranscript:
+class FolderTranscript(Transcript):
     """A folder of JSON files, read in the order of their names, to which files are added."""
 
     def __init__(self, path: Path, pattern: str, make: Callable[[], LineReader]) -> None:
-        self.path = path
-        self.read_bytes = 0
+        super().__init__(path)
+        self._reader: LineReader = make()
         self._pattern = pattern
-        self._reader = make()
         self._known: set[str] = set()
-
-    @property
-    def session(self) -> Session:
-        """The session of the folder."""
-        return self._reader.session
 
     @property
     def size_bytes(self) -> int:
