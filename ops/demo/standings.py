@@ -114,7 +114,7 @@ def _evidence(status: SonaStatus) -> str:
     if gate.state == "shadow":
         return f"{status.credited} of the {SHADOW_LESSONS} runs that it must learn from first"
     if gate.state == "trial":
-        return f"learning is compared and not shown; {won}, the bet is at {gate.evidence:.0f}"
+        return f"compared, not shown; {won}" + (f", the bet is at {gate.evidence:.0f}" if decided else "")
     if gate.state == "on":
         return f"{won} since" if decided else f"the bet reached {gate.threshold:g}, learning ranks from here"
     return f"learning did not help; {won}"

@@ -66,6 +66,20 @@ def test_no_fact_of_a_memory_is_lost(width: int) -> None:
     assert "0.45 ████ 0.90 3 weeks ago retried (0.4) pay-0" in " ".join(shown_in(width).split())
 
 
+def test_facts_without_room_for_columns_are_lines_that_wrap() -> None:
+    assert "0.90  3 weeks ago  retried" in shown_in(50)
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 100), ("80", 80), ("300", 100), ("7", 40)])
+def test_the_width_is_that_of_the_terminal_or_of_the_variable_within_bounds(
+    columns: str | None, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert Screen().console.width == width
+
+
 def test_what_goes_on_begins_below_its_first_word() -> None:
     lines = shown_in(60).splitlines()
     place = next(place for place, line in enumerate(lines) if "✓ every event" in line)
