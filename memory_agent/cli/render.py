@@ -64,9 +64,8 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         emit(_heading(place, memory, now))
         emit(Padding(Text(plain(memory.record.text)), (0, 0, 0, _INDENT)))
         click.echo()
-    count = len(result.memories)
-    emit(Text(f"{count} {'memory' if count == 1 else 'memories'} in {result.took_ms:.1f} ms", style="dim"))
-    if count:
+    emit(Text(f"{counted(len(result.memories), 'memory', 'memories')} in {result.took_ms:.1f} ms", style="dim"))
+    if result.memories:
         emit(Text(f"recall {result.recall_id}, to give feedback on", style="dim"))
     if result.excluded:
         emit(Text(f"left out: {', '.join(left_out(result))}", style="dim"))
@@ -142,6 +141,11 @@ def shown(value: object) -> str:
 
 def _nested(value: object) -> str:
     return f"({shown(value)})" if isinstance(value, Mapping | list | tuple) else shown(value)
+
+
+def counted(number: int, one: str, more: str = "") -> str:
+    """Return a number with its noun: `more` is the plural, by default with an s."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
 
 
 def size(count: int) -> str:

@@ -18,7 +18,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.options import Moment, Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.publish import BadLine, relay_ingest, send, unreachable, wait_until_recallable
-from memory_agent.cli.render import print_document
+from memory_agent.cli.render import counted, print_document
 from memory_agent.errors import UnavailableError
 from memory_agent.sessions.finding import NAMES, Places
 from memory_agent.sessions.importing import ImportCounts, Scope, SessionImport
@@ -151,7 +151,7 @@ def _publish(target: Target, endpoint: str, events: Iterator[dict[str, Any]], de
     delivered.acked_through |= summary.acked_through
     delivered.failure = summary.failure
     if summary.unacknowledged and summary.failure is None:
-        delivered.failure = f"{summary.unacknowledged} events have no ack; repeat the import"
+        delivered.failure = f"no ack for {counted(summary.unacknowledged, 'event')}; repeat the import"
 
 
 def _ingest(memory: Memory, events: Iterator[dict[str, Any]], delivered: Delivered) -> None:

@@ -12,7 +12,7 @@ import click
 from memory_agent.arguments import MOST_SIMILAR_RUNS
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.options import Target, daemon_options, read_text
-from memory_agent.cli.render import one_line, plain, print_document, print_figures, print_table
+from memory_agent.cli.render import counted, one_line, plain, print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import run_text
 from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
@@ -87,7 +87,7 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
     with open_memory(target, "run_step") as memory:
         _require_known(memory, run_id)
         run = memory.runs.step(run_id, said, used, event_id=event_id)
-    _tell(target, run, f"{run.id} has {_several(len(run.steps), 'step')}")
+    _tell(target, run, f"{run.id} has {counted(len(run.steps), 'step')}")
 
 
 @trajectory.command(short_help="Record how a run ended.")
@@ -121,7 +121,7 @@ def end(
     with open_memory(target, "run_end") as memory:
         _require_known(memory, run_id)
         run = memory.runs.end(run_id, outcome, summary, quality, used, event_id=event_id)
-    _tell(target, run, f"ended {run.id}: {quality_of(run)}, {_several(len(run.used), 'memory', 'memories')} used")
+    _tell(target, run, f"ended {run.id}: {quality_of(run)}, {counted(len(run.used), 'memory', 'memories')} used")
 
 
 @trajectory.command("list", short_help="List runs, newest first.")
@@ -276,10 +276,6 @@ def _head(text: str | None) -> str:
     return head if len(head) <= _HEAD_CHARS else f"{head[: _HEAD_CHARS - 1]}…"
 
 
-def _several(number: int, one: str, more: str | None = None) -> str:
-    return f"{number} {one if number == 1 else more or one + 's'}"
-
-
 def _tell(target: Target, run: Trajectory, sentence: str) -> None:
     if target.as_json:
         print_document(run)
@@ -327,9 +323,8 @@ def feedback(
 
 def print_report(report: FeedbackReport, *, waits: bool = False) -> None:
     """Print a feedback report; `waits`: the quality takes effect when the run ends."""
-    count = len(report.credited)
     judged = "" if report.quality is None else f", quality {report.quality:g}"
-    credited = f"credited {count} {'memory' if count == 1 else 'memories'}"
+    credited = f"credited {counted(len(report.credited), 'memory', 'memories')}"
     click.echo(plain(f"run {report.trajectory_id}{judged}: {credited}"))
     if waits:
         click.echo("the run has not ended: the quality counts when it does")

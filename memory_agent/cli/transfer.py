@@ -19,7 +19,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.filters import filter_options
 from memory_agent.cli.options import Target, common_options, daemon_options
 from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import print_document
+from memory_agent.cli.render import counted, print_document
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import MemoryFilter
 
@@ -64,7 +64,7 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
     if target.as_json:
         print_document({"file": str(file), "lines": count})
     elif file != _STANDARD_STREAM:
-        click.echo(f"wrote {count} lines to {file}")
+        click.echo(f"wrote {counted(count, 'line')} to {file}")
 
 
 def _write(stream: BinaryIO, lines: Iterable[bytes]) -> int:
@@ -112,8 +112,9 @@ def import_memories(target: Target, file: Path) -> None:
     if target.as_json:
         print_document(imported)
     else:
+        taken = counted(imported.taken, "memory", "memories")
         waiting = f", {imported.without_vector} of them without a vector" if imported.without_vector else ""
-        click.echo(f"imported {imported.taken} memories{waiting}; {imported.known} were there already")
+        click.echo(f"imported {taken}{waiting}; {imported.known} were there already")
 
 
 def _import(target: Target, file: BinaryIO) -> Imported:

@@ -93,7 +93,7 @@ def telling_runs(search: Search, store: Store, most: int, answered: Answered) ->
     for step in (step for run in found for step in run.steps):
         saying[step.text].append(step.record_id)
     return TellingRuns(
-        tuple(sorted(chosen, key=_has_failed)),
+        tuple(sorted(chosen, key=_standing)),
         _common(shared_steps(worked), saying),
         _common(steps_of_failed_alone(failed, worked), saying),
     )
@@ -123,6 +123,11 @@ def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> Told:
 
 def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) -> tuple[CommonStep, ...]:
     return tuple(CommonStep(text=step.text, run_ids=step.runs, record_ids=tuple(saying[step.text])) for step in steps)
+
+
+def _standing(run: SimilarRun) -> int:
+    """Return 0 for a run that worked or of which nothing is known, 1 for one that was sent back, 2 for a failed one."""
+    return 2 if _has_failed(run) else int(run.quality is not None and run.quality < WORKED)
 
 
 def _has_failed(run: SimilarRun) -> bool:

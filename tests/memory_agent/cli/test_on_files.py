@@ -107,7 +107,7 @@ def test_an_answer_without_memories_says_what_was_looked_at_and_how_to_see_the_n
     assert (nothing.exit_code, nothing.stderr) == (0, hint)
     assert run("recall", "wer hat die Mona Lisa gemalt?", "--context").stderr == hint
     assert (
-        "note: none of the 1 memories that match bears on this"
+        "note: the only memory that matches does not bear on this"
         in run("recall", "Mona Lisa?", "--kind", "pattern").stderr
     )
     assert run("recall", "who painted the Mona Lisa?", "--json").stderr == ""
