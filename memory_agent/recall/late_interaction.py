@@ -12,10 +12,11 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     held_i       = sum over t of share_t, of the words that i has
     lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
-The last four are for the relevance. Where a memory's words are not known, its likeness to a word is 1 if it has it, or
-0. Their rarity is one in a store of few memories, too. Words by which the query names a time have no part in them: a
-memory need not say when it was. In the ranking they keep it: without, the nearness of a time weighs less beside the
-other words (4 points of R@10 on LoCoMo's questions with a time).
+The last four are for the relevance. There what neighbours add counts by the memory's credit, 0 to 1: a memory of
+something else in the same session owes them nothing. Where a memory's words are not known, its likeness to a word is 1
+if it has it, or 0. Their rarity is one in a store of few memories, too. Words by which the query names a time have no
+part in them: a memory need not say when it was. In the ranking they keep it: without, the nearness of a time weighs
+less beside the other words (4 points of R@10 on LoCoMo's questions with a time).
 
 Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
 words of a long report above it.
@@ -73,10 +74,10 @@ class _Compared(NamedTuple):
     has: Mask
 
 
-def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
+def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = REACH) -> Met:
     """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter.
 
-    `reach` is the number of neighbours on each side.
+    `credit` (n,) is the share of what neighbours add that counts for the relevance, `reach` their number on each side.
     """
     around = search.view.windows(slots, reach)
     everyone = passing(search, search.view.distinct(around))
@@ -94,16 +95,17 @@ def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
     telling = _telling(search, words)
     rarities = np.where(telling, rarities, 0.0)
     smooth = rarities / rarities.sum()
-    nearest = _nearest((np.where(np.isnan(similarities), has, similarities), met, has), places)
+    own, nearest = _nearest((np.where(np.isnan(similarities), has, similarities), met, has), places, reach)
+    likenesses, best, held_nearby = own + credit * (nearest - own)
     is_known = ~np.isnan(similarities[0, mine])
     return Met(
-        own=shares @ met.take(mine, axis=1),
+        own=shares @ own[1],
         near=shares @ nearest[1],
-        closeness=np.where(is_known, smooth @ nearest[0], np.nan),
-        closest=np.where(is_known, nearest[1][telling].max(axis=0), np.nan),
-        held=smooth @ has.take(mine, axis=1),
-        held_nearby=smooth @ nearest[2],
-        lacked=np.linalg.norm(rarities[:, None] * (1.0 - np.clip(nearest[0], 0.0, 1.0)), axis=0),
+        closeness=np.where(is_known, smooth @ likenesses, np.nan),
+        closest=np.where(is_known, best[telling].max(axis=0), np.nan),
+        held=smooth @ own[2],
+        held_nearby=smooth @ held_nearby,
+        lacked=np.linalg.norm(rarities[:, None] * (1.0 - np.clip(likenesses, 0.0, 1.0)), axis=0),
         rarity=float(rarities.sum()),
     )
 
@@ -114,6 +116,7 @@ def _compare(search: Search, slots: Slots) -> _Compared:
     words = vector.words if vector is not None and has_words else tuple(search.words)
     if vector is not None and has_words:
         similarities = view.word_bits.similarities(vector.word_vectors, slots)
+        similarities[:, view.words.lengths[slots] == 0] = 0.0  # an emoji alone, "...": no word to be near
     else:
         similarities = np.full((len(words), len(slots)), np.nan)
     return _Compared(words, similarities, view.words.hits(words, slots))
@@ -141,13 +144,18 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
     return rarity / rarity.sum(), np.log((live + _PRIOR_MEMORIES) / (held + 1.0))
 
 
-def _nearest(values: Sequence[Scores | Mask], places: Slots) -> Scores:
-    """Return the greatest of each of `values` (v, q, m) at each row of `places` (n, r), m for none: (v, q, n)."""
+def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tuple[Scores, Scores]:
+    """Return `values` (v, q, m) at the `middle` of each row of `places` (n, r), and the greatest in the row, (v, q, n).
+
+    A place of m is none; that in the middle is one.
+    """
     words, count = values[0].shape
     padded = np.full((len(values), words, count + 1), -np.inf)
     for known, there in zip(padded, values, strict=True):
         known[:, :-1] = there
-    greatest = padded.take(places[:, 0], axis=2)
-    for column in places.T[1:]:
-        np.maximum(greatest, padded.take(column, axis=2), out=greatest)
-    return greatest
+    own = padded.take(places[:, middle], axis=2)
+    greatest = own.copy()
+    for place, column in enumerate(places.T):
+        if place != middle:
+            np.maximum(greatest, padded.take(column, axis=2), out=greatest)
+    return own, greatest
