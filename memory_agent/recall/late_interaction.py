@@ -96,7 +96,10 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
     rarities = np.where(telling, rarities, 0.0)
     smooth = rarities / rarities.sum()
     own, nearest = _nearest((np.where(np.isnan(similarities), has, similarities), met, has), places, reach)
-    likenesses, best, held_nearby = own + credit * (nearest - own)
+    lent = nearest - own
+    lent *= credit
+    lent += own
+    likenesses, best, held_nearby = lent
     is_known = ~np.isnan(similarities[0, mine])
     return Met(
         own=shares @ own[1],
@@ -153,9 +156,8 @@ def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tup
     padded = np.full((len(values), words, count + 1), -np.inf)
     for known, there in zip(padded, values, strict=True):
         known[:, :-1] = there
-    own = padded.take(places[:, middle], axis=2)
-    greatest = own.copy()
-    for place, column in enumerate(places.T):
-        if place != middle:
-            np.maximum(greatest, padded.take(column, axis=2), out=greatest)
+    own = greatest = padded.take(places[:, middle], axis=2)
+    columns = places.T
+    for column in (*columns[:middle], *columns[middle + 1 :]):
+        greatest = np.maximum(greatest, padded.take(column, axis=2), out=None if greatest is own else greatest)
     return own, greatest

@@ -101,7 +101,8 @@ def evidence(parts: Parts) -> Scores:
 
 def credit(cosines: Scores) -> Scores:
     """Return the share (n,), 0 to 1, of what other memories say that counts for each memory; 1 without a vector."""
-    return np.where(np.isnan(cosines), 1.0, np.minimum(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0))
+    found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
+    return found
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
