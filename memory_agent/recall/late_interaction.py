@@ -13,9 +13,10 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
 The last four are for the relevance. There what neighbours add counts by the memory's credit, 0 to 1: a memory of
-something else in the same session owes them nothing. Where a memory's words are not known, its likeness to a word is 1
-if it has it, or 0. Their rarity is one in a store of few memories, too. Words by which the query names a time have no
-part in them: a memory need not say when it was. In the ranking they keep it: without, the nearness of a time weighs
+something else in the same session owes them nothing. What follows a question, or has the run of a neighbour, goes on
+with that, whatever its own words: there all of it counts. Where a memory's words are not known, its likeness to a word
+is 1 if it has it, or 0. Their rarity is one in a store of few memories, too. Words by which the query names a time have
+no part in them: a memory need not say when it was. In the ranking they keep it: without, the nearness of a time weighs
 less beside the other words (4 points of R@10 on LoCoMo's questions with a time).
 
 Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
@@ -36,6 +37,8 @@ from memory_agent.recall.dates import words_of
 from memory_agent.recall.fusion import places_of
 from memory_agent.recall.search import Search, passing
 from memory_agent.storage.indexes import Mask, Scores, Slots
+from memory_agent.storage.terms import asks
+from memory_agent.storage.view import NO_NAME
 
 REACH = 2
 _SAME_WORD = 0.5
@@ -97,7 +100,7 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
     smooth = rarities / rarities.sum()
     own, nearest = _nearest((np.where(np.isnan(similarities), has, similarities), met, has), places, reach)
     lent = nearest - own
-    lent *= credit
+    lent *= np.where(_is_continued(search, slots, around, known), 1.0, credit)
     lent += own
     likenesses, best, held_nearby = lent
     is_known = ~np.isnan(similarities[0, mine])
@@ -111,6 +114,24 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
         lacked=np.linalg.norm(rarities[:, None] * (1.0 - np.clip(likenesses, 0.0, 1.0)), axis=0),
         rarity=float(rarities.sum()),
     )
+
+
+def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
+    """Return which of `slots` (n,) go on with what is beside them (n, r), as far as that is `known` (n, r).
+
+    What follows a question does, if the query asks, and so does what has the run of a neighbour.
+    """
+    view, reach = search.view, around.shape[1] // 2
+    found = np.zeros(slots.shape, dtype=np.bool_)
+    if not reach:
+        return found
+    if asks(search.query.text):
+        found |= known[:, reach - 1] & view.asks[around[:, reach - 1]]
+    runs = view.runs[slots]
+    if (runs != NO_NAME).any():
+        shared = known & (view.runs[around] == runs[:, None])
+        found |= (runs != NO_NAME) & (np.count_nonzero(shared, axis=1) > 1)
+    return found
 
 
 def _compare(search: Search, slots: Slots) -> _Compared:

@@ -196,6 +196,17 @@ def test_what_neighbours_add_counts_by_credit_for_the_relevance_and_wholly_for_t
     assert none.lacked > half.lacked > whole.lacked
 
 
+def test_what_follows_a_question_owes_it_everything_if_the_query_asks(tmp_path: Path) -> None:
+    for is_asking in (False, True):
+        said = [Turn(0, ("walnut",), is_asking=is_asking), Turn(0, ("ferry",)), Turn(0, ("ferry",))]
+        with open_talk(tmp_path / f"{is_asking}", said) as talk:
+            for asks in (False, True):
+                found = score(asked_of(talk.archive, ["walnut"], asks=asks), credits=[0.0] * 3)
+                goes_on = is_asking and asks
+                assert (found.closeness[1] > found.closeness[2] + 1e-6) == goes_on, (is_asking, asks)
+                assert (found.lacked[1] < found.lacked[2] - 1e-6) == goes_on
+
+
 def test_a_longer_text_with_the_same_words_is_met_less(tmp_path: Path) -> None:
     paddings = [0, formula._LEAST_WORDS - 1, formula._LEAST_WORDS, 50, 500]
     with open_talk(tmp_path / "a", [Turn(None, ("walnut",), padding=padding) for padding in paddings]) as talk:
