@@ -13,11 +13,11 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
 The last four are for the relevance. There what neighbours add counts by the memory's credit, 0 to 1: a memory of
-something else in the same session owes them nothing. What follows a question, or has the run of a neighbour, goes on
-with that, whatever its own words: there all of it counts. Where a memory's words are not known, its likeness to a word
-is 1 if it has it, or 0. Their rarity is one in a store of few memories, too. Words by which the query names a time have
-no part in them: a memory need not say when it was. In the ranking they keep it: without, the nearness of a time weighs
-less beside the other words (4 points of R@10 on LoCoMo's questions with a time).
+something else in the same session owes them nothing. What follows a question like the query, or has the run of a
+neighbour, goes on with that, whatever its own words: there all of it counts. Where a memory's words are not known, its
+likeness to a word is 1 if it has it, or 0. Their rarity is one in a store of few memories, too. Words by which the
+query names a time have no part in them: a memory need not say when it was. In the ranking they keep it: without, the
+nearness of a time weighs less beside the other words (4 points of R@10 on LoCoMo's questions with a time).
 
 Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
 words of a long report above it.
@@ -46,6 +46,7 @@ _GAIN = 3.0
 _DISCOUNT = 0.055
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
+_LIKE_QUESTION = 0.6  # cosine of two questions that ask the like
 _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
 
 
@@ -119,14 +120,15 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
 def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
     """Return which of `slots` (n,) go on with what is beside them (n, r), as far as that is `known` (n, r).
 
-    What follows a question does, if the query asks, and so does what has the run of a neighbour.
+    What follows a question does, if the query asks the like, and so does what has the run of a neighbour.
     """
     view, reach = search.view, around.shape[1] // 2
     found = np.zeros(slots.shape, dtype=np.bool_)
     if not reach:
         return found
-    if asks(search.query.text):
-        found |= known[:, reach - 1] & view.asks[around[:, reach - 1]]
+    if search.cosines is not None and asks(search.query.text):
+        before = around[:, reach - 1]
+        found |= known[:, reach - 1] & view.asks[before] & (search.cosines.values[before] >= _LIKE_QUESTION)
     runs = view.runs[slots]
     if (runs != NO_NAME).any():
         shared = known & (view.runs[around] == runs[:, None])

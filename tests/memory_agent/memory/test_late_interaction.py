@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from talks import INFO, NDIM, SHOWN, VOCABULARY, Talk, Turn, asked_of, open_talk, signs_of, turns, word_vector
@@ -196,15 +197,19 @@ def test_what_neighbours_add_counts_by_credit_for_the_relevance_and_wholly_for_t
     assert none.lacked > half.lacked > whole.lacked
 
 
-def test_what_follows_a_question_owes_it_everything_if_the_query_asks(tmp_path: Path) -> None:
-    for is_asking in (False, True):
-        said = [Turn(0, ("walnut",), is_asking=is_asking), Turn(0, ("ferry",)), Turn(0, ("ferry",))]
-        with open_talk(tmp_path / f"{is_asking}", said) as talk:
-            for asks in (False, True):
-                found = score(asked_of(talk.archive, ["walnut"], asks=asks), credits=[0.0] * 3)
-                goes_on = is_asking and asks
-                assert (found.closeness[1] > found.closeness[2] + 1e-6) == goes_on, (is_asking, asks)
-                assert (found.lacked[1] < found.lacked[2] - 1e-6) == goes_on
+@pytest.mark.parametrize("is_asking", [False, True])
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("is_alike", [False, True])
+def test_what_follows_a_question_like_the_query_owes_it_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asking: bool, asks: bool, is_alike: bool
+) -> None:
+    said = [Turn(0, ("walnut",), is_asking=is_asking), Turn(0, ("ferry",)), Turn(0, ("ferry",))]
+    monkeypatch.setattr(formula, "_LIKE_QUESTION", -1.0 if is_alike else 1.1)  # their vectors are drawn
+    with open_talk(tmp_path / "a", said) as talk:
+        found = score(asked_of(talk.archive, ["walnut"], asks=asks), credits=[0.0] * 3)
+    goes_on = is_asking and asks and is_alike
+    assert (found.closeness[1] > found.closeness[2] + 1e-6) == goes_on
+    assert (found.lacked[1] < found.lacked[2] - 1e-6) == goes_on
 
 
 def test_a_longer_text_with_the_same_words_is_met_less(tmp_path: Path) -> None:
