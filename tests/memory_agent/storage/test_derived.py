@@ -18,6 +18,7 @@ from memory_agent.errors import IndexDamagedError, StoreError
 from memory_agent.records import MemoryFilter
 from memory_agent.storage import derived
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.changes import StoredWords
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
@@ -423,3 +424,41 @@ def test_many_words_are_loaded_in_the_background_beside_batches(
     again._wait()
     assert_right(again)
     assert again.view.word_bits.count == 1
+
+
+def test_a_batch_waits_for_one_step_of_loading_words(
+    closed: Path, archives: Callable[[Path], Archive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory_agent.storage.archive._WORDS_AT_ONCE", 10)
+    monkeypatch.setattr("memory_agent.storage.archive._WORDS_STEP", 7)
+    is_loading, is_waiting = threading.Event(), threading.Event()
+    order: list[str] = []
+    take_words = Columns.take_words
+
+    def noted(columns: Columns, words: StoredWords) -> None:
+        order.append("words")
+        is_loading.set()
+        assert is_waiting.wait(60)
+        take_words(columns, words)
+
+    class Queue:
+        lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+            is_waiting.set()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    monkeypatch.setattr(Columns, "take_words", noted)
+    archive = archives(closed)
+    assert is_loading.wait(60)
+    monkeypatch.setattr(archive, "_queue", Queue())
+    with archive.batch() as batch:
+        order.append("batch")
+        batch.put(memory("meanwhile"), None)
+    archive._wait()
+    assert order[:3] == ["words", "batch", "words"]
+    assert len(order) > 5
+    assert_right(archive)
