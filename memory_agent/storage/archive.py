@@ -45,6 +45,7 @@ class Archive:
         self._saving = threading.Lock()  # the files, taken after `_writing`
         self._save_thread: threading.Thread | None = None
         self._writing = threading.RLock()
+        self._queue = threading.Lock()  # held while waiting for `_writing`, see `_writing_in_turn`
         self._starting = threading.Lock()
         self._rebuild_thread: threading.Thread | None = None
         self._words_thread: threading.Thread | None = None
@@ -99,7 +100,7 @@ class Archive:
     @contextmanager
     def batch(self) -> Iterator[Batch]:
         """Yield a batch, durable and applied to the columns when the block ends. Raises as `Store.batch` does."""
-        with self._writing:
+        with self._writing_in_turn():
             with self.store.batch() as batch:
                 yield batch
             if not self._is_behind:
@@ -214,6 +215,19 @@ class Archive:
             self.store.forget_changes_through(self._saved)
 
     @contextmanager
+    def _writing_in_turn(self) -> Iterator[None]:
+        """Hold the writing lock, not yet held here. Batches and the loading of words take turns.
+
+        A lock alone is taken again by the thread that released it: a batch waited up to .3 s for many steps.
+        """
+        with self._queue:
+            self._writing.acquire()
+        try:
+            yield
+        finally:
+            self._writing.release()
+
+    @contextmanager
     def _writing_columns(self) -> Iterator[None]:
         """Hold the writing lock with columns that are complete. Raises as `settled_view` does."""
         is_done = False
@@ -269,7 +283,7 @@ class Archive:
         """Load the words that columns from a file lack, from the store, which alone holds them. Batches go on."""
         after = 0
         while not self._is_closing:
-            with self._writing, self.store.snapshot() as snapshot:
+            with self._writing_in_turn(), self.store.snapshot() as snapshot:
                 if self._is_behind or self.view.word_bits.count >= snapshot.counts().words:
                     return  # a rebuild loads them when it is done
                 words = snapshot.scan_words(after, _WORDS_STEP)

@@ -18,11 +18,12 @@ from memory_agent.errors import IndexDamagedError, StoreError
 from memory_agent.records import MemoryFilter
 from memory_agent.storage import derived
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.changes import StoredWords
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
-from memory_agent.storage.vector_table import VectorTable
+from memory_agent.storage.vector_table import TableView, VectorTable
 
 GRAPH = msgspec.structs.replace(SMALL, exact_search_limit=50)
 COUNT = 120
@@ -136,6 +137,20 @@ def test_a_damaged_file_is_rebuilt_and_answers_correctly(
     again = archives(closed)
     assert was_loaded(again)
     assert_right(again)
+
+
+def test_only_what_scans_read_whole_is_copied_from_a_plain_file(tmp_path: Path) -> None:
+    archive = Archive.open(tmp_path / "plain", SMALL, "library")
+    add(archive, COUNT)
+    archive.close()
+    for settings, is_copied in ((SMALL, True), (GRAPH, False)):
+        _, columns = derived.read_columns(tmp_path / "plain", settings, None)
+        first = columns.vectors.view()._first
+        assert isinstance(first, TableView)
+        (chunk,) = first._planes.chunks
+        assert chunk.coarse.flags.owndata == is_copied
+        assert not chunk.fine.flags.owndata
+        columns.close()
 
 
 def test_a_file_of_another_version_is_rebuilt(
@@ -409,3 +424,41 @@ def test_many_words_are_loaded_in_the_background_beside_batches(
     again._wait()
     assert_right(again)
     assert again.view.word_bits.count == 1
+
+
+def test_a_batch_waits_for_one_step_of_loading_words(
+    closed: Path, archives: Callable[[Path], Archive], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory_agent.storage.archive._WORDS_AT_ONCE", 10)
+    monkeypatch.setattr("memory_agent.storage.archive._WORDS_STEP", 7)
+    is_loading, is_waiting = threading.Event(), threading.Event()
+    order: list[str] = []
+    take_words = Columns.take_words
+
+    def noted(columns: Columns, words: StoredWords) -> None:
+        order.append("words")
+        is_loading.set()
+        assert is_waiting.wait(60)
+        take_words(columns, words)
+
+    class Queue:
+        lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+            is_waiting.set()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
+
+    monkeypatch.setattr(Columns, "take_words", noted)
+    archive = archives(closed)
+    assert is_loading.wait(60)
+    monkeypatch.setattr(archive, "_queue", Queue())
+    with archive.batch() as batch:
+        order.append("batch")
+        batch.put(memory("meanwhile"), None)
+    archive._wait()
+    assert order[:3] == ["words", "batch", "words"]
+    assert len(order) > 5
+    assert_right(archive)
