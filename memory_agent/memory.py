@@ -110,7 +110,9 @@ class Memory:
         self._forgetting = Forgetting(archive, run_records, self._learner)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
         self._call = OpenCalls(f"the memory of {user_id}")
-        self.runs = Runs(user_id, archive, run_records, self._take_in, self._similar_runs, self._call)
+        self.runs = Runs(
+            user_id, archive, run_records, self._take_in, self._similar_runs, self._stored_text, self._call
+        )
         self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
         self.care = Care(archive, self._intake, self._call)
         self.erasure = Erasure(user_id, archive, self._forgetting, settings.retention, table, self._call)
@@ -372,8 +374,9 @@ class Memory:
         """Record which memories of a recall were used and how well it ended (0..1). Durable on return.
 
         It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
-        memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
-        memories credits none of them, all of two or three half. Raises `InvalidInputError`, also for an unknown recall.
+        memories are named without a quality. `recall_id` may also be the id of a run: that revises the quality of one
+        that ended. Later feedback replaces earlier. Naming all of four or more shown memories credits none of them, all
+        of two or three half. Raises `InvalidInputError`, also for what is neither a recall nor a run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")

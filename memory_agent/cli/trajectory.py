@@ -13,7 +13,7 @@ from memory_agent.arguments import MOST_SIMILAR_RUNS
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import one_line, plain, print_document, print_figures, print_table
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import RunUnknownError
 from memory_agent.recall.context import run_text
 from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
 
@@ -76,7 +76,7 @@ def begin(target: Target, objective: str, recall_ids: tuple[str, ...], **names: 
 @_event_id
 @daemon_options
 def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id: str | None) -> None:
-    """Record a step of RUN and the memories it used. TEXT may be - for standard input.
+    """Record a step of RUN and the memories it used. TEXT may be - for standard input. An ended run takes no steps.
 
     \b
     Examples:
@@ -85,7 +85,6 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
     """
     said = read_text(text)
     with open_memory(target, "run_step") as memory:
-        _require_known(memory, run_id)
         run = memory.runs.step(run_id, said, used, event_id=event_id)
     _tell(target, run, f"{run.id} has {_several(len(run.steps), 'step')}")
 
@@ -107,7 +106,7 @@ def end(
     used: tuple[str, ...],
     event_id: str | None,
 ) -> None:
-    """Record how RUN ended, and which memories it used.
+    """Record how RUN ended, and which memories it used. An end is not replaced: `feedback RUN` revises its quality.
 
     Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it; a
     cancelled one counts as neither.
@@ -119,7 +118,6 @@ def end(
       memory-agent trajectory end run-9 --used 01KB3V8Z5M3R0YQH6D7W2X9F4A
     """
     with open_memory(target, "run_end") as memory:
-        _require_known(memory, run_id)
         run = memory.runs.end(run_id, outcome, summary, quality, used, event_id=event_id)
     _tell(target, run, f"ended {run.id}: {quality_of(run)}, {_several(len(run.used), 'memory', 'memories')} used")
 
@@ -193,7 +191,7 @@ def show(target: Target, run_id: str) -> None:
         run = memory.runs.get(run_id)
         words = {} if run is None or target.as_json else _words_of(memory, run)
     if run is None:
-        raise InvalidInputError("run", f"{run_id} is not known")
+        raise RunUnknownError(run_id)
     if target.as_json:
         print_document(run)
     else:
@@ -206,14 +204,6 @@ def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
     ids = list(dict.fromkeys(name for name in (*steps, *(one.record_id for one in run.used)) if name is not None))
     pages = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
     return {record.id: record.text for page in pages for record in memory.get(page)}
-
-
-def _require_known(memory: MemoryClient | Memory, run_id: str) -> None:
-    """Raise `InvalidInputError` for an unknown run, which on the command line is a mistyped id."""
-    if memory.runs.get(run_id) is None:
-        raise InvalidInputError(
-            "run", f"{run_id} is not known: `trajectory list` has the runs, `trajectory begin` begins one"
-        )
 
 
 def print_runs(runs: list[Trajectory]) -> None:
@@ -306,14 +296,15 @@ def feedback(
 ) -> None:
     """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
 
-    RECALL_ID is the recall_id of `recall --json`. Name only what was used: naming all of four or more memories carries
-    no information, all of two or three counts half. What cannot be credited is listed with the reason, and is not an
-    error.
+    RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only what was
+    used: naming all of four or more memories carries no information, all of two or three counts half. What cannot be
+    credited is listed with the reason, and is not an error.
 
     \b
     Examples:
       memory-agent feedback 01KB3V8Z5M3R0YQH6D7W2X9F4A --used 01KB3V6T1N8C5EJG2S4P7K0ABD --quality 1
       memory-agent feedback 01KB3V8Z5M3R0YQH6D7W2X9F4A --quality 0 --comment "The fix did not hold"
+      memory-agent feedback run-7 --quality 0.2 --comment "It broke again on Monday"
     """
     if not used and quality is None and comment is None:
         raise click.UsageError("give --used, --quality or --comment")

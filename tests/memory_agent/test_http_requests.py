@@ -263,7 +263,18 @@ def test_a_run_that_has_ended_does_not_begin_again_and_its_repeat_is_none(caller
     assert caller.post("run_begin", begun, Idempotency_Key="begin").status == 200
     assert caller.post("run_end", run | {"outcome": "completed"}).status == 200
     assert refused(caller.post("run_begin", begun), 409, "run_ended")["args"][0] == "run-1"
+    assert refused(caller.post("run_end", run | {"outcome": "failed"}), 409, "run_ended")["args"][0] == "run-1"
+    assert refused(caller.post("run_step", run | {"text": "Went on"}), 409, "run_ended")["args"][0] == "run-1"
+    assert caller.post("feedback", {"user_id": "eda", "recall_id": "run-1", "quality": 0.1}).json()["quality"] == 0.1
     assert caller.post("run_begin", begun, Idempotency_Key="begin").json()["state"] == "ended"
+
+
+def test_a_run_that_is_not_known_or_is_about_something_else_is_refused(caller: HttpCaller) -> None:
+    run = {"user_id": "eda", "run_id": "run-2"}
+    assert refused(caller.post("run_end", run), 404, "run_unknown")["args"] == ["run-2"]
+    assert refused(caller.post("run_step", run | {"text": "Went on"}), 404, "run_unknown")["args"] == ["run-2"]
+    assert caller.post("run_begin", run | {"objective": "Fix the race"}).status == 200
+    refused(caller.post("run_begin", run | {"objective": "Bake bread"}), 409, "run_begun")
 
 
 def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(served: Served) -> None:
