@@ -12,6 +12,7 @@ committed, so the embedder works during the commit. Nothing of it is stored befo
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -43,6 +44,7 @@ _MOST_TYPES = 50
 _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 _FILL_CHUNK = 256
+_CATCH_UP_CHUNK, _CATCH_UP_S = 32, 2.0
 _EMBED_TIMEOUT_S = 4.0  # shorter than a client's timeout, so that it receives the acknowledgement
 
 Admission = AbstractContextManager[Callable[[], None] | None]
@@ -327,6 +329,16 @@ class Intake:
         if not self._closing.is_set() and (self._fill_thread is None or not self._fill_thread.is_alive()):
             self._fill_thread = threading.Thread(target=self._fill_quietly, name="vectors-fill")
             self._fill_thread.start()
+
+    def catch_up(self) -> None:
+        """Embed, for about 2 s, what was stored while there was no model, if one is open now. Raises nothing."""
+        store, until_s = self._archive.store, time.monotonic() + _CATCH_UP_S
+        if not store.pending_count or not self._embedder.is_open:
+            return
+        with suppress(MemoryAgentError):
+            if comparable(store.stamp or "", self._embedder.get().info.stamp) or store.stamp is None:
+                while self.fill_vectors(_CATCH_UP_CHUNK) and time.monotonic() < until_s:
+                    pass
 
     def begin_reembedding(self) -> int:
         """Drop all vectors if they are from another embedder; return how many memories wait for new ones.

@@ -93,9 +93,12 @@ class Memory:
     erasure: Erasure
     triggers: Triggers
 
-    def __init__(self, user_id: str, archive: Archive, embedder: LazyEmbedder, settings: Settings) -> None:
+    def __init__(
+        self, user_id: str, archive: Archive, embedder: LazyEmbedder, settings: Settings, *, is_hosted: bool = False
+    ) -> None:
         """Wire the parts of an open archive together. Call `open` instead."""
         self.user_id = user_id
+        self._is_hosted = is_hosted
         self._archive = archive
         self._embedder = embedder
         self._ingest_settings = settings.ingest
@@ -166,7 +169,9 @@ class Memory:
         key = open_key_of(settings.encryption, folder, user_id)
         archive = Archive.open(folder, settings.store, role, key)
         try:
-            memory = cls(user_id, archive, LazyEmbedder(embedder, settings.embedder), settings)
+            memory = cls(
+                user_id, archive, LazyEmbedder(embedder, settings.embedder), settings, is_hosted=role == "host"
+            )
             memory.erasure.resume()
             if age_now:
                 memory.erasure.age_at_opening(check_now(now), role)
@@ -478,12 +483,16 @@ class Memory:
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
 
+        If this memory has used its model, memories that were stored without one get their vectors first, for about 2 s.
+
         >>> memory.close()
         >>> memory.recall("users get signed out")
         Traceback (most recent call last):
         memory_agent.errors.StoreError: the memory of alice is closed
         """
         if self._call.shut():
+            if not self._is_hosted:  # a host embeds what waits in its upkeep
+                self._intake.catch_up()
             self._intake.close()
             self._consolidation.close()
             with self.erasure.noting_age():
