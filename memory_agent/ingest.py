@@ -34,7 +34,7 @@ from memory_agent.records import (
 from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.batch import Batch
+from memory_agent.storage.batch import Batch, is_same
 from memory_agent.storage.codec import StoreState
 from relay import Event, masked_kinds, read_event
 from relay.errors import MalformedEventError
@@ -292,7 +292,7 @@ class Intake:
     def remember(self, record: MemoryRecord, admission: Admission, *, is_dated: bool) -> MemoryRecord:
         """Store one memory without an event, or replace the one with its id; return what is stored. Durable on return.
 
-        A replaced memory keeps its time unless the record `is_dated`.
+        A replaced memory keeps its time unless the record `is_dated`. One that says the same already stays as it is.
         """
         text = embedded_text(record)
         vectors = self.embed((text,), is_awaited=True)
@@ -306,6 +306,8 @@ class Intake:
                 record = msgspec.structs.replace(record, updated_at=None)
             elif not is_dated:
                 record = msgspec.structs.replace(record, timestamp=old.timestamp)
+            if old is not None and is_same(record, old):
+                return old
             stored = batch.upsert(record, vectors.admitted(batch).get(text))
             count_masked(batch, masked)
         return stored

@@ -231,9 +231,9 @@ class MemoryProvider(Protocol):
 
         With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
         event and its usage stay, and `updated_at` is set. The bytes of what was replaced stay in the files for a while,
-        as after `forget`. If there is none, it is stored under this id; one that was forgotten may return. Without an
-        `id` every call adds a memory. `timestamp` is when it happened (default: now). Raises `InvalidInputError` (with
-        the argument's name).
+        as after `forget`. Saying the same again changes nothing. If there is none, it is stored under this id; one that
+        was forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default:
+        now). Raises `InvalidInputError` (with the argument's name).
         """
         ...
 

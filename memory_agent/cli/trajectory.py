@@ -180,7 +180,7 @@ def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | N
 @_run
 @daemon_options
 def show(target: Target, run_id: str) -> None:
-    """Show RUN in full: its steps, the memories it used, and each revision of its quality with the reason.
+    """Show RUN in full: steps, how it ended and what was said of it, memories it used, revisions of its quality.
 
     \b
     Examples:
@@ -199,9 +199,9 @@ def show(target: Target, run_id: str) -> None:
 
 
 def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
-    """Return the texts of the memories of its steps and of those it used, by id."""
-    steps = (step.record_id for step in run.steps)
-    ids = list(dict.fromkeys(name for name in (*steps, *(one.record_id for one in run.used)) if name is not None))
+    """Return the texts of the memories of its steps, of its conclusions and of those it used, by id."""
+    named = [one.record_id for one in (*run.steps, *run.conclusions)] + [one.record_id for one in run.used]
+    ids = list(dict.fromkeys(name for name in named if name is not None))
     pages = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
     return {record.id: record.text for page in pages for record in memory.get(page)}
 
@@ -209,18 +209,24 @@ def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
 def print_runs(runs: list[Trajectory]) -> None:
     """Print runs as a table."""
     columns = ("run", "began", "state", "quality", "used", "objective")
-    rows = [(run.id, run.began_at, run.state, quality_of(run), len(run.used), _head(run.objective)) for run in runs]
+    rows = [(run.id, run.began_at, run.state, quality_of(run), len(run.used), _head(_about(run))) for run in runs]
     print_table("runs", columns, rows)
+
+
+def _about(run: Trajectory) -> str:
+    """Return what a run was for; a recall that got feedback and belongs to no run has no words of its own."""
+    return run.objective or ("(a recall with feedback, of no run)" if run.recall_ids == (run.id,) else "-")
 
 
 def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) -> None:
     """Print one run with its steps, memories and quality revisions; `words` are the texts of memories by their ids."""
     figures = {
         "state": run.state,
-        "objective": None if run.objective is None else one_line(run.objective),
+        "objective": one_line(_about(run)),
         "session": run.session_id,
         "began": run.began_at,
         "ended": run.ended_at,
+        "outcome": "cancelled" if run.is_cancelled else run.outcome,
         "quality": quality_of(run),
         "with what followed": run.implicit_quality,
         "recalls": run.recall_ids,
@@ -233,6 +239,13 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
             for step in run.steps
         ]
         print_table("steps", ("when", "what", "memory or event", "text"), steps)
+    if run.conclusions:
+        click.echo()
+        said = [
+            (one.timestamp, one.event_type, words.get(one.record_id or "", one.record_id or "-"))
+            for one in run.conclusions
+        ]
+        print_table("how it ended, and what was said of it", ("when", "what", "text"), said)
     if run.used:
         click.echo()
         used = [

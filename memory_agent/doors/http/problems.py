@@ -22,6 +22,7 @@ from memory_agent.errors import (
     UserNotAllowedError,
 )
 from relay import RelayError
+from relay.access import PRESENTED_WITH
 
 PROBLEM_TYPE = "application/problem+json"
 _STATUS: dict[type[Exception], int] = {
@@ -38,6 +39,7 @@ _STATUS: dict[type[Exception], int] = {
     StoreFullError: 507,
     ModelError: 503,
 }
+_WITH_HEADER = "the header Authorization: Bearer TOKEN"
 _RETRYABLE = 503
 _FAILED = 500
 _RETRY_AFTER_S = 1
@@ -73,7 +75,7 @@ def problem(error: MemoryAgentError | RelayError, status: int | None = None) -> 
         type=f"urn:memory-agent:error:{error.code}",
         title=summary,
         status=_status(error) if status is None else status,
-        detail=str(error),
+        detail=str(error).replace(PRESENTED_WITH, _WITH_HEADER),
         code=error.code,
         retryable=error.retryable,
         args=error.args,

@@ -66,6 +66,8 @@ def test_a_folder_is_indexed_and_its_sections_are_recalled_with_file_and_heading
     ]
     assert found["record"]["title"] == "Release > Steps"
     assert found["record"]["metadata"]["file"] == str(docs / "release.md")
+    shown = run("recall", "how do we release?", "--min-relevance", "0").stdout
+    assert f"of {docs / 'release.md'}" in "".join(line.strip() for line in shown.splitlines())
     (docs / "release.md").unlink()
     (docs / "broken.md").unlink()
     nothing = run("index", str(docs))
