@@ -332,16 +332,6 @@ class Intake:
             self._fill_thread = threading.Thread(target=self._fill_quietly, name="vectors-fill")
             self._fill_thread.start()
 
-    def catch_up(self) -> None:
-        """Embed, for about 2 s, what was stored while there was no model, if one is open now. Raises nothing."""
-        store, until_s = self._archive.store, time.monotonic() + _CATCH_UP_S
-        if not store.pending_count or not self._embedder.is_open:
-            return
-        with suppress(MemoryAgentError):
-            if comparable(store.stamp or "", self._embedder.get().info.stamp) or store.stamp is None:
-                while self.fill_vectors(_CATCH_UP_CHUNK) and time.monotonic() < until_s:
-                    pass
-
     def begin_reembedding(self) -> int:
         """Drop all vectors if they are from another embedder; return how many memories wait for new ones.
 
@@ -362,11 +352,23 @@ class Intake:
         self.begin_reembedding()
         return self.fill_vectors(progress=progress)
 
-    def close(self) -> None:
-        """Stop the work in the background. Idempotent."""
+    def close(self, *, catch_up: bool = False) -> None:
+        """Stop the work in the background. Idempotent.
+
+        With `catch_up`, first embed, for about 2 s, what was stored while there was no model, if one is open now.
+        """
+        if catch_up and self._embedder.is_open and self._archive.store.pending_count:
+            self._catch_up()
         self._closing.set()
         if self._fill_thread is not None:
             self._fill_thread.join()
+
+    def _catch_up(self) -> None:
+        store, until_s = self._archive.store, time.monotonic() + _CATCH_UP_S
+        with suppress(MemoryAgentError):
+            if store.stamp is None or comparable(store.stamp, self._embedder.get().info.stamp):
+                while self.fill_vectors(_CATCH_UP_CHUNK) and time.monotonic() < until_s:
+                    pass
 
     def _fill_quietly(self) -> None:
         with suppress(MemoryAgentError):  # the next upkeep goes on, and meets an error of the store itself

@@ -483,7 +483,7 @@ class Memory:
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
 
-        If this memory has used its model, memories that were stored without one get their vectors first, for about 2 s.
+        Where a model was used, memories that were stored without one get their vectors first, for about 2 s.
 
         >>> memory.close()
         >>> memory.recall("users get signed out")
@@ -491,9 +491,7 @@ class Memory:
         memory_agent.errors.StoreError: the memory of alice is closed
         """
         if self._call.shut():
-            if not self._is_hosted:  # a host embeds what waits in its upkeep
-                self._intake.catch_up()
-            self._intake.close()
+            self._intake.close(catch_up=not self._is_hosted)  # a host embeds what waits in its upkeep
             self._consolidation.close()
             with self.erasure.noting_age():
                 self._archive.close()
