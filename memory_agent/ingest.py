@@ -357,7 +357,7 @@ class Intake:
 
         With `catch_up`, first embed, for about 2 s, what was stored while there was no model, if one is open now.
         """
-        if catch_up and self._embedder.is_open and self._archive.store.pending_count:
+        if catch_up and self._embedder.is_open:
             self._catch_up()
         self._closing.set()
         if self._fill_thread is not None:
@@ -365,8 +365,10 @@ class Intake:
 
     def _catch_up(self) -> None:
         store, until_s = self._archive.store, time.monotonic() + _CATCH_UP_S
-        with suppress(MemoryAgentError):
-            if store.stamp is None or comparable(store.stamp, self._embedder.get().info.stamp):
+        with suppress(MemoryAgentError):  # a store whose key is destroyed closes too
+            if store.pending_count and (
+                store.stamp is None or comparable(store.stamp, self._embedder.get().info.stamp)
+            ):
                 while self.fill_vectors(_CATCH_UP_CHUNK) and time.monotonic() < until_s:
                     pass
 

@@ -13,7 +13,7 @@ from memory_agent.arguments import MOST_SIMILAR_RUNS
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import one_line, plain, print_document, print_figures, print_table
-from memory_agent.errors import RunUnknownError
+from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import run_text
 from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
 
@@ -191,7 +191,7 @@ def show(target: Target, run_id: str) -> None:
         run = memory.runs.get(run_id)
         words = {} if run is None or target.as_json else _words_of(memory, run)
     if run is None:
-        raise RunUnknownError(run_id)
+        raise InvalidInputError("run", f"{run_id} is not known")
     if target.as_json:
         print_document(run)
     else:

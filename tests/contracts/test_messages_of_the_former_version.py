@@ -97,6 +97,7 @@ ADDED = {
     "shared_steps",
     "failed_steps",
     "is_cancelled",
+    "conclusions",
 }
 """Fields of records, figures and answers that it did not have."""
 

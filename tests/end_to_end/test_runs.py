@@ -44,7 +44,7 @@ def test_a_run_published_as_events_is_listed_rated_and_learned_from(daemon: Daem
     listed = document("trajectory", "list", *place)
     assert [(one["id"], one["quality"]) for one in listed] == [(begun.id, 0.0), ("run-1", 1.0)]
     refused = run("trajectory", "show", "run-404", "--json", *place)
-    assert (refused.returncode, json.loads(refused.stderr)["error"]["code"]) == (1, "run_unknown")
+    assert (refused.returncode, json.loads(refused.stderr)["error"]["code"]) == (1, "invalid_input")
 
 
 def test_a_run_without_an_end_expires(daemon: DaemonProcess) -> None:
