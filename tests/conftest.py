@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +26,14 @@ START_RAY = (
 )
 STARTERS = {"cluster", "daemon", "encrypted_daemon", "own_daemon", "rough_daemon"}
 """Fixtures that start a Ray."""
+
+
+@pytest.fixture(autouse=True)
+def _no_log_after() -> Iterator[None]:
+    """Undo what a test configured, also by capturing logs: commands after it, in this process, log nothing."""
+    yield
+    if "structlog" in sys.modules:
+        sys.modules["structlog"].reset_defaults()
 
 
 @pytest.hookimpl(optionalhook=True)

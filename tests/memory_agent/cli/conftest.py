@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
@@ -24,13 +23,6 @@ def _no_settings_around(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(ENVIRONMENT_PREFIX) and name != "MEMORY_AGENT_MODEL_CACHE":
             monkeypatch.delenv(name)
-
-
-@pytest.fixture(autouse=True)
-def _no_log_after() -> Iterator[None]:
-    """Undo what a `serve` in this process configured: the commands after it log nothing."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

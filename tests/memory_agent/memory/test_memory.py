@@ -151,7 +151,7 @@ def test_an_unknown_option_of_recall_is_refused_with_a_suggestion(memory: Memory
 def test_feedback_on_an_unknown_recall_says_why_it_may_be_unknown(memory: Memory) -> None:
     with pytest.raises(InvalidInputError) as caught:
         memory.feedback("01JM0000000000000000000000", quality=1.0)
-    assert str(caught.value) == "recall_id: unknown recall: mistyped, or too old to be credited"
+    assert str(caught.value) == "recall_id: unknown recall or run: mistyped, or too old to be credited"
 
 
 def test_forgotten_memories_are_gone_from_store_and_indexes_and_stay_so(tmp_path: Path, embedder: Embedder) -> None:
@@ -276,14 +276,10 @@ def test_nothing_is_printed_unless_an_entry_point_asked_for_it(
 
 
 def test_the_log_has_one_line_a_call_and_no_word_of_a_memory(memory: Memory) -> None:
-    try:
-        with structlog.testing.capture_logs() as lines:
-            structlog.configure()
-            memory.ingest([message(0, "a very secret text"), message(1, "hm")], now=NOW)
-            memory.recall("secret question", top_k=1)
-    finally:
-        structlog.reset_defaults()  # after the capture, whose end counts as a configuration too
-    assert not structlog.is_configured()
+    with structlog.testing.capture_logs() as lines:
+        structlog.configure()
+        memory.ingest([message(0, "a very secret text"), message(1, "hm")], now=NOW)
+        memory.recall("secret question", top_k=1)
     assert [line["event"] for line in lines] == ["ingest.committed", "recall.answered"]
     assert lines[0]["kept"] == lines[0]["dropped"] == lines[1]["memories"] == 1
     assert "secret" not in str(lines)
