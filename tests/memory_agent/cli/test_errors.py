@@ -68,7 +68,7 @@ FULL_DEVICE = Path("/dev/full")
         (["trajectory", "end", "r", "--outcome", "won"], 2, "'won' is not one of"),
         (["trajectory", "end", "r", "--quality", "7"], 2, "--quality"),
         (["trajectory", "list", "--limit", "0"], 2, "--limit"),
-        (["trajectory", "show", "r-404"], 1, "run r-404 is not known"),
+        (["trajectory", "show", "r-404"], 1, "run: r-404 is not known"),
         (["feedback", "r-404"], 2, "give --used, --quality or --comment"),
         (["feedback", "r-404", "--quality", "2"], 2, "--quality"),
         (["feedback", "r-404", "--quality", "1"], 1, "recall_id"),
