@@ -8,6 +8,7 @@ DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock,
                             of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
                             http: the address of the door over HTTP, while it is open
+DATA/daemon.log             what a daemon says that `memory-agent mcp` started
 """
 
 from __future__ import annotations
@@ -23,9 +24,6 @@ from typing import TextIO
 import platformdirs
 
 from memory_agent.errors import DaemonRunningError, SettingsError
-from memory_agent.storage.folder_moves import finish_moves, has_unfinished_moves
-from relay import ensure_local_key
-from relay.access import ipc_endpoint
 
 CONSUMER = "memory"
 """The name of the daemon's cursor in the journal."""
@@ -70,6 +68,8 @@ class Layout:
     @property
     def gateway(self) -> str:
         """The daemon's socket for clients."""
+        from relay.access import ipc_endpoint
+
         return ipc_endpoint(self.run / "gateway.sock")
 
     @property
@@ -78,8 +78,15 @@ class Layout:
         return self.run / "http"
 
     @property
+    def log(self) -> Path:
+        """The file with the standard error of a daemon that a client started."""
+        return self.data_dir / "daemon.log"
+
+    @property
     def embedder(self) -> str:
         """The embedder's socket for hosts."""
+        from relay.access import ipc_endpoint
+
         return ipc_endpoint(self.run / "embedder.sock")
 
     def token(self) -> str:
@@ -94,6 +101,8 @@ class Layout:
 
         Raises `KeyFileError`.
         """
+        from relay import ensure_local_key  # late, as all below: a client on this machine asks for paths alone
+
         return ensure_local_key(self.data_dir)
 
     def clear_sockets(self) -> None:
@@ -117,6 +126,8 @@ class Layout:
 
     def finish_restore(self) -> None:
         """Finish an interrupted restore. Raises `DaemonRunningError`."""
+        from memory_agent.storage.folder_moves import has_unfinished_moves
+
         if has_unfinished_moves(self.data_dir):
             with self.hold():
                 pass
@@ -127,6 +138,8 @@ class Layout:
 
         Raises `DaemonRunningError` (with the process that holds the lock).
         """
+        from memory_agent.storage.folder_moves import finish_moves
+
         with open(self._lock, "a+") as file:
             if not _locked(file):
                 file.seek(0)

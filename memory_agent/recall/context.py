@@ -50,6 +50,8 @@ _MOST_CHARS_PER_TOKEN = 32
 """Longer entries do not fit and are not counted: eight times the mean of English prose."""
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
+_PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
+"""Ids that can stand in a heading: callers may choose theirs, and one with spaces could say anything."""
 
 
 def context_block(
@@ -59,12 +61,13 @@ def context_block(
     heading: str = "",
     now: datetime | None = None,
     count_tokens: CountTokens | None = None,
+    with_ids: bool = False,
 ) -> str:
     """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" when none fits.
 
     `heading` is the line above the fence, for a reader of several blocks. The runs of `result` come first, in at most
     half of the tokens where there are memories too. A memory of which a line of a run says all but little is not
-    repeated.
+    repeated. `with_ids` names each memory's id, for a reader who can ask for more of it.
 
     The first memory that does not fit is shortened and ends the block. Each entry is counted once by `count_tokens`,
     such as an embedder's, and the counts are added: exact where tokens end at line ends, as in WordPiece. Without it
@@ -87,7 +90,7 @@ def context_block(
     room -= sum(map(count, entries))
     unsaid = (memory for memory in result.memories if not _is_said(memory, said))
     for place, memory in enumerate(unsaid, len(entries) + 1):
-        facts, body = _heading(place, memory, now), _body(memory)
+        facts, body = _heading(place, memory, now, with_ids), _body(memory)
         entry = f"{facts}\n{_quoted(body)}"
         tokens = _tokens(entry, room, count)
         if tokens > room:
@@ -185,12 +188,14 @@ def _span(elapsed: timedelta) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}" if number > 0 else ""
 
 
-def _heading(place: int, memory: RetrievedMemory, now: datetime) -> str:
+def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) -> str:
     record = memory.record
     facts = [f"{place}. {age(record.timestamp, now)}", f"{record.kind} ({record.source})"]
     facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
     if record.provenance:
         facts.append(f"provenance: {record.provenance}")
+    if with_id and _PLAIN_ID.fullmatch(record.id):
+        facts.append(f"id {record.id}")
     return " · ".join(facts)
 
 

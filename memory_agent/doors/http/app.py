@@ -6,6 +6,7 @@ A caller's key is checked before its body is read. A refusal that leaves a body 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from email.utils import formatdate
@@ -21,11 +22,14 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from memory_agent import protocol
-from memory_agent.doors.http.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request
+from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request
 from memory_agent.doors.http.guard import Place, refuse_names
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
 from memory_agent.doors.http.streams import Stream, Take, blocks_for, events_of, read_place
+from memory_agent.doors.mcp.door import McpDoor
+from memory_agent.doors.mcp.introduction import TOOL_SETS
+from memory_agent.doors.mcp.tools import Context
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.doors.request_quota import ByteQuota, RequestQuota
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ProtocolError, UnknownMethodError
@@ -45,10 +49,13 @@ PAGES = {
 """The page that shows the description: a file of `docs` and its media type, by path."""
 ALL_USERS = "*"
 """The user id with which a key for all users follows everybody's events."""
+MCP = "/mcp"
 _PREFIX = "/v1/"
 _JSON = "application/json"
 _EVENT_STREAM = "text/event-stream"
 _LARGE_BYTES = 1 << 20
+_MOST_MESSAGE_BYTES = 1 << 20
+"""Of a message over MCP, which is read in the event loop: what a model writes is far smaller."""
 _PIECE_BYTES = 64 << 10
 _LINGER_S = 1.0
 _DOCS = Path(__file__).with_name("docs")
@@ -67,6 +74,7 @@ class Routes:
     def __init__(self, reception: Reception, relay: Endpoints, settings: HttpSettings, bodies_bytes: int) -> None:
         """Hold at most `bodies_bytes` of bodies and of answers at a time each, unless it is a single one."""
         self._reception = reception
+        self._mcp = McpDoor(reception)
         self._relay = relay
         self._settings = settings
         self._bodies, self._answers = ByteQuota(bodies_bytes), ByteQuota(bodies_bytes)
@@ -78,6 +86,7 @@ class Routes:
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             _stream_route("blocks", self.follow_blocks),
             _stream_route("events", self.follow_events),
+            Route(MCP, self.answer_mcp, methods=["POST"]),
             Route("/openapi.json", _describe, methods=["GET"]),
             *(Route(path, _page, methods=["GET"]) for path in PAGES),
         ]
@@ -95,6 +104,17 @@ class Routes:
         if len(content) > _PIECE_BYTES:
             return _Held(content, self._answers, principal)
         return Response(content, media_type=_JSON)
+
+    async def answer_mcp(self, request: Request) -> Response:
+        """Answer a message of the Model Context Protocol, for the context that the query names."""
+        credential = _credential(request)
+        principal = self._reception.principal(credential)
+        context = _context(request)
+        async with self._body(request, principal, _MOST_MESSAGE_BYTES) as body:
+            reply = await self._mcp.reply(body, request.headers, context, credential)
+        if len(reply.body) > _PIECE_BYTES:
+            return _Held(reply.body, self._answers, principal)
+        return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
 
     async def follow_blocks(self, request: Request) -> Response:
         """Follow the blocks that memory publishes for a user: of a role, a run and a session, where those are named."""
@@ -151,19 +171,19 @@ class Routes:
         return owner
 
     @asynccontextmanager
-    async def _body(self, request: Request, principal: Principal) -> AsyncIterator[bytes]:
-        """Lend the body of a request. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
+    async def _body(self, request: Request, principal: Principal, most: int = sys.maxsize) -> AsyncIterator[bytes]:
+        """Lend the body of a request, of at most `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
         body = bytearray()
         try:
-            await self._read(request, principal, body)
+            await self._read(request, principal, body, min(most, self._settings.body_bytes))
             if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
                 raise HTTPException(415, f"the body must be {_JSON}")
             yield bytes(body)
         finally:
             self._bodies.release(principal, len(body))
 
-    async def _read(self, request: Request, principal: Principal, body: bytearray) -> None:
-        limit, timeout_s = self._settings.body_bytes, self._settings.timeout_s
+    async def _read(self, request: Request, principal: Principal, body: bytearray, limit: int) -> None:
+        timeout_s = self._settings.timeout_s
         _require_room(int(request.headers.get("content-length", "0")), limit)
         try:
             async with asyncio.timeout(timeout_s):
@@ -316,6 +336,14 @@ def _query(request: Request, names: set[str]) -> dict[str, str]:
         if not value:
             raise InvalidInputError(name, "is empty: leave it out")
     return dict(request.query_params)
+
+
+def _context(request: Request) -> Context:
+    """Return who calls over MCP. Raises `InvalidInputError`."""
+    named = _query(request, set(Context.__struct_fields__))
+    if named.get("tools", "standard") not in TOOL_SETS:
+        raise InvalidInputError("tools", f"must be one of {', '.join(TOOL_SETS)}")
+    return msgspec.convert(named, Context)
 
 
 def _user_id(named: str | None, principal: Principal) -> str:

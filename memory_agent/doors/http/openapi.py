@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.doors.http.bodies import IDEMPOTENCY_KEY, PUBLIC, body_type, key_field
+from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, body_type, key_field
 from memory_agent.doors.http.problems import PROBLEM_TYPE, Problem
 from memory_agent.doors.http.streams import Gap, JournaledEvent
 from memory_agent.triggers.block import Block
