@@ -87,7 +87,7 @@ def request_of(
     )
 
 
-def decode_body(body: bytes, wanted: type[T]) -> T:
+def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
     """Decode a body; where a number does not fit, once more with `49.0` read as 49, as JSON Schema reads it.
 
     Raises `ProtocolError` for what is not JSON, `InvalidInputError` (with the field's name).
@@ -99,9 +99,9 @@ def decode_body(body: bytes, wanted: type[T]) -> T:
             field, reason = located(str(error))
             with suppress(msgspec.ValidationError):
                 return msgspec.convert(_whole(msgspec.json.decode(body)), wanted)
-            raise InvalidInputError(field or "body", reason) from error
+            raise InvalidInputError(field or what, reason) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the body is not JSON: {error}") from error
+        raise ProtocolError(f"the {what} is not JSON: {error}") from error
 
 
 def _whole(value: Any) -> Any:

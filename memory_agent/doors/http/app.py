@@ -172,7 +172,7 @@ class Routes:
 
     @asynccontextmanager
     async def _body(self, request: Request, principal: Principal, most: int = sys.maxsize) -> AsyncIterator[bytes]:
-        """Lend the body of a request, of at most `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
+        """Lend the body of a request, of `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
         body = bytearray()
         try:
             await self._read(request, principal, body, min(most, self._settings.body_bytes))

@@ -47,7 +47,7 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
     lines = [block_of(result), f"recall_id: {result.recall_id}"]
     if result.degraded:
         lines.append(f"missing in this answer: {', '.join(result.degraded)}")
-    memories = [{"id": one.record.id, "relevance": one.relevance, "score": one.score} for one in result.memories]
+    memories = [{"id": one.record.id, "relevance": _rounded(one.relevance)} for one in result.memories]
     return "\n".join(lines), {
         "recall_id": result.recall_id,
         "memories": memories,
@@ -90,6 +90,10 @@ def _line(record: MemoryRecord) -> MemoryRecord:
     if len(record.text) <= _LINE_CHARS:
         return record
     return msgspec.structs.replace(record, text=record.text[: _LINE_CHARS - 1].rstrip() + "…")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
 
 
 def _plain(id: str) -> str:

@@ -24,6 +24,7 @@ from memory_agent.doors.mcp.messages import (
     PARSE_ERROR,
     RESOURCE_NOT_FOUND,
     UNSUPPORTED_VERSION,
+    VERSION_KEY,
     Message,
     RpcError,
     error_line,
@@ -36,6 +37,7 @@ from memory_agent.doors.mcp.tools import BY_SET, PLANNED_RUNS, PROMPT, URI, Cont
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.params import GetParams, RecallParams
+from memory_agent.records import MemoryRecord
 from memory_agent.verbs import BY_NAME, Verb
 
 _STATUS = {
@@ -46,10 +48,7 @@ _STATUS = {
     UNSUPPORTED_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
-"""The status that a refusal has over HTTP in the versions without handshake; before, that of a body that was read."""
-_UNREAD = (PARSE_ERROR, INVALID_REQUEST, HEADER_MISMATCH, UNSUPPORTED_VERSION)
-
-
+"""The status that a refusal has over HTTP; in the versions with handshake only that of a message that is none."""
 _LARGE_BYTES = 1 << 18
 
 
@@ -68,10 +67,10 @@ class McpDoor:
 
     async def reply(self, body: bytes, headers: Mapping[str, str], context: Context, credential: Credential) -> Reply:
         """Answer one message. Raises nothing: a refusal is a reply."""
-        stateless = False
+        has_status = True
         try:
             message = read_message(body)
-            stateless = is_stateless(message, headers)
+            has_status = stateless = is_stateless(message, headers)
             if isinstance(message.id, msgspec.UnsetType):
                 return Reply(202)
             try:
@@ -86,7 +85,6 @@ class McpDoor:
                 raise RpcError(error.code, error.message, error.data, message.id) from error
             return Reply(200, result_line(message.id, result))
         except RpcError as error:
-            has_status = stateless or error.code in _UNREAD
             return Reply(_STATUS.get(error.code, 200) if has_status else 200, error_line(error))
 
     async def _answer(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
@@ -115,12 +113,14 @@ class McpDoor:
 
     async def _read(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
         uri = message.params.get("uri")
-        if not isinstance(uri, str) or not uri.startswith(URI):
-            raise RpcError(INVALID_PARAMS, f"the uri of a memory begins with {URI}")
-        id = uri.removeprefix(URI)
-        records = await self._ask("get", GetParams(ids=(id,)), context, credential)
+        if not isinstance(uri, str):
+            raise RpcError(INVALID_PARAMS, "uri must be a text")
+        records: list[MemoryRecord] = []
+        if uri.startswith(URI):
+            records = await self._ask("get", GetParams(ids=(uri.removeprefix(URI),)), context, credential)
         if not records:
-            raise RpcError(RESOURCE_NOT_FOUND, "there is no such memory", {"uri": uri})
+            code = INVALID_PARAMS if VERSION_KEY in message.meta else RESOURCE_NOT_FOUND
+            raise RpcError(code, f"there is no such memory; the uri of one is {URI}ID", {"uri": uri})
         return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": block_of_records(records)}]}
 
     async def _prompt(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from memory_agent.version import VERSION
 
 Scope = Literal["user", "session", "run"]
 Fields = dict[str, Any]
+_OWN_WORDS: Fields = {"by_session": None, "by_run": None}
+"""For a recall in a session or a run by its name: what it said is then what is asked for."""
 PLANNED_RUNS = 2
 """Past runs in a block that a plan is made with, as by default in a block that the memory renders."""
 
@@ -64,7 +66,7 @@ class Tool:
 
     def request(self, arguments: bytes, context: Context, token: str) -> Request:
         """Return the request for a call. Raises `InvalidInputError` (with the parameter's name)."""
-        given = _stated(decode_body(arguments, self.input))
+        given = _stated(decode_body(arguments, self.input, "arguments"))
         fields = self.fields(given, context)
         filled = {name: value for name, value in _of_context(self.verb.params, context).items() if name not in fields}
         return request_of(self.verb, {**fields, **filled}, token, context.user_id)
@@ -94,8 +96,10 @@ def _as_given(given: Fields, _: Context) -> Fields:
     return given
 
 
-def _with_runs(given: Fields, _: Context) -> Fields:
-    return given | ({"runs": PLANNED_RUNS} if given["profile"] in ("before_planning", "trajectory") else {})
+def _recall(given: Fields, _: Context) -> Fields:
+    runs = {"runs": PLANNED_RUNS} if given["profile"] in ("before_planning", "trajectory") else {}
+    chosen = given["filter"]
+    return {**given, **runs, **(_OWN_WORDS if chosen is not None and (chosen.session_id or chosen.run_id) else {})}
 
 
 def _verb_tool(
@@ -167,17 +171,14 @@ def _search(given: Fields, _: Context) -> Fields:
 
 
 def _extract(given: Fields, _: Context) -> Fields:
-    tags = tuple(dict.fromkeys((given["topic"], *given.get("tags", ()))))
+    tags = tuple(dict.fromkeys((given["topic"], *given["tags"])))
     return {"text": given["content"], "title": given["title"], "tags": tags, "metadata": {"topic": given["topic"]}}
 
 
 def _vector_search(given: Fields, context: Context) -> Fields:
-    scope = context.scope(given.get("scope", "user"))
-    return {
-        "query": given["query"],
-        "top_k": given.get("limit", 5),
-        "filter": MemoryFilter(**scope) if scope else None,
-    }
+    scope = context.scope(given["scope"])
+    found = {"query": given["query"], "top_k": given["limit"]}
+    return {**found, "filter": MemoryFilter(**scope), **_OWN_WORDS} if scope else found
 
 
 def _vector_write(given: Fields, _: Context) -> Fields:
@@ -206,7 +207,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             "filter.session_id",
             "filter.run_id",
             "min_relevance",
-            fields=_with_runs,
+            fields=_recall,
         ),
         _verb_tool(
             "remember",
