@@ -33,7 +33,11 @@ from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, defau
 )
 @click.option("--key-file", type=click.Path(dir_okay=False, path_type=Path), envvar=KEY_FILE_VARIABLE, metavar="FILE",
               help=f"Use this key, from `keys create --out`. Default: ${KEY_FILE_VARIABLE}.")  # fmt: skip
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), envvar="MEMORY_AGENT_CONFIG", metavar="FILE",
+              help="Settings as TOML, for a daemon that this starts. Default: $MEMORY_AGENT_CONFIG.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
 @click.option("--start/--no-start", default=True, show_default=True, help="Start a daemon where none runs.")
+@click.option("--json", "as_json", is_flag=True, help="Changes nothing here: all output is JSON.")
 def mcp(
     tools: ToolSet,
     user: str | None,
@@ -44,7 +48,10 @@ def mcp(
     data_dir: Path | None,
     url: str | None,
     key_file: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
     start: bool,
+    as_json: bool,
 ) -> None:
     """Serve the Model Context Protocol on standard input and output, for one client, until its end.
 
@@ -65,7 +72,9 @@ def mcp(
         door = Door(url, token or "")
         find = lambda _: door  # noqa: E731
     else:
-        local = LocalDoor(Layout(data_dir or default_data_dir()), token, start, note)
+        folder = data_dir or _configured(config, settings) or default_data_dir()
+        own = [*(("--config", str(config)) if config else ()), *(word for pair in settings for word in ("--set", pair))]
+        local = LocalDoor(Layout(folder), token, note, own if start else None)
         find = local.find
         try:
             local.start()  # now, since clients list tools first and call one when it is up
@@ -89,3 +98,13 @@ def _token(key_file: Path | None) -> str | None:
     from relay import identity_of, read_key_file  # late: most clients use the data folder's own key
 
     return identity_of(read_key_file(key_file.expanduser())).token
+
+
+def _configured(config: Path | None, settings: tuple[str, ...]) -> Path | None:
+    """Return the data folder that the settings name."""
+    if config is None and not settings:
+        return None
+    from memory_agent.cli.options import read_settings  # late: 6 MB, for those who configure
+
+    named = read_settings(config, settings).data_dir
+    return Path(named) if named else None

@@ -328,7 +328,7 @@ def test_a_daemon_that_cannot_start_is_said_once(tmp_path: Path) -> None:
         def _spawn(self) -> Any:
             return subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
 
-    local = Failing(Layout(tmp_path), None, True, said.append)
+    local = Failing(Layout(tmp_path), None, said.append)
     local.start()
     local._process.wait(PATIENCE_S)
     with pytest.raises(UnavailableError, match=r"did not start; .*daemon\.log says why"):

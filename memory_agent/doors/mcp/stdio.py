@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
@@ -61,11 +61,14 @@ class Door:
 class LocalDoor:
     """Finds the door of the daemon that serves a data folder, and starts a daemon if none does."""
 
-    def __init__(self, layout: Layout, token: str | None, starts: bool, say: Say) -> None:
-        """`token`: that of the caller's own key, None for the data folder's."""
+    def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
+        """`token`: that of the caller's own key, None for the data folder's.
+
+        `start_with`: further words for `serve`; None to start no daemon.
+        """
         self._layout = layout
         self._token = token
-        self._starts = starts
+        self._start_with = start_with
         self._say = say
         self._guard = threading.Lock()
         self._started_s: float | None = None
@@ -97,7 +100,7 @@ class LocalDoor:
         with self._guard:
             if self._layout.daemon_runs():
                 return
-            if not self._starts:
+            if self._start_with is None:
                 raise UnavailableError(
                     f"no daemon serves {folder}; start it with: memory-agent serve --data-dir {folder}"
                 )
@@ -119,6 +122,7 @@ class LocalDoor:
 
         self._layout.create()
         command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(self._layout.data_dir)]
+        command += self._start_with or ()
         log = os.open(self._layout.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             return subprocess.Popen(
