@@ -124,6 +124,11 @@ class Layout:
             os.close(lock)
         return False
 
+    @property
+    def served_for_s(self) -> float:
+        """How long ago a daemon took this folder's lock, in seconds of wall time."""
+        return max(0.0, time.time() - self._lock.stat().st_mtime)
+
     def finish_restore(self) -> None:
         """Finish an interrupted restore. Raises `DaemonRunningError`."""
         from memory_agent.storage.folder_moves import has_unfinished_moves

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,8 +177,31 @@ def test_without_a_daemon_it_introduces_itself_and_says_what_to_do(tmp_path: Pat
 def test_a_closed_door_is_named(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with layout.hold():
+        os.utime(tmp_path / "daemon.lock", (0, 0))  # it has been up for long
         found, _ = answers(line(recall()), "--data-dir", str(tmp_path))
     assert "daemon.http.listen" in failure(found[1])["text"]
+
+
+def test_a_door_that_another_sessions_daemon_is_about_to_open_is_waited_for(tmp_path: Path) -> None:
+    class Opening(Layout):
+        looks = 0
+
+        @property
+        def http(self) -> Path:
+            self.looks += 1
+            if self.looks == 3:
+                self.create()
+                (self.run / "http").write_text("http://127.0.0.1:1\n")
+            return super().http
+
+    layout = Opening(tmp_path)
+    with layout.hold():
+        local = LocalDoor(layout, "token", lambda _: None)
+        assert local.find(time.monotonic() + PATIENCE_S) == Door("http://127.0.0.1:1", "token")
+        assert layout.looks == 3
+        (layout.run / "http").unlink()
+        with pytest.raises(UnavailableError, match="is starting"):
+            local.find(time.monotonic())
 
 
 def test_bad_lines_are_answered_and_the_next_one_too(tmp_path: Path) -> None:

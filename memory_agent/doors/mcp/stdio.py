@@ -43,7 +43,8 @@ _MOST_ANSWER_BYTES = 256 << 20
 _MOST_AT_ONCE = 32
 _PART_BYTES = 1 << 16
 _POLL_S = 0.05
-_START_AGAIN_S = 30.0
+_START_S = 30.0
+"""How long a daemon may take to open its door; another is not started meanwhile."""
 _CLOSED = "the daemon's door over HTTP is closed: set daemon.http.listen, such as 127.0.0.1:0"
 _LOST = "the daemon ended the connection before it answered; whether it carried the request out is not known"
 
@@ -84,7 +85,7 @@ class LocalDoor:
                 with contextlib.suppress(FileNotFoundError):
                     url = self._layout.http.read_text().strip()
                     return Door(url, self._layout.token() if self._token is None else self._token)
-                if self._process is None and not self._is_starting():
+                if self._layout.served_for_s > _START_S:
                     raise UnavailableError(_CLOSED)
             else:
                 self.start()
@@ -106,16 +107,13 @@ class LocalDoor:
                 )
             if self._process is not None and self._process.poll() is None:
                 return
-            if self._is_starting():
+            if self._started_s is not None and time.monotonic() - self._started_s < _START_S:
                 raise UnavailableError(f"the daemon did not start; {self._layout.log} says why")
             self._say(
                 f"no daemon serves {folder}: starting one, which takes some seconds (its log: {self._layout.log})"
             )
             self._started_s = time.monotonic()
             self._process = self._spawn()
-
-    def _is_starting(self) -> bool:
-        return self._started_s is not None and time.monotonic() - self._started_s < _START_AGAIN_S
 
     def _spawn(self) -> Any:
         import subprocess  # late: most sessions find a daemon
