@@ -7,7 +7,8 @@ DATA/encryption             the id of the key of `system`, which identifies the 
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock,
                             of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
-                            http: the address of the door over HTTP, while it is open
+                            http: the address of the door over HTTP, while it is open;
+                            start.lock: held by a client that starts a daemon
 DATA/daemon.log             what a daemon says that `memory-agent mcp` started
 """
 
@@ -123,6 +124,20 @@ class Layout:
         finally:
             os.close(lock)
         return False
+
+    def claim_start(self) -> TextIO | None:
+        """Return a file to keep open while a client starts a daemon; None while another client does.
+
+        Creates the folders. Raises `SettingsError`.
+        """
+        self.create()
+        file = open(self.run / "start.lock", "w")  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        return file
 
     @property
     def served_for_s(self) -> float:

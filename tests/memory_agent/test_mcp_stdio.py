@@ -345,6 +345,29 @@ def test_messages_without_handshake_pass_with_their_headers(served: Served) -> N
     assert found[4]["result"]["resultType"] == "complete"
 
 
+def test_of_two_sessions_one_starts_a_daemon(tmp_path: Path) -> None:
+    said: list[str] = []
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Starting(LocalDoor):
+        def _spawn(self) -> Any:
+            begun.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+            return begun[-1]
+
+    first, second = (Starting(Layout(tmp_path), None, said.append) for _ in range(2))
+    for local in (first, second, first, second):
+        local.start()
+    assert (len(begun), len(said)) == (1, 1)
+    begun[0].communicate()
+    with pytest.raises(UnavailableError, match="did not start"):
+        first.start()
+    second.start()  # the first one's has failed; nothing keeps the second from trying
+    assert len(begun) == 2
+    begun[1].communicate()
+    with pytest.raises(UnavailableError, match="did not start"):
+        second.start()
+
+
 def test_a_daemon_that_cannot_start_is_said_once(tmp_path: Path) -> None:
     said: list[str] = []
 

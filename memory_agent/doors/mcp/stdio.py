@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TextIO
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -74,6 +74,7 @@ class LocalDoor:
         self._guard = threading.Lock()
         self._started_s: float | None = None
         self._process: Any = None
+        self._claim: TextIO | None = None
 
     def find(self, until_s: float) -> Door:
         """Return the door; wait for a daemon that starts until `until_s` of the monotonic clock.
@@ -100,6 +101,7 @@ class LocalDoor:
         folder = self._layout.data_dir
         with self._guard:
             if self._layout.daemon_runs():
+                self._release()
                 return
             if self._start_with is None:
                 raise UnavailableError(
@@ -107,18 +109,26 @@ class LocalDoor:
                 )
             if self._process is not None and self._process.poll() is None:
                 return
+            self._release()
             if self._started_s is not None and time.monotonic() - self._started_s < _START_S:
                 raise UnavailableError(f"the daemon did not start; {self._layout.log} says why")
+            self._claim = self._layout.claim_start()
+            if self._claim is None:  # another session's daemon starts
+                return
             self._say(
                 f"no daemon serves {folder}: starting one, which takes some seconds (its log: {self._layout.log})"
             )
             self._started_s = time.monotonic()
             self._process = self._spawn()
 
+    def _release(self) -> None:
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
+
     def _spawn(self) -> Any:
         import subprocess  # late: most sessions find a daemon
 
-        self._layout.create()
         command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(self._layout.data_dir)]
         command += self._start_with or ()
         log = os.open(self._layout.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
