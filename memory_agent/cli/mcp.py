@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -67,13 +68,14 @@ def mcp(
     """
     token = _token(key_file)
     if url is not None:
-        if not url.startswith(("http://", "https://")):
+        if not _is_address(url):
             raise click.UsageError(f"--url {url!r} is not http(s)://HOST:PORT")
         door = Door(url, token or "")
         find = lambda _: door  # noqa: E731
     else:
         folder = data_dir or _configured(config, settings) or default_data_dir()
-        own = [*(("--config", str(config)) if config else ()), *(word for pair in settings for word in ("--set", pair))]
+        own = ["--config", str(config.absolute())] if config else []
+        own += [word for pair in settings for word in ("--set", pair)]
         local = LocalDoor(Layout(folder), token, note, own if start else None)
         find = local.find
         try:
@@ -98,6 +100,14 @@ def _token(key_file: Path | None) -> str | None:
     from relay import identity_of, read_key_file  # late: most clients use the data folder's own key
 
     return identity_of(read_key_file(key_file.expanduser())).token
+
+
+def _is_address(url: str) -> bool:
+    try:
+        place = urlsplit(url)
+        return place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+    except ValueError:  # a port that is none
+        return False
 
 
 def _configured(config: Path | None, settings: tuple[str, ...]) -> Path | None:

@@ -29,10 +29,16 @@ PATIENCE_S = 120.0
 class McpProcess:
     """A client's process: sends calls, and reads their answers."""
 
-    def __init__(self, data_dir: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "memory_agent", "mcp", "--data-dir", str(data_dir), *options]
+    def __init__(self, data_dir: Path, *options: str, cwd: Path | None = None) -> None:
+        command = [str(Path(sys.executable).with_name("memory-agent")), "mcp", "--data-dir", str(data_dir), *options]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=cwd,
         )
         self._calls = 0
 
@@ -73,6 +79,23 @@ def test_it_starts_a_daemon_which_outlives_it_and_serves_the_next_session() -> N
             assert known["id"] in second.patiently("recall", query=QUESTION)["text"]
             assert second.end() == ""
             assert (data_dir / "daemon.log").stat().st_mode & 0o077 == 0
+        finally:
+            os.kill(int((data_dir / "daemon.lock").read_text()), signal.SIGTERM)
+            wait_until(lambda: not Layout(data_dir).daemon_runs())
+
+
+def test_sessions_that_begin_at_once_start_one_daemon_outside_of_the_project(tmp_path: Path) -> None:
+    for name in ("numpy.py", "msgspec.py", "relay.py"):
+        (tmp_path / name).write_text("raise SystemExit('a module of the project is imported')")
+    with short_folder() as folder:
+        data_dir = Path(folder) / "data"
+        sessions = [McpProcess(data_dir, "--set", "daemon.shared_hosts=1", cwd=tmp_path) for _ in range(3)]
+        try:
+            for session in sessions:
+                assert "text" in session.patiently("recall", query=QUESTION)
+            told = [session.end() for session in sessions]
+            assert sum("starting one" in said for said in told) == 1, told
+            assert (data_dir / "daemon.log").read_text().count('"daemon.ready"') == 1
         finally:
             os.kill(int((data_dir / "daemon.lock").read_text()), signal.SIGTERM)
             wait_until(lambda: not Layout(data_dir).daemon_runs())

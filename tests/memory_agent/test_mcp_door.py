@@ -211,6 +211,23 @@ def test_what_the_session_said_is_left_out_of_its_recalls(caller: HttpCaller) ->
     assert ids(call(caller, "recall", "?user_id=own-words", query=QUESTION)) == [known["id"]]
 
 
+def test_what_the_session_or_run_said_is_left_out_of_its_plans(caller: HttpCaller) -> None:
+    asked = {"name": "recall_before_planning", "arguments": {"task": QUESTION}}
+    for context in ("session_id=s-1", "run_id=r-1"):
+        query = f"?user_id=plans-{context[0]}"
+        call(caller, "remember", f"{query}&{context}", text=VPN)
+        said = {
+            where: ask(caller, "prompts/get", asked, where).body.decode() for where in (query, f"{query}&{context}")
+        }
+        assert [VPN in text for text in said.values()] == [True, False]
+
+
+def test_a_task_that_cannot_be_asked_for_is_an_error_of_the_protocol(caller: HttpCaller) -> None:
+    for task in ("", " ", 5, None, "\ud800"):
+        asked = {"name": "recall_before_planning", "arguments": {"task": task}}
+        assert ask(caller, "prompts/get", asked).json()["error"]["code"] in (-32602, -32700)
+
+
 @pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic eA=="])
 def test_nothing_is_answered_without_a_key(served: Served, header: str) -> None:
     caller = HttpCaller(served.http)

@@ -38,14 +38,33 @@ def refusal(line: bytes) -> RpcError:
     return refused.value
 
 
-@pytest.mark.parametrize("line", [b"", b"{", b"\xff", b'{"jsonrpc": "2.0", "id": 1, "method": "pi'])
+@pytest.mark.parametrize("line", [b"", b"{", b"\xff", b'{"jsonrpc": "2.0", "method": "pi'])
 def test_what_is_no_json_is_a_parse_error_without_id(line: bytes) -> None:
     error = refusal(line)
     assert (error.code, error.id) == (-32700, None)
 
 
-def test_what_nests_without_end_is_refused() -> None:
-    assert refusal(b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": ' + b'{"a": ' * 200_000).code == -32700
+NESTED = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("line", "id"),
+    [
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "pi', 1),
+        (b'{"jsonrpc":"2.0","id":-7,"method":"x","params":{"text":"half of an emoji: \\ud83d"}}', -7),
+        (b'{"method":"x","params":{"text":"half of an emoji: \\ud83d"},"jsonrpc":"2.0","id":"a\\"b"}', 'a"b'),
+        (b'{"method":"x","params":{"id":5},"x":"\\ud83d","id":12, "jsonrpc" : "2.0" }\n', 12),
+        (b'{"method":"x","jsonrpc":"2.0","params":{"text":"\\ud83d","id":5}}', None),
+        (b'{"params":{"text":"\\ud83d ,\\"id\\":5}', None),
+        (b'{"id":"\\ud83d","method":"x"}', None),
+        (b'{"id":01,"method":"x"}', None),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": ' + NESTED + b"}", 1),
+        (b'{"jsonrpc": "2.0", "method": "x", "params": ' + NESTED + b', "id": 2}', 2),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_the_id_at_either_end(line: bytes, id: object) -> None:
+    error = refusal(line)
+    assert (error.code, error.id) == (-32700, id)
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,13 @@ def test_without_a_daemon_it_introduces_itself_and_says_what_to_do(tmp_path: Pat
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:7430", "http://", "http://x:port", "http://x:99999"])
+def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
+    done = subprocess.run(command("--url", url), capture_output=True, text=True, env=environment(), check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is not http(s)://HOST:PORT" in done.stderr
+
+
 def test_a_closed_door_is_named(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with layout.hold():
@@ -222,10 +229,37 @@ def test_bad_lines_are_answered_and_the_next_one_too(tmp_path: Path) -> None:
 
 def test_a_line_without_end_is_refused_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "_MOST_LINE_BYTES", 1_000)
-    found = bridged(lambda _: Door("", ""), request("x", {"a": "x" * 200_000}, 1), request("ping", id=2))
-    assert found[None]["error"]["code"] == -32600
-    assert "1000 bytes" in found[None]["error"]["message"]
+    large = {"a": "x" * 200_000}
+    lines = [request("x", large, 1), {"method": "x", "params": large, "jsonrpc": "2.0", "id": "last"}, large]
+    found = bridged(lambda _: Door("", ""), *lines, request("ping", id=2))
+    for id in (1, "last", None):
+        assert found[id]["error"]["code"] == -32600
+        assert "1000 bytes" in found[id]["error"]["message"]
     assert found[2]["result"] == {}
+
+
+def test_the_id_at_the_end_of_a_long_line_is_found_wherever_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = {"method": "x", "params": {"a": "x" * 300}, "jsonrpc": "2.0", "id": 77}
+    monkeypatch.setattr(stdio, "_PART_BYTES", 512)
+    for most in range(1, len(line(long)) - 1):
+        monkeypatch.setattr(stdio, "_MOST_LINE_BYTES", most)
+        assert list(bridged(lambda _: Door("", ""), long)) == [77], most
+
+
+def test_a_method_that_is_none_is_refused_without_a_daemon(tmp_path: Path) -> None:
+    door = LocalDoor(Layout(tmp_path), "", lambda _: None, None).find
+    found = bridged(door, request("logging/setLevel", {"level": "info"}, 1), request("completion/complete", id=2))
+    assert [found[id]["error"]["code"] for id in (1, 2)] == [-32601, -32601]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_is_an_answer_too() -> None:
+    def broken(_: float) -> Door:
+        raise ZeroDivisionError
+
+    found = bridged(broken, recall(1), request("prompts/get", {"name": "x"}, 2))
+    assert failure(found[1]) == {"text": failure(found[1])["text"], "code": "internal", "retryable": False}
+    assert found[2]["error"]["code"] == -32603
 
 
 def test_a_door_that_never_answers_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,14 +303,35 @@ def test_a_door_that_dies_in_its_answer_is_an_error_that_says_so(sent: bytes) ->
     assert "not known" in failure(found[1])["text"]
 
 
-def test_another_program_at_the_port_is_no_memory() -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"Content-Type: text/html\r\n\r\n<html>",
+        b'Content-Type: application/json\r\n\r\n{\n"detail": "Not Found"\n}',
+        b'Content-Type: application/json\r\n\r\n{"jsonrpc": "2.0", "id": 2, "result": {}}',
+        b"Content-Type: application/json\r\n\r\n\xff",
+        b"Content-Type: application/problem+json\r\n\r\n[]",
+        b"Content-Length: many\r\n\r\n",
+        b"\r\n",
+    ],
+)
+def test_another_program_at_the_port_is_no_memory(sent: bytes) -> None:
     def greet(connection: socket.socket) -> None:
         connection.recv(1 << 16)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>")
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + sent)
 
     with door_that(greet) as door:
         found = bridged(lambda _: door, recall())
     assert "no memory" in failure(found[1])["text"]
+
+
+def test_an_answer_of_several_lines_is_one_line() -> None:
+    def indent(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(b'HTTP/1.1 200 OK\r\n\r\n{\n  "jsonrpc": "2.0",\r\n  "id": 1,\n  "result": {}\n}\n')
+
+    with door_that(indent) as door:
+        assert bridged(lambda _: door, recall())[1]["result"] == {}
 
 
 def test_nobody_listens_there() -> None:
@@ -309,6 +364,29 @@ def test_a_cancelled_request_is_dropped_without_an_answer() -> None:
         bridge = Bridge(lambda _: door, {}, "standard", out)
         bridge.run(Lines(line(recall(7)) + line(cancelled) + line(cancelled | {"params": {"requestId": [1]}})))
     assert ended.is_set()
+    assert out.getvalue() == b""
+
+
+def test_a_request_that_is_cancelled_before_it_is_sent_is_not_sent() -> None:
+    waiting, heard = threading.Event(), []
+
+    class Lines(io.BytesIO):
+        def readline(self, size: int | None = -1, /) -> bytes:
+            found = super().readline(size)
+            if not found:
+                waiting.set()
+            return found
+
+    cancelled = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
+    out = io.BytesIO()
+    with door_that(lambda connection: heard.append(connection.recv(1 << 16))) as door:
+
+        def find(_: float) -> Door:
+            waiting.wait(PATIENCE_S)
+            return door
+
+        Bridge(find, {}, "standard", out).run(Lines(line(recall(7)) + line(cancelled)))
+    assert heard == [b""]
     assert out.getvalue() == b""
 
 
@@ -359,13 +437,59 @@ def test_of_two_sessions_one_starts_a_daemon(tmp_path: Path) -> None:
         local.start()
     assert (len(begun), len(said)) == (1, 1)
     begun[0].communicate()
+    wait_until(lambda: claimable(Layout(tmp_path)))  # though the first session, whose daemon failed, is idle
+    second.start()
+    assert len(begun) == 2
     with pytest.raises(UnavailableError, match="did not start"):
         first.start()
-    second.start()  # the first one's has failed; nothing keeps the second from trying
-    assert len(begun) == 2
     begun[1].communicate()
     with pytest.raises(UnavailableError, match="did not start"):
         second.start()
+
+
+def test_a_session_whose_daemon_ran_keeps_no_other_from_starting_one(tmp_path: Path) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+    hold = "import sys; from pathlib import Path; from memory_agent.layout import Layout\n"
+    hold += "with Layout(Path(sys.argv[1])).hold(): print(flush=True); input()"
+
+    class Starting(LocalDoor):
+        def _spawn(self) -> Any:
+            command = [sys.executable, "-c", hold, str(tmp_path)]
+            begun.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            return begun[-1]
+
+    layout = Layout(tmp_path)
+    first, second = (Starting(layout, None, lambda _: None) for _ in range(2))
+    for count, local in enumerate((first, second, first), 1):
+        local.start()
+        assert len(begun) == count
+        wait_until(layout.daemon_runs)
+        wait_until(lambda: claimable(layout))
+        begun[-1].communicate(b"\n")
+
+
+def wait_until(fact: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not fact():
+        assert time.monotonic() < until_s, "it did not come about"
+        time.sleep(0.005)
+
+
+def claimable(layout: Layout) -> bool:
+    claim = layout.claim_start()
+    if claim is not None:
+        claim.close()
+    return claim is not None
+
+
+def test_a_long_log_is_set_aside_when_a_daemon_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "_MOST_LOG_BYTES", 10)
+    (tmp_path / "daemon.log").write_text("of an earlier daemon")
+    local = LocalDoor(Layout(tmp_path), None, lambda _: None, ["--nonsense"])
+    local.start()
+    local._process.wait(PATIENCE_S)
+    assert (tmp_path / "daemon.log.1").read_text() == "of an earlier daemon"
+    assert "--nonsense" in (tmp_path / "daemon.log").read_text()
 
 
 def test_a_daemon_that_cannot_start_is_said_once(tmp_path: Path) -> None:

@@ -33,10 +33,9 @@ from memory_agent.doors.mcp.messages import (
     read_message,
     result_line,
 )
-from memory_agent.doors.mcp.tools import BY_SET, PLANNED_RUNS, PROMPT, URI, Context
+from memory_agent.doors.mcp.tools import BY_SET, PLANNED_RUNS, PROMPT, URI, Context, request_in
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.errors import InvalidInputError, MemoryAgentError
-from memory_agent.params import GetParams, RecallParams
 from memory_agent.records import MemoryRecord
 from memory_agent.verbs import BY_NAME, Verb
 
@@ -93,9 +92,8 @@ class McpDoor:
                 return await self._call(message, context, credential)
             case "resources/read":
                 return await self._read(message, context, credential)
-            case "prompts/get":
-                return await self._prompt(message, context, credential)
-        raise RpcError(METHOD_NOT_FOUND, f"there is no method {message.method[:64]!r}")
+        assert message.method == "prompts/get", message.method
+        return await self._prompt(message, context, credential)
 
     async def _call(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
         tools, name = BY_SET[context.tools], message.params.get("name")
@@ -117,7 +115,7 @@ class McpDoor:
             raise RpcError(INVALID_PARAMS, "uri must be a text")
         records: list[MemoryRecord] = []
         if uri.startswith(URI):
-            records = await self._ask("get", GetParams(ids=(uri.removeprefix(URI),)), context, credential)
+            records = await self._ask("get", {"ids": (uri.removeprefix(URI),)}, context, credential)
         if not records:
             code = INVALID_PARAMS if VERSION_KEY in message.meta else RESOURCE_NOT_FOUND
             raise RpcError(code, f"there is no such memory; the uri of one is {URI}ID", {"uri": uri})
@@ -131,25 +129,20 @@ class McpDoor:
             task = check_task(message.params.get("arguments"))
         except InvalidInputError as error:
             raise RpcError(INVALID_PARAMS, str(error)) from error
-        asked = RecallParams.of(query=task, profile="before_planning", runs=PLANNED_RUNS, by_session=context.session_id)
+        asked = {"query": task, "profile": "before_planning", "runs": PLANNED_RUNS}
         text = planning_prompt(task, await self._ask("recall", asked, context, credential))
         return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
 
-    async def _ask(self, verb: str, params: msgspec.Struct, context: Context, credential: Credential) -> Any:
+    async def _ask(self, name: str, fields: Mapping[str, Any], context: Context, credential: Credential) -> Any:
         """Return the result of a verb. Raises `RpcError`."""
-        asked = protocol.Request(
-            method=verb,
-            user_id=context.user_id or "",
-            deadline_ms=BY_NAME[verb].patience_ms,
-            params=msgspec.Raw(protocol.encode_fields(params)),
-            token=credential.token,
-            version=protocol.NEWEST_VERSION,
-        )
+        verb = BY_NAME[name]
         try:
-            return protocol.decode_reply(await self._reception.answer(credential, asked), BY_NAME[verb].result)
+            asked = request_in(context, verb, fields, credential.token)
+            return protocol.decode_reply(await self._reception.answer(credential, asked), verb.result)
         except MemoryAgentError as error:
+            code = INVALID_PARAMS if isinstance(error, InvalidInputError) else INTERNAL_ERROR
             data = {"code": error.code, "retryable": error.retryable}
-            raise RpcError(INTERNAL_ERROR, f"{error.code}: {error}", data) from error
+            raise RpcError(code, f"{error.code}: {error}", data) from error
 
 
 def _shown(verb: Verb, reply: bytes, request: protocol.Request) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from memory_agent.doors.mcp.messages import (
     HANDSHAKE_VERSIONS,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    NAMED,
     SERVER_KEY,
     STATELESS_VERSIONS,
     Message,
@@ -43,7 +44,9 @@ _TTL_MS = 3_600_000
 
 
 def introduce(message: Message, tools: ToolSet, stateless: bool) -> dict[str, Any] | None:
-    """Return the result; None for a method that needs the memory. Raises `RpcError`."""
+    """Return the result; None for a method that needs the memory. Raises `RpcError`, also for a method that is none."""
+    if message.method in NAMED:
+        return None
     if stateless and message.method in _HANDSHAKE_ONLY:
         raise RpcError(METHOD_NOT_FOUND, f"{message.method} is not a method of this version")
     if message.method == "ping":
@@ -56,7 +59,7 @@ def introduce(message: Message, tools: ToolSet, stateless: bool) -> dict[str, An
         return complete({"supportedVersions": list(STATELESS_VERSIONS), **_described()}, True, ttl_ms=_TTL_MS)
     name = _LISTS.get(message.method)
     if name is None:
-        return None
+        raise RpcError(METHOD_NOT_FOUND, f"there is no method {message.method[:64]!r}")
     if message.params.get("cursor") is not None:
         raise RpcError(INVALID_PARAMS, "there is no such cursor: each list has one page")
     entries = catalogue()[name]

@@ -7,9 +7,11 @@ it speaks, and over HTTP repeats in headers what it calls. Nothing is kept betwe
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -34,9 +36,16 @@ SERVER_KEY = f"{_META}serverInfo"
 VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
 NAME_HEADER = "mcp-name"
-_NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""The parameter that `Mcp-Name` repeats."""
+NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""The methods that need the memory, and the parameter of each that `Mcp-Name` repeats."""
 _ENCODED, _END = "=?base64?", "?="
+
+_VERSION_MEMBER = rb'"jsonrpc"\s*:\s*"2\.0"'
+_ID_MEMBER = rb'"id"\s*:\s*(-?[0-9]+|"(?:[^"\\]|\\.)*")'
+_FIRST = re.compile(rb"\s*\{\s*(?:" + _VERSION_MEMBER + rb"\s*,\s*)?" + _ID_MEMBER + rb"\s*[,}]")
+_LAST = re.compile(rb"[,{]\s*" + _ID_MEMBER + rb"\s*(?:,\s*" + _VERSION_MEMBER + rb"\s*)?\}\s*\Z")
+_ID_BYTES = 512
+"""How far from either end of a line an id is looked for."""
 
 Id = str | int
 
@@ -61,9 +70,14 @@ class Message(msgspec.Struct, frozen=True):
         version = self.meta.get(VERSION_KEY)
         if not isinstance(version, str) or not version.isascii() or not version.isprintable():
             return {}
-        named = self.params.get(_NAMED.get(self.method, ""))
-        name = {NAME_HEADER: header_value(named)} if isinstance(named, str) else {}
+        name = {NAME_HEADER: header_value(self.named)} if isinstance(self.named, str) else {}
         return {VERSION_HEADER: version, METHOD_HEADER: header_value(self.method), **name}
+
+    @property
+    def named(self) -> Any:
+        """What the message calls, as its `Mcp-Name` repeats it; None for methods without."""
+        parameter = NAMED.get(self.method)
+        return None if parameter is None else self.params.get(parameter)
 
 
 class RpcError(Exception):
@@ -92,7 +106,21 @@ def read_message(line: bytes) -> Message:
         reason = "batches are not supported" if line.lstrip()[:1] == b"[" else str(error)
         raise RpcError(INVALID_REQUEST, f"not a request of JSON-RPC 2.0: {reason}", id=_id_of(line)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RpcError(PARSE_ERROR, f"not JSON: {error}") from error
+        raise RpcError(PARSE_ERROR, f"not JSON: {error}", id=id_within(line, line)) from error
+
+
+def id_within(start: bytes, end: bytes) -> Id | None:
+    """Return the id of a line that is not decoded, from its two ends, which may overlap; None where neither has one.
+
+    A caller waits for the answer with its id, also to what cannot be read: a line too long, half of an emoji. Clients
+    write it first or last.
+    """
+    found = _FIRST.match(start[:_ID_BYTES]) or _LAST.search(end[-_ID_BYTES:])
+    if found is not None:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            id: Id = msgspec.json.decode(found[1], type=Id)
+            return id
+    return None
 
 
 def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
@@ -148,9 +176,8 @@ def failed_call(code: str, reason: str, retryable: bool) -> dict[str, Any]:
 
 def _check_headers(message: Message, version: Any, headers: Mapping[str, str]) -> None:
     expected = {VERSION_HEADER: version, METHOD_HEADER: message.method}
-    named = message.params.get(_NAMED.get(message.method, ""))
-    if named is not None:
-        expected[NAME_HEADER] = named
+    if message.named is not None:
+        expected[NAME_HEADER] = message.named
     for name, value in expected.items():
         if _decoded(headers.get(name)) != value:
             raise _refusal(message, HEADER_MISMATCH, f"the header {name} does not repeat what the body says")
@@ -173,4 +200,4 @@ def _id_of(line: bytes) -> Id | None:
     try:
         return msgspec.json.decode(line, type=_Identified).id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+        return id_within(line, line)

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, TextIO
+from typing import IO, Any, Literal
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -29,6 +29,7 @@ from memory_agent.doors.mcp.messages import (
     RpcError,
     error_line,
     failed_call,
+    id_within,
     is_stateless,
     read_message,
     result_line,
@@ -41,6 +42,8 @@ ANSWER_S = 15.0
 _MOST_LINE_BYTES = 1 << 20  # as the door
 _MOST_ANSWER_BYTES = 256 << 20
 _MOST_AT_ONCE = 32
+_MOST_LOG_BYTES = 16 << 20
+"""A longer log is set aside when a daemon starts, in place of the one before."""
 _PART_BYTES = 1 << 16
 _POLL_S = 0.05
 _START_S = 30.0
@@ -65,16 +68,15 @@ class LocalDoor:
     def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
         """`token`: that of the caller's own key, None for the data folder's.
 
-        `start_with`: further words for `serve`; None to start no daemon.
+        `start_with`: further words for `serve`, which runs in the data folder; None to start no daemon.
         """
         self._layout = layout
         self._token = token
         self._start_with = start_with
         self._say = say
         self._guard = threading.Lock()
-        self._started_s: float | None = None
+        self._tried_s: float | None = None
         self._process: Any = None
-        self._claim: TextIO | None = None
 
     def find(self, until_s: float) -> Door:
         """Return the door; wait for a daemon that starts until `until_s` of the monotonic clock.
@@ -97,11 +99,13 @@ class LocalDoor:
             time.sleep(_POLL_S)
 
     def start(self) -> None:
-        """Start a daemon if none runs and none is starting. Raises `UnavailableError`."""
+        """Start a daemon if none runs and none is starting.
+
+        Raises `UnavailableError`, and `SettingsError` and `OSError` for a data folder that cannot be used.
+        """
         folder = self._layout.data_dir
-        with self._guard:
+        with self._guard, contextlib.ExitStack() as stack:
             if self._layout.daemon_runs():
-                self._release()
                 return
             if self._start_with is None:
                 raise UnavailableError(
@@ -109,28 +113,40 @@ class LocalDoor:
                 )
             if self._process is not None and self._process.poll() is None:
                 return
-            self._release()
-            if self._started_s is not None and time.monotonic() - self._started_s < _START_S:
+            if self._tried_s is not None and time.monotonic() - self._tried_s < _START_S:
                 raise UnavailableError(f"the daemon did not start; {self._layout.log} says why")
-            self._claim = self._layout.claim_start()
-            if self._claim is None:  # another session's daemon starts
+            claim = self._layout.claim_start()
+            if claim is None:  # another session's daemon starts
+                return
+            stack.enter_context(claim)
+            if self._layout.daemon_runs():  # another session's, which has given the claim back since
                 return
             self._say(
                 f"no daemon serves {folder}: starting one, which takes some seconds (its log: {self._layout.log})"
             )
-            self._started_s = time.monotonic()
             self._process = self._spawn()
+            self._tried_s = time.monotonic()
+            threading.Thread(target=self._watch, args=(self._process, stack.pop_all()), daemon=True).start()
 
-    def _release(self) -> None:
-        if self._claim is not None:
-            self._claim.close()
-            self._claim = None
+    def _watch(self, process: Any, claim: contextlib.ExitStack) -> None:
+        """Keep the claim until the daemon runs, has failed or takes too long, so that other sessions wait no longer."""
+        with claim:
+            until_s = time.monotonic() + _START_S
+            while process.poll() is None and time.monotonic() < until_s:
+                if self._layout.daemon_runs():
+                    self._tried_s = None
+                    break
+                time.sleep(_POLL_S)
+        process.wait()  # reaps it, should it end before this session
 
     def _spawn(self) -> Any:
         import subprocess  # late: most sessions find a daemon
 
-        command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(self._layout.data_dir)]
-        command += self._start_with or ()
+        folder = self._layout.data_dir.absolute()
+        command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(folder), *(self._start_with or ())]
+        with contextlib.suppress(FileNotFoundError):
+            if self._layout.log.stat().st_size > _MOST_LOG_BYTES:
+                self._layout.log.replace(self._layout.log.with_suffix(".log.1"))
         log = os.open(self._layout.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             return subprocess.Popen(
@@ -138,6 +154,7 @@ class LocalDoor:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
+                cwd=folder,  # a client's is a project, whose modules must not be imported, and which may be removed
                 start_new_session=True,  # it outlives the client that asked for it
             )
         finally:
@@ -161,8 +178,8 @@ class Bridge:
         threads: list[threading.Thread] = []
         while line := lines.readline(_MOST_LINE_BYTES + 1):
             if len(line) > _MOST_LINE_BYTES and not line.endswith(b"\n"):
-                _skip_line(lines)
-                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have {_MOST_LINE_BYTES} bytes")))
+                id = id_within(line, _rest_of(line, lines))
+                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have {_MOST_LINE_BYTES} bytes", id=id)))
             elif line.strip():
                 threads = [thread for thread in threads if thread.is_alive()]
                 if (thread := self._take(line)) is not None:
@@ -198,30 +215,30 @@ class Bridge:
         return thread
 
     def _forward(self, id: Id, exchange: _Exchange) -> None:
+        answer = _failure(exchange.message, MemoryAgentError("a bug of memory-agent mcp: standard error has more"))
         try:
             until_s = time.monotonic() + ANSWER_S
-            try:
-                answer = exchange.run(self._find(until_s), self._path, until_s)
-            except MemoryAgentError as error:
-                answer = _failure(exchange.message, error)
-            except OSError as error:
-                reason = f"the daemon cannot be reached: {error.strerror or error}"
-                answer = _failure(exchange.message, UnavailableError(reason))
+            answer = exchange.run(self._find(until_s), self._path, until_s)
+        except MemoryAgentError as error:
+            answer = _failure(exchange.message, error)
+        except OSError as error:
+            reason = f"the daemon cannot be reached: {error.strerror or error}"
+            answer = _failure(exchange.message, UnavailableError(reason))
+        finally:
             if not exchange.is_cancelled:
                 self._write(answer)
-        finally:
             if self._open.get(id) is exchange:
                 del self._open[id]
             self._slots.release()
 
     def _cancel(self, id: object) -> None:
-        """Drop a request: the daemon ends its work when the connection ends, and nobody waits for an answer."""
+        """Drop a request: it is not sent if it has not been, and its answer is not written."""
         exchange = self._open.get(id) if isinstance(id, str | int) else None
         if exchange is not None:
             exchange.cancel()
 
     def _write(self, line: bytes) -> None:
-        with self._guard, contextlib.suppress(BrokenPipeError, ValueError):  # the client is gone
+        with self._guard, contextlib.suppress(OSError, ValueError):  # the client is gone
             self._out.write(line.rstrip() + b"\n")
             self._out.flush()
 
@@ -249,12 +266,14 @@ class _Exchange:
             with socket.create_connection((host, place.port or _port(place.scheme)), _left_s(until_s)) as plain:
                 self._socket = _secured(plain, host) if place.scheme == "https" else plain
                 with self._socket as connection:
+                    if self.is_cancelled:  # while the daemon started, say: `cancel` saw no socket
+                        return b""
                     connection.settimeout(_left_s(until_s))
                     connection.sendall(self._head(place.netloc, path, door.token) + self._line)
                     return self._answer(_read(connection, until_s))
         except TimeoutError as error:
             raise DeadlineExceededError(f"no answer from the daemon within {ANSWER_S:g} s") from error
-        except ConnectionResetError as error:
+        except (ConnectionResetError, BrokenPipeError) as error:
             raise UnavailableError(_LOST) from error
 
     def _head(self, netloc: str, path: str, token: str) -> bytes:
@@ -273,14 +292,20 @@ class _Exchange:
         head, complete, body = data.partition(b"\r\n\r\n")
         first, *fields = head.decode("latin-1").split("\r\n")
         headers = {name.strip().lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
-        if not complete or len(body) != int(headers.get("content-length", len(body))):
-            raise UnavailableError(_LOST)
-        if headers.get("content-type", "").startswith("application/problem+json"):
-            found = msgspec.json.decode(body, type=_Problem)
-            return _failed(self.message, found.code, found.detail, found.retryable)
-        if headers.get("content-type", "").startswith("application/json"):
-            return body
+        with contextlib.suppress(ValueError, msgspec.DecodeError):
+            if not complete or len(body) != int(headers.get("content-length", len(body))):
+                raise UnavailableError(_LOST)
+            if headers.get("content-type", "").startswith("application/problem+json"):
+                found = msgspec.json.decode(body, type=_Problem)
+                return _failed(self.message, found.code, found.detail, found.retryable)
+            if msgspec.json.decode(body, type=_Answer).id == self.message.id:
+                return b" ".join(body.splitlines())
         return _failed(self.message, "unavailable", f"what answers at this address is no memory: {first[:80]}", False)
+
+
+class _Answer(msgspec.Struct):
+    jsonrpc: Literal["2.0"]
+    id: Id
 
 
 class _Problem(msgspec.Struct):
@@ -319,9 +344,14 @@ def _port(scheme: str) -> int:
     return 443 if scheme == "https" else 80
 
 
-def _skip_line(lines: IO[bytes]) -> None:
-    while (part := lines.readline(_PART_BYTES)) and not part.endswith(b"\n"):
-        pass
+def _rest_of(line: bytes, lines: IO[bytes]) -> bytes:
+    """Read to the end of a line that has begun; return its last bytes."""
+    end = line
+    while part := lines.readline(_PART_BYTES):
+        end = end[-_PART_BYTES:] + part
+        if part.endswith(b"\n"):
+            break
+    return end
 
 
 def _failure(message: Message, error: MemoryAgentError) -> bytes:

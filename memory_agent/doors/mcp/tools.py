@@ -7,7 +7,7 @@ and runs come from the context of the connection, so that a model cannot name so
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,6 @@ import msgspec
 from memory_agent.doors.bodies import decode_body, request_of
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.errors import InvalidInputError
-from memory_agent.params import Params
 from memory_agent.protocol import Request
 from memory_agent.records import Kind, MemoryFilter
 from memory_agent.verbs import BY_NAME, Verb
@@ -67,9 +66,7 @@ class Tool:
     def request(self, arguments: bytes, context: Context, token: str) -> Request:
         """Return the request for a call. Raises `InvalidInputError` (with the parameter's name)."""
         given = _stated(decode_body(arguments, self.input, "arguments"))
-        fields = self.fields(given, context)
-        filled = {name: value for name, value in _of_context(self.verb.params, context).items() if name not in fields}
-        return request_of(self.verb, {**fields, **filled}, token, context.user_id)
+        return request_in(context, self.verb, self.fields(given, context), token)
 
     def describe(self) -> dict[str, Any]:
         """Return the tool as `tools/list` shows it, short: each list is read by a model, at every turn."""
@@ -303,9 +300,12 @@ def describe_catalogue() -> dict[str, Any]:
     }
 
 
-def _of_context(params: type[Params], context: Context) -> Fields:
-    """Return what the context says of the parameters of a verb: whose words a recall leaves out, whose a memory is."""
-    names = {
+def request_in(context: Context, verb: Verb, fields: Mapping[str, Any], token: str) -> Request:
+    """Return the request of a verb, with what the context says: whose words a recall leaves out, whose a memory is.
+
+    Raises `InvalidInputError` (with the parameter's name).
+    """
+    known = {
         "session_id": context.session_id,
         "run_id": context.run_id,
         "agent_id": context.agent_id,
@@ -313,7 +313,9 @@ def _of_context(params: type[Params], context: Context) -> Fields:
         "by_session": context.session_id,
         "by_run": context.run_id,
     }
-    return {name: value for name, value in names.items() if value is not None and name in params.__struct_fields__}
+    of_verb = verb.params.__struct_fields__
+    filled = {name: value for name, value in known.items() if value is not None and name in of_verb}
+    return request_of(verb, {**filled, **fields}, token, context.user_id)
 
 
 def _stated(given: msgspec.Struct) -> Fields:
