@@ -37,7 +37,7 @@ run: setup ## run the daemon on the default data folder
 .venv/peers/ready: .venv/ready Makefile
 	@mkdir -p .venv/peers
 	@if { $(INSTALL_PEERS); } > .venv/peers/refused 2>&1; then mv .venv/peers/refused .venv/peers/ready; \
-	else echo "without the peers of npm, so their tests skip:" >&2; tail -n 3 .venv/peers/refused >&2; fi
+	else echo "without the peers of npm, so their tests skip:" >&2; grep -i -m 3 error .venv/peers/refused >&2 || true; fi
 
 peers: .venv/peers/ready ## install what the tests of MCP talk to: a Node of its own, the Inspector and the conformance suite, from npm
 
