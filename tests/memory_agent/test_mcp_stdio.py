@@ -228,7 +228,7 @@ def test_bad_lines_are_answered_and_the_next_one_too(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_refused_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "_MOST_LINE_BYTES", 1_000)
+    monkeypatch.setattr(stdio, "MOST_BYTES", 1_000)
     large = {"a": "x" * 200_000}
     lines = [request("x", large, 1), {"method": "x", "params": large, "jsonrpc": "2.0", "id": "last"}, large]
     found = bridged(lambda _: Door("", ""), *lines, request("ping", id=2))
@@ -242,7 +242,7 @@ def test_the_id_at_the_end_of_a_long_line_is_found_wherever_it_is_cut(monkeypatc
     long = {"method": "x", "params": {"a": "x" * 300}, "jsonrpc": "2.0", "id": 77}
     monkeypatch.setattr(stdio, "_PART_BYTES", 512)
     for most in range(1, len(line(long)) - 1):
-        monkeypatch.setattr(stdio, "_MOST_LINE_BYTES", most)
+        monkeypatch.setattr(stdio, "MOST_BYTES", most)
         assert list(bridged(lambda _: Door("", ""), long)) == [77], most
 
 

@@ -29,6 +29,7 @@ from memory_agent.doors.http.problems import answered
 from memory_agent.doors.http.streams import Stream, Take, blocks_for, events_of, read_place
 from memory_agent.doors.mcp.door import McpDoor
 from memory_agent.doors.mcp.introduction import TOOL_SETS
+from memory_agent.doors.mcp.messages import MOST_BYTES
 from memory_agent.doors.mcp.tools import Context
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.doors.request_quota import ByteQuota, RequestQuota
@@ -54,8 +55,6 @@ _PREFIX = "/v1/"
 _JSON = "application/json"
 _EVENT_STREAM = "text/event-stream"
 _LARGE_BYTES = 1 << 20
-_MOST_MESSAGE_BYTES = 1 << 20
-"""Of a message over MCP, which is read in the event loop: what a model writes is far smaller."""
 _PIECE_BYTES = 64 << 10
 _LINGER_S = 1.0
 _DOCS = Path(__file__).with_name("docs")
@@ -110,7 +109,7 @@ class Routes:
         credential = _credential(request)
         principal = self._reception.principal(credential)
         context = _context(request)
-        async with self._body(request, principal, _MOST_MESSAGE_BYTES) as body:
+        async with self._body(request, principal, MOST_BYTES) as body:
             reply = await self._mcp.reply(body, request.headers, context, credential)
         if len(reply.body) > _PIECE_BYTES:
             return _Held(reply.body, self._answers, principal)

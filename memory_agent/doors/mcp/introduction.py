@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -25,7 +25,7 @@ from memory_agent.doors.mcp.messages import (
 )
 
 ToolSet = Literal["standard", "classic"]
-TOOL_SETS: tuple[ToolSet, ...] = ("standard", "classic")
+TOOL_SETS: tuple[ToolSet, ...] = get_args(ToolSet)
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 INSTRUCTIONS = (
     "Episodic memory of past sessions: what was asked and done before, what was found, and how it ended. "

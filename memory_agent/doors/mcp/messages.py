@@ -19,6 +19,9 @@ import msgspec
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)
 
+MOST_BYTES = 1 << 20
+"""Of a message, which the door reads in its event loop: what a model writes is far smaller."""
+
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601

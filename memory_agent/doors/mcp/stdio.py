@@ -24,6 +24,7 @@ from memory_agent.doors.mcp.introduction import ToolSet, introduce
 from memory_agent.doors.mcp.messages import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
+    MOST_BYTES,
     Id,
     Message,
     RpcError,
@@ -39,7 +40,6 @@ from memory_agent.layout import Layout
 
 ANSWER_S = 15.0
 """Seconds within which a request is answered. The daemon itself gives up after 10."""
-_MOST_LINE_BYTES = 1 << 20  # as the door
 _MOST_ANSWER_BYTES = 256 << 20
 _MOST_AT_ONCE = 32
 _MOST_LOG_BYTES = 16 << 20
@@ -176,10 +176,10 @@ class Bridge:
     def run(self, lines: IO[bytes]) -> None:
         """Answer until the end of the lines; requests under way are then still answered."""
         threads: list[threading.Thread] = []
-        while line := lines.readline(_MOST_LINE_BYTES + 1):
-            if len(line) > _MOST_LINE_BYTES and not line.endswith(b"\n"):
+        while line := lines.readline(MOST_BYTES + 1):
+            if len(line) > MOST_BYTES and not line.endswith(b"\n"):
                 id = id_within(line, _rest_of(line, lines))
-                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have {_MOST_LINE_BYTES} bytes", id=id)))
+                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have {MOST_BYTES} bytes", id=id)))
             elif line.strip():
                 threads = [thread for thread in threads if thread.is_alive()]
                 if (thread := self._take(line)) is not None:
