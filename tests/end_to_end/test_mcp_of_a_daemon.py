@@ -57,7 +57,10 @@ class McpProcess:
         return found
 
     def patiently(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Call as a model does that is told to try again, or that something is missing in the answer."""
+        """Call as a model does that is told to try again, or that something is missing in the answer.
+
+        A call that failed may have been carried out, so what is remembered has an id.
+        """
         until_s = time.monotonic() + PATIENCE_S
         while (found := self.call(tool, **arguments)).get("retryable") or found.get("degraded"):
             assert time.monotonic() < until_s, found
@@ -75,7 +78,7 @@ def test_it_starts_a_daemon_which_outlives_it_and_serves_the_next_session() -> N
         data_dir = Path(folder) / "data"
         first = McpProcess(data_dir, "--set", "daemon.shared_hosts=1")
         try:
-            known = first.patiently("remember", text=VPN)
+            known = first.patiently("remember", text=VPN, id="vpn")
             assert "starting one" in first.end()
             second = McpProcess(data_dir)
             assert known["id"] in second.patiently("recall", query=QUESTION)["text"]
@@ -106,7 +109,7 @@ def test_sessions_that_begin_at_once_start_one_daemon_outside_of_the_project(tmp
 def test_a_daemon_killed_in_the_middle_of_calls_is_an_error_and_its_return_an_answer(own_daemon: DaemonProcess) -> None:
     own_daemon.start()
     client = McpProcess(own_daemon.data_dir, "--no-start")
-    known = client.call("remember", text=VPN)
+    known = client.patiently("remember", text=VPN, id="vpn")
     outcomes, answered = Counter[str](), threading.Event()
 
     def ask() -> None:
@@ -129,7 +132,7 @@ def test_a_daemon_killed_in_the_middle_of_calls_is_an_error_and_its_return_an_an
 
 def test_a_host_killed_in_the_middle_of_calls_is_a_retryable_result(rough_daemon: DaemonProcess) -> None:
     client = McpProcess(rough_daemon.data_dir, "--user", "mcp-killed", "--no-start")
-    client.patiently("remember", text=VPN)
+    client.patiently("remember", text=VPN, id="vpn")
     with MemoryClient("mcp-killed", data_dir=rough_daemon.data_dir) as admin:
         killed(admin, "mcp-killed")
         assert VPN in client.patiently("recall", query=QUESTION)["text"]
@@ -141,7 +144,7 @@ def test_a_run_of_a_client_is_credited_with_what_it_recalled(daemon: DaemonProce
     user = f"mcp-{tools}"
     with MemoryClient(user, data_dir=daemon.data_dir) as memory:
         before = McpProcess(daemon.data_dir, "--user", user)
-        known = before.patiently("remember", text=VPN)
+        known = before.patiently("remember", text=VPN, id="vpn")
         assert known["id"] in before.patiently("recall", query=QUESTION)["text"]  # nobody's run: the host is awake now
         before.end()
         run = memory.runs.begin("Deploy to staging")
