@@ -22,11 +22,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from memory_agent import protocol
-from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request
+from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request, request_of
 from memory_agent.doors.http.guard import Place, refuse_names
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
-from memory_agent.doors.http.streams import Stream, Take, blocks_for, events_of, read_place
+from memory_agent.doors.http.streams import EVENT_STREAM, Stream, Take, blocks_for, events_of, read_place
+from memory_agent.doors.http.work import Work
 from memory_agent.doors.mcp.door import McpDoor
 from memory_agent.doors.mcp.introduction import TOOL_SETS
 from memory_agent.doors.mcp.messages import MOST_BYTES
@@ -34,7 +35,8 @@ from memory_agent.doors.mcp.tools import Context
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.doors.request_quota import ByteQuota, RequestQuota
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ProtocolError, UnknownMethodError
-from memory_agent.params import OwnerParams
+from memory_agent.params import OwnerParams, RebuildParams
+from memory_agent.records import MemoryStats
 from memory_agent.settings import HttpSettings
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs import BY_NAME, Verb
@@ -53,7 +55,6 @@ ALL_USERS = "*"
 MCP = "/mcp"
 _PREFIX = "/v1/"
 _JSON = "application/json"
-_EVENT_STREAM = "text/event-stream"
 _LARGE_BYTES = 1 << 20
 _PIECE_BYTES = 64 << 10
 _LINGER_S = 1.0
@@ -97,9 +98,9 @@ class Routes:
         async with self._body(request, principal) as body:
             read = partial(read_request, verb, body, credential.token, request.headers.get(IDEMPOTENCY_KEY))
             asked = await asyncio.to_thread(read) if len(body) > _LARGE_BYTES else read()
-            reply = await self._reception.answer(credential, asked)
-        write = partial(_as_json, reply, verb)
-        content = await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write()
+            if _wants_stream(request):
+                return await self._follow_work(principal, credential, verb, asked)
+            content = await self._result(credential, verb, asked)
         if len(content) > _PIECE_BYTES:
             return _Held(content, self._answers, principal)
         return Response(content, media_type=_JSON)
@@ -114,6 +115,31 @@ class Routes:
         if len(reply.body) > _PIECE_BYTES:
             return _Held(reply.body, self._answers, principal)
         return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
+
+    async def _result(self, credential: Credential, verb: Verb, asked: protocol.Request) -> bytes:
+        """Return the result of a verb as JSON. Raises the fault that it is."""
+        reply = await self._reception.answer(credential, asked)
+        write = partial(_as_json, reply, verb)
+        return await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write()
+
+    async def _follow_work(
+        self, principal: Principal, credential: Credential, verb: Verb, asked: protocol.Request
+    ) -> Response:
+        """Answer with a stream; a request that is refused at once has the status of its problem."""
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._streams.slot(principal))
+            work = Work(self._result(credential, verb, asked), self._settings.heartbeat_s)
+            await work.refuse()
+            embeds = verb.name == "rebuild" and protocol.decode(asked.params, RebuildParams).vectors
+            frames = work.frames(partial(self._waiting, credential, asked.user_id) if embeds else None)
+            stack.push_async_callback(frames.aclose)
+            return _Followed(frames, stack.pop_all())
+
+    async def _waiting(self, credential: Credential, user_id: str) -> int:
+        """Return how many memories of a user lack a vector."""
+        asked = request_of(BY_NAME["stats"], {}, credential.token, user_id)
+        stats = protocol.decode_reply(await self._reception.answer(credential, asked), MemoryStats)
+        return int(stats.waiting)
 
     async def follow_blocks(self, request: Request) -> Response:
         """Follow the blocks that memory publishes for a user: of a role, a run and a session, where those are named."""
@@ -227,7 +253,7 @@ class _Followed(StreamingResponse):
     """A stream whose subscriber is closed when the client is gone, however that came."""
 
     def __init__(self, frames: AsyncGenerator[bytes], resources: AsyncExitStack) -> None:
-        super().__init__(frames, media_type=_EVENT_STREAM, headers={"x-accel-buffering": "no"})
+        super().__init__(frames, media_type=EVENT_STREAM, headers={"x-accel-buffering": "no"})
         self._resources = resources
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -325,6 +351,12 @@ def _credential(request: Request) -> Credential:
     """Return the bearer token of a request; an empty one where there is none."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return Credential(token.strip() if scheme.lower() == "bearer" else "")
+
+
+def _wants_stream(request: Request) -> bool:
+    """Whether a stream is what the client names first."""
+    first = request.headers.get("accept", "").partition(",")[0]
+    return first.partition(";")[0].strip().lower() == EVENT_STREAM
 
 
 def _query(request: Request, names: set[str]) -> dict[str, str]:
