@@ -19,7 +19,7 @@ from memory_agent.embedders import has_prefixes
 from memory_agent.recall.dates.nearness import nearness
 from memory_agent.recall.fusion import AnyScores, fuse, highest, lexical_share
 from memory_agent.recall.late_interaction import REACH, Met, late_interaction
-from memory_agent.recall.relevance import CALIBRATED_MODEL, Parts, evidence
+from memory_agent.recall.relevance import CALIBRATED_MODEL, Parts, credit, evidence
 from memory_agent.recall.search import Search, passing
 from memory_agent.records import KINDS, SOURCES
 from memory_agent.storage.indexes import Mask, Scores, Slots
@@ -97,7 +97,7 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         cosines = view.vectors.cosines(search.vector.raw, slots)
     bm25 = search.bm25[slots]
     shares = lexical_share(bm25, float(search.bm25.max(initial=0.0)))
-    met = late_interaction(search, slots, reach)
+    met = late_interaction(search, slots, credit(cosines), reach)
     nothing, unknown = np.zeros(slots.shape), np.full(slots.shape, np.nan)
     return Candidates(
         slots=slots,

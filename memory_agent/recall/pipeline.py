@@ -40,7 +40,7 @@ from memory_agent.recall.outcome import with_outcomes
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_log import note_of
 from memory_agent.recall.query_vectors import QueryVectors
-from memory_agent.recall.relevance import relevance
+from memory_agent.recall.relevance import credit, relevance
 from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import Choice, mmr
 from memory_agent.recall.similar_runs import Answered, is_told, similar_runs, telling_runs
@@ -217,7 +217,7 @@ def _relevant(found: Candidates, best: float, searched: Search, is_vouched: Mask
     is what `is_vouched` for (n,), by runs that used it again and again for such a request. Where a time is all that the
     query asks for, what is of that time answers it.
     """
-    likely = relevance(found.evidence, best)
+    likely = relevance(found.evidence, credit(found.cosines), best)
     if ask_for_nothing_else((date.phrase for date in searched.dates), searched.words):
         of_then = searched.view.within((date.since, date.until) for date in searched.dates)
         likely = np.where(of_then[found.slots], 1.0, likely)

@@ -27,7 +27,7 @@ from memory_agent.recall.candidates import scored
 from memory_agent.recall.duplicates import is_bare_begin
 from memory_agent.recall.fusion import highest
 from memory_agent.recall.own_words import IS_REQUEST
-from memory_agent.recall.relevance import relevance
+from memory_agent.recall.relevance import credit, relevance
 from memory_agent.recall.search import Search
 from memory_agent.records import SOURCES
 from memory_agent.storage.indexes import Slots
@@ -178,8 +178,9 @@ def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered
     """Yield at most `top_k` different ended runs that these requests began, best first."""
     found = scored(search, slots, reach=0)  # another message of its session says nothing of a run
     is_answered = np.isin(found.rows, answered.rows)
-    vouched = relevance(found.evidence, answered.best)
-    certain = np.where(is_answered, vouched, relevance(found.evidence, -np.inf))
+    vouching = credit(found.cosines)
+    vouched = relevance(found.evidence, vouching, answered.best)
+    certain = np.where(is_answered, vouched, relevance(found.evidence, vouching, -np.inf))
     order = np.lexsort((-search.view.times_us[found.slots], -found.total))
     asking = None if search.query.by_run is None else next(snapshot.runs_named(search.query.by_run), None)
     known = {None if asking is None else asking.id}

@@ -229,7 +229,8 @@ def test_a_message_has_the_outcome_of_the_run_that_it_began(tmp_path: Path, embe
         ended = {}
         for session in ("late", "interrupted", "begun"):
             of_session = {"sources": ["user_input"], "session_id": session}
-            result = memory.recall(request, 50, of_session, now=NOW, context_tokens=400, deadline_ms=60_000)
+            options = {"context_tokens": 400, "min_relevance": 0}
+            result = memory.recall(request, 50, of_session, now=NOW, deadline_ms=60_000, **options)
             ended[session] = [(one.record.text == request, quality(one)) for one in result.memories]
             assert ("ended: completed (0.8)" in (result.context or "")) == (session != "late")
         assert message.count == 3
