@@ -166,10 +166,10 @@ def _among_requests(search: Search) -> Search:
 
 def _best(search: Search, limit: int) -> tuple[Slots, bool]:
     """Return the best `limit` slots by vector and as many by words, and whether they are all."""
-    by_words = highest(np.where(search.bm25 > 0, search.bm25, -np.inf), limit)
+    by_words = highest(search.bm25, limit, above=0.0)
     if search.cosines is None:
         return by_words, by_words.size >= int(np.count_nonzero(search.bm25 > 0))
-    values = np.where(np.isnan(search.cosines.values), -np.inf, search.cosines.values)
+    values = search.cosines.values
     slots = np.union1d(highest(values, limit), by_words)
     return slots, slots.size >= int(np.count_nonzero((values > -np.inf) | (search.bm25 > 0)))
 
