@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Route
 from memory_agent import protocol
 from memory_agent.doors.http.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request
 from memory_agent.doors.http.guard import Place, refuse_names
+from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
 from memory_agent.doors.http.streams import Stream, Take, blocks_for, events_of, read_place
@@ -64,10 +65,13 @@ Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 class Routes:
     """Answers the requests of one door. Lives in one event loop."""
 
-    def __init__(self, reception: Reception, relay: Endpoints, settings: HttpSettings, bodies_bytes: int) -> None:
+    def __init__(
+        self, reception: Reception, relay: Endpoints, watch: JournalWatch, settings: HttpSettings, bodies_bytes: int
+    ) -> None:
         """Hold at most `bodies_bytes` of bodies and of answers at a time each, unless it is a single one."""
         self._reception = reception
         self._relay = relay
+        self._watch = watch
         self._settings = settings
         self._bodies, self._answers = ByteQuota(bodies_bytes), ByteQuota(bodies_bytes)
         self._streams = RequestQuota(settings.streams)
@@ -130,7 +134,7 @@ class Routes:
             owner = partial(self._owner, credential, wanted)
         async with AsyncExitStack() as stack:
             stack.enter_context(self._streams.slot(principal))
-            stream = Stream(self._relay, credential.token, name, take, self._settings.heartbeat_s)
+            stream = Stream(self._relay, self._watch, credential.token, name, take, self._settings.heartbeat_s)
             stack.push_async_callback(stream.close)
             await stream.begin(user_id, after, owner)
             frames = stream.frames()
