@@ -319,7 +319,9 @@ def _publish_all(
         try:
             publisher.publish(line)
         except MalformedEventError as error:
-            summary.reject(BadLine(line=number, field=error.field, reason=error.reason), on_bad_line)
+            is_nobodys = error.field == "user_id" and not line.get("user_id")
+            reason = f"{error.reason}; --user NAME takes what names no user" if is_nobodys else error.reason
+            summary.reject(BadLine(line=number, field=error.field, reason=reason), on_bad_line)
         except RelayError as error:
             summary.failure = f"stopped at line {number}: {error}"
             return

@@ -18,6 +18,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from memory_agent.notes.markdown import SECTION
+from memory_agent.notes.note import FILE
 from memory_agent.recall.context import age, endings, repeats, run_text
 from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
 
@@ -182,6 +184,8 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
     heading = Text.assemble((f"{place:>2} ", "bold cyan"), (" · ".join(facts), "dim"))
     if record.title:
         heading.append(f"\n{' ' * _INDENT}{one_line(record.title)}", "bold")
+    if record.type == SECTION and isinstance(file := record.metadata.get(FILE), str):
+        heading.append(f"\n{' ' * _INDENT}of {one_line(file)}", "dim")
     if record.tags:
         heading.append(f"\n{' ' * _INDENT}tags: {one_line(', '.join(record.tags))}", "dim")
     return heading

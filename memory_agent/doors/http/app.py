@@ -17,7 +17,7 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from memory_agent import protocol
@@ -47,6 +47,7 @@ PAGES = {
 ALL_USERS = "*"
 """The user id with which a key for all users follows everybody's events."""
 _PREFIX = "/v1/"
+_BEGINNING = msgspec.json.encode({"docs": "/docs", "openapi": "/openapi.json", "verbs": f"POST {_PREFIX}VERB"})
 _JSON = "application/json"
 _EVENT_STREAM = "text/event-stream"
 _LARGE_BYTES = 1 << 20
@@ -82,6 +83,7 @@ class Routes:
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             _stream_route("blocks", self.follow_blocks),
             _stream_route("events", self.follow_events),
+            Route("/", _begin, methods=["GET"]),
             Route("/openapi.json", _describe, methods=["GET"]),
             *(Route(path, _page, methods=["GET"]) for path in PAGES),
         ]
@@ -218,6 +220,13 @@ class _Followed(StreamingResponse):
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         async with self._resources:
             await super().__call__(scope, receive, send)
+
+
+async def _begin(request: Request) -> Response:
+    """Say where the description is: a browser is sent there."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("/docs", 303)
+    return Response(_BEGINNING, media_type=_JSON)
 
 
 async def _describe(_: Request) -> Response:

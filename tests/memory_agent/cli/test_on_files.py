@@ -225,6 +225,15 @@ def test_without_a_model_recall_goes_by_words_and_says_so(run: Run, run_json: Ru
     assert run_json("stats", *no_model)["without_vector"] == 1
 
 
+def test_what_was_stored_without_a_model_gets_its_vector_with_the_next_recall_that_has_one(
+    run: Run, run_json: RunJson
+) -> None:
+    run("remember", "Rotating the token twice signs users out.", "--set", "embedder.folder=/nowhere")
+    asked = ("recall", "why are people logged off?", "--min-relevance", "0")
+    assert run_json(*asked)["degraded"] == ["vectors_pending"]
+    assert (run_json("stats")["without_vector"], run_json(*asked)["degraded"]) == (0, [])
+
+
 def test_stats_count_the_memories(run: Run, run_json: RunJson, deploy: None) -> None:
     document = run_json("stats")
     assert set(document) == {*MemoryStats.__struct_fields__, "daemon"}

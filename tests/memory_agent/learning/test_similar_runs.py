@@ -222,8 +222,10 @@ def test_a_cancelled_run_is_neither_success_nor_failure(memory: Memory) -> None:
     assert all(record.quality_score is None for record in memory.list({"run_id": "r"}).records)
     assert "| Cancelled before: Read the log, because The customer withdrew the order" in block(memory, OBJECTIVE)
     assert only(memory, OBJECTIVE).end == "cancelled"
-    assert memory.runs.end("r", "completed").outcome == "completed"
-    assert memory.runs.end("r", "cancelled", "Again").is_cancelled
+    memory.ingest([event("then-completed", "conductor.run.completed", 10, "r")], now=LATER)
+    assert memory.runs.get("r").outcome == "completed"
+    memory.ingest([event("cancelled-again", "conductor.run.cancelled", 11, "r")], now=LATER)
+    assert memory.runs.get("r").is_cancelled
     assert memory.sona.status().gate.state == "shadow"
 
 
