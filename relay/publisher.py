@@ -111,7 +111,9 @@ class Publisher:
         with self._changed:
             while not self._take(checked, data):
                 if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
-                    raise RelayUnavailableError(f"{len(self._window)} events wait for an ack after {wait_s:.3g} s")
+                    count = len(self._window)
+                    waiting = "1 event waits" if count == 1 else f"{count} events wait"
+                    raise RelayUnavailableError(f"{waiting} for an ack after {wait_s:.3g} s")
             is_due = self._window.is_due or self._is_spooling
         if is_due:
             self._socket.wake()

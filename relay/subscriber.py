@@ -277,12 +277,18 @@ class AsyncSubscriber:
     """`Subscriber` for an event loop. Requests of several tasks take turns on one socket, which keeps their order."""
 
     def __init__(
-        self, ingest: str, feed: str, consumer: str = "", timeout_s: float = 5.0, *, identity: Identity | None = None
+        self,
+        ingest: str,
+        feed: str | None,
+        consumer: str = "",
+        timeout_s: float = 5.0,
+        *,
+        identity: Identity | None = None,
     ) -> None:
-        """As `Subscriber`."""
+        """As `Subscriber`. Without a `feed` it cannot `wait`, and no doorbell reaches it."""
         shown = identity or local_identity(ingest)
         self._socket = AsyncClientSocket(check_endpoint("ingest", ingest), shown)
-        self._doorbell = AsyncDoorbellSocket(check_endpoint("feed", feed), shown)
+        self._doorbell = None if feed is None else AsyncDoorbellSocket(check_endpoint("feed", feed), shown)
         self._ingest = ingest
         self._consumer = consumer
         self._timeout_s = timeout_s
@@ -299,6 +305,7 @@ class AsyncSubscriber:
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` for entries after the last `fetch`; return whether there are any."""
+        assert self._doorbell is not None, "made without a feed"
         try:
             async with asyncio.timeout(timeout_s):
                 while wire.decode_doorbell(await self._doorbell.receive()) <= self._known_seq:
@@ -365,7 +372,8 @@ class AsyncSubscriber:
     async def close(self) -> None:
         """Close; no request may be under way."""
         self._socket.close()
-        self._doorbell.close()
+        if self._doorbell is not None:
+            self._doorbell.close()
 
     async def __aenter__(self) -> Self:
         return self

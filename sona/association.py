@@ -136,7 +136,7 @@ class UsageAssociation:
     def similarities(self, x: Array | Vector) -> Array:
         """Return the cosine of `x`, (d,), to each lesson's request, (n,), by ascending number. Raises `ShapeError`."""
         self._check(x)
-        return (self._room[: len(self)] @ x.astype(np.float32)).astype(np.float64)
+        return (self._room[: len(self)] @ x.astype(np.float32, copy=False)).astype(np.float64)
 
     def reach(self, x: Array | Vector) -> Reached:
         """Return the memories used for requests like `x`, (d,); none when it is not finite. Raises `ShapeError`."""
@@ -144,17 +144,20 @@ class UsageAssociation:
 
     def reach_by(self, cosines: Array) -> Reached:
         """Do what `reach` does, given the `similarities` of the request, (n,)."""
-        if not len(self) or not np.isfinite(cosines).all():
+        if not len(self) or not math.isfinite(cosines.sum()):
             return NOTHING
         near = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0) * self._weights
         gains = self._credits * near.take(self._places)
         best = np.maximum.reduceat(gains, self._starts)
         (reached,) = best.nonzero()
-        alike = np.maximum(near - (ALIKE - self._floor) * self._weights, 0.0)
-        support = np.add.reduceat(self._credits * alike.take(self._places), self._starts)
         starts = self._starts[reached]
+        support = np.zeros(reached.shape)
+        alike = near - (ALIKE - self._floor) * self._weights
+        if (alike > 0.0).any():  # seldom, except where work recurs
+            shares = self._credits * np.maximum(alike, 0.0).take(self._places)
+            support = np.add.reduceat(shares, self._starts)[reached]
         return Reached(
-            self._memories[starts], best[reached], support[reached], gains, self._lessons, starts, self._ends[reached]
+            self._memories[starts], best[reached], support, gains, self._lessons, starts, self._ends[reached]
         )
 
     def _note(self, place: int, memories: list[int], credits: list[float]) -> None:

@@ -69,10 +69,12 @@ class QueryCentering:
         self._check(query)
         if self._count < WARM_UP:
             return query
-        apart = query - self._mean
-        share = min(max((math.sqrt(apart @ apart) - _NEAR) / (_FAR - _NEAR), 0.0), 1.0)
-        centred = query - share * self._mean
-        return (centred / math.sqrt(centred @ centred)).astype(np.float32)
+        centred = query - self._mean
+        length = math.sqrt(centred @ centred)
+        if length < _FAR:
+            centred = query - max((length - _NEAR) / (_FAR - _NEAR), 0.0) * self._mean
+            length = math.sqrt(centred @ centred)
+        return (centred / length).astype(np.float32)
 
     def to_bytes(self) -> bytes:
         """Return the state for `from_bytes`."""

@@ -74,8 +74,10 @@ class Adaptation:
 
     @cached_property
     def _nearest(self) -> list[tuple[int, float]]:
-        best = np.argpartition(-self.similarities, min(3, len(self.numbers)) - 1)[:3] if len(self.numbers) else ()
-        found = [(int(self.numbers[place]), float(self.similarities[place])) for place in best]
+        if not len(self.numbers):
+            return []
+        best = np.argpartition(-self.similarities, min(3, len(self.numbers)) - 1)[:3]
+        found = zip(self.numbers[best].tolist(), self.similarities[best].tolist(), strict=True)
         return sorted(found, key=lambda one: (-one[1], one[0]))
 
 
@@ -189,9 +191,10 @@ class Learner:
         """
         if not self.facts:
             return None
-        request = self.queries.centre(query).astype(np.float64)
-        numbers, cosines = self.association.numbers, self.association.similarities(request)
+        centred = self.queries.centre(query)
+        numbers, cosines = self.association.numbers, self.association.similarities(centred)
         # The association holds every exemplar of the bank (those with weight), so one product serves both.
+        request = centred.astype(np.float64)
         moved = request + self.bank.shift_by(cosines.take(self._places_of_bank()))
         if self.uses_instant:
             unit = moved / np.linalg.norm(moved)

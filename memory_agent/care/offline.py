@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from memory_agent.erasure.history import History, fingerprint
+from memory_agent.erasure.history import History, fingerprint, read_history
 from memory_agent.erasure.intent_log import Intent, erasable
 from memory_agent.erasure.receipt import ErasureReceipt, with_journal
 from memory_agent.erasure.selection import Selection, intent_for_absent_user
@@ -91,6 +91,15 @@ def _open(
         retention_settings=retention or RetentionSettings(),
         age_now=False,
     )
+
+
+def forgotten_events(data_dir: Path, user_id: str) -> Callable[[str], bool]:
+    """Return what tells, by its id, whether the memory of an event was forgotten and did not return since.
+
+    Reads the history of erasures alone, so it may be called beside a daemon. Raises `StoreError`.
+    """
+    gone = read_history(user_folder(data_dir, user_id), user_id).events
+    return lambda event_id: bool(gone) and fingerprint(user_id, event_id) in gone
 
 
 def erase(

@@ -185,7 +185,7 @@ def _reapply_to_user(
 def _read_history(data_dir: Path, user_id: str, warn: Warn) -> History:
     history = read_history(user_folder(data_dir, user_id), user_id)
     if history.unread:
-        warn(f"{history.unread} records of erasures of {user_id} are damaged: memories that they name may be back")
+        warn(f"damaged records of erasures of {user_id}: {history.unread}; memories that they name may be back")
     return history
 
 

@@ -8,8 +8,9 @@ import msgspec
 from memory_agent.cli.access import open_client
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
-from memory_agent.cli.render import plain
+from memory_agent.cli.render import one_line, plain
 from memory_agent.triggers.block import Block
+from memory_agent.triggers.table import TriggerTable
 from relay import Endpoints, relay_endpoints
 
 _WAIT_S = 3_600.0
@@ -39,7 +40,8 @@ def blocks(
 
     The daemon recalls by itself when messages, runs, assignments and documents arrive (the table of triggers); nobody
     asks. A block without relevant memories is empty, and only a line says that it came. With --json each block is an
-    object on a line.
+    object on a line. Each event causes a block for one role: `chat.user_msg` for the conductor, `conductor.run.started`
+    for the worker.
 
     \b
     Examples:
@@ -51,7 +53,7 @@ def blocks(
     named = Endpoints(ingest or here.ingest, feed or here.feed) if ingest or feed or target.endpoint is None else None
     with open_client(target) as client, client.blocks(role, run, session, relay=named) as following:
         if not target.as_json:
-            note("following; end with Ctrl-C")
+            note(f"{_caused(target, role)}; end with Ctrl-C")
         shown = 0
         while count is None or shown < count:
             block = following.wait(_WAIT_S if timeout_s is None else timeout_s)
@@ -60,6 +62,18 @@ def blocks(
                 click.echo(msgspec.json.encode(block)) if target.as_json else _print(block)
             elif timeout_s is not None:
                 raise SystemExit(1)
+
+
+def _caused(target: Target, role: str | None) -> str:
+    """Say what is followed: which events cause a block for the role, by the table of triggers of these settings."""
+    rows = [row for row in TriggerTable.load(target.settings.triggers.table).rows.values() if row.enabled]
+    roles = ", ".join(sorted({row.role for row in rows}))
+    if role is None:
+        return f"following the blocks for {roles}"
+    causes = ", ".join(event for row in rows if row.role == role for event in row.events)
+    if not causes:
+        return f"following, but the table of triggers here has no role {one_line(role)}: there are {roles}"
+    return f"following the blocks for {role}, caused by {causes}"
 
 
 def _print(block: Block) -> None:

@@ -13,7 +13,7 @@ from memory_agent.cli.access import for_each_user, note_skipped, uses_daemon
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.cli.render import print_document, print_table, size
+from memory_agent.cli.render import counted, print_document, print_table, size
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
 
 if TYPE_CHECKING:
@@ -82,9 +82,8 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
 
 def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, int]]) -> None:
     for part in parts:
-        count = len(part.findings)
-        state = "sound" if not part.findings else f"{count} finding{'' if count == 1 else 's'}"
-        click.echo(f"{part.part}: {part.entries} entries, {state}")
+        state = counted(len(part.findings), "finding") if part.findings else "sound"
+        click.echo(f"{part.part}: {counted(part.entries, 'entry', 'entries')}, {state}")
     if found:
         click.echo()
         print_table("findings", ("part", "where", "what", "count"), found)
@@ -115,7 +114,7 @@ def rebuild(target: Target, vectors: bool) -> None:
         print_document({"users": counts})
         return
     for user_id, count in counts.items():
-        click.echo(f"user {user_id}: {did} {count} memories")
+        click.echo(f"user {user_id}: {did} {counted(count, 'memory', 'memories')}")
 
 
 def _rebuild_columns(memory: MemoryClient | Memory, _report: Report) -> int:
@@ -140,9 +139,7 @@ def _followed(memory: MemoryClient | Memory, report: Report) -> int:
         if waiting < before:
             moved_at_s = time.monotonic()
         elif time.monotonic() - moved_at_s > _STALLED_S:
-            raise UnavailableError(
-                f"{waiting} memories still wait; the embedder made no progress for {_STALLED_S:.0f} s"
-            )
+            raise UnavailableError(f"still to embed: {waiting}; the embedder made no progress for {_STALLED_S:.0f} s")
     report("embedding", total, total)
     return total
 
@@ -198,7 +195,7 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
         print_document(made)
     else:
         total = sum(part.bytes for part in made.parts)
-        click.echo(f"{directory}: {len(made.parts)} parts, {size(total)}")
+        click.echo(f"{directory}: {counted(len(made.parts), 'part')}, {size(total)}")
     if made.left_out:
         note(f"left out, damaged or without their key: {', '.join(made.left_out)}; see memory-agent verify")
         context.exit(_INCOMPLETE)
@@ -235,7 +232,7 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
         print_document(restored)
         return
     for user_id, count in restored.erased_again.items():
-        click.echo(f"erased again, as they were after the backup: {count} memories of {user_id}")
+        click.echo(f"erased again, as they were after the backup: {counted(count, 'memory', 'memories')} of {user_id}")
     for part in restored.parts:
         click.echo(f"restored {part.part}: {_content(part)}")
     if restored.aside:
@@ -252,7 +249,7 @@ def _content(part: Part) -> str:
     """Return what is in a part of a backup; its manifest does not count the owners of runs."""
     if part.part == "journal":
         return f"events up to number {part.entries}"
-    return size(part.bytes) if part.part == "owners" else f"{part.entries} memories"
+    return size(part.bytes) if part.part == "owners" else counted(part.entries, "memory", "memories")
 
 
 def _restore(target: Target, directory: Path | None, replace: bool) -> Restored:

@@ -139,8 +139,9 @@ def _print_status(status: DaemonStatus) -> None:
 def serve(target: Target, listen: tuple[str, ...]) -> None:
     """Run relay, embedder, Ray and gateway until SIGTERM or Ctrl-C.
 
-    Prints one JSON line with the endpoints when it is ready, and logs to standard error. Publishers use the endpoint
-    `relay`; `recall` and the other commands find the daemon by its data folder.
+    Prints one JSON line with the endpoints when it is ready, and logs to standard error; on a terminal it says in words
+    where it listens and what to do next, and shows warnings only (--set log_level=debug shows all). Publishers use the
+    endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
 
     \b
     Examples:

@@ -12,7 +12,7 @@ from memory_agent.cli.access import skip_without_key, uses_daemon
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.options import ONLY, Target, common_options, options_where_user
 from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import print_document, print_table, size
+from memory_agent.cli.render import counted, print_document, print_table, size
 from relay import SYSTEM_USER, EncryptionKeyMissingError, KeyRing
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _state(keys: KeyRing | None, users: list[str], has_encrypted: bool) -> str:
         return _AWAY.format(keys.folder)
     count = len(set(users) - {SYSTEM_USER})
     system = " and of system" if SYSTEM_USER in users else ""
-    return f"encryption is on; keys of {count} user{'' if count == 1 else 's'}{system} in {keys.folder}"
+    return f"encryption is on; keys of {counted(count, 'user')}{system} in {keys.folder}"
 
 
 @encryption.command(short_help="Destroy a user's key, which makes the data unreadable.")
@@ -154,6 +154,6 @@ def encrypt(target: Target) -> None:
         print_document({"users": encrypted.users, "journal": not target.user_named})
     for user in () if target.as_json else encrypted.users:
         done = "was encrypted" if user.was_encrypted else f"{size(user.bytes_before)} -> {size(user.bytes_after)}"
-        click.echo(f"user {user.user_id}: {user.memories} memories, {done}")
+        click.echo(f"user {user.user_id}: {counted(user.memories, 'memory', 'memories')}, {done}")
     if encrypted.plain_leftovers:
         note(f"what a restore moved aside is not encrypted: remove {', '.join(encrypted.plain_leftovers)}")

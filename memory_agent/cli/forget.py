@@ -12,7 +12,7 @@ from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.filters import selection_options
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import waiting
-from memory_agent.cli.render import plain, print_document, print_figures
+from memory_agent.cli.render import counted, plain, print_document, print_figures
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
 from memory_agent.records import MemoryFilter
@@ -69,8 +69,8 @@ def forget(
         target = authorize(target, "erase")
     if not dry_run and not yes:
         planned = _erase(target, selection, dry_run=True)
-        said = "everything" if user_all else f"{planned.memories} memories"
-        confirm(f"erase {said} of {planned.user_id} and {planned.events} events, for good?")
+        said = "everything" if user_all else counted(planned.memories, "memory", "memories")
+        confirm(f"erase {said} of {planned.user_id} and {counted(planned.events, 'event')}, for good?")
     with waiting("erasing, from the journal's file too"):
         receipt = _erase(target, selection, dry_run=dry_run)
     if target.as_json:

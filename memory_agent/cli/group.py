@@ -61,6 +61,8 @@ VERBS = {
 """In the order of the help."""
 
 _INTERRUPTED = 130
+_QUOTES = "Put quotes around the text"
+_TEXTS = ("text", "objective")
 
 
 class FailureGroup(click.Group):
@@ -72,8 +74,9 @@ class FailureGroup(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            _raise_as_document(error, ctx)
-            raise  # click shows the usage too, for a person
+            hinted = _with_hint(error)
+            _raise_as_document(hinted, ctx)
+            raise hinted from error  # click shows the usage too, for a person
         except OSError as error:  # of --help and --version, which print
             raise _failure(error) from error
 
@@ -83,8 +86,9 @@ class FailureGroup(click.Group):
         except (MemoryAgentError, RelayError) as error:
             raise Failure(error.code, str(error), error.retryable) from error
         except click.UsageError as error:
-            _raise_as_document(error, ctx)
-            raise  # click shows the usage too, for a person
+            hinted = _with_hint(error)
+            _raise_as_document(hinted, ctx)
+            raise hinted from error  # click shows the usage too, for a person
         except OSError as error:
             raise _failure(error) from error
         except (KeyboardInterrupt, click.Abort):
@@ -102,6 +106,24 @@ def _raise_as_document(error: click.UsageError, ctx: click.Context) -> None:
     """Raise `Misuse` if the command was called with --json."""
     if ctx.meta[JSON_KEY]:
         raise Misuse("usage", error.format_message()) from error
+
+
+def _with_hint(error: click.UsageError) -> click.UsageError:
+    """Return the error, with what to do about a common slip."""
+    context = error.ctx
+    if context is None:
+        return error
+    if context.parent is None and isinstance(error, click.NoSuchOption):
+        hint = f"Options follow the verb: memory-agent VERB {error.option_name} ..."
+    elif _takes_text(context.command) and "unexpected extra argument" in error.message and _QUOTES not in error.message:
+        hint = f'{_QUOTES}: memory-agent {context.command_path.partition(" ")[2]} "several words"'
+    else:
+        return error
+    return click.UsageError(f"{error.format_message().rstrip('.')}. {hint}", context)
+
+
+def _takes_text(command: click.Command) -> bool:
+    return any(isinstance(one, click.Argument) and one.name in _TEXTS for one in command.params)
 
 
 class VerbGroup(FailureGroup):

@@ -17,7 +17,7 @@ from memory_agent.cli.access import listens, open_client
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.cli.render import plain, print_document
+from memory_agent.cli.render import counted, plain, print_document
 from memory_agent.client import MemoryClient
 from memory_agent.errors import DeadlineExceededError, UnavailableError
 from memory_agent.signals.table import SignalTable
@@ -252,7 +252,7 @@ class Summary(msgspec.Struct, kw_only=True):
         """Whether the relay has stored or rejected every event; sets `failure` if not."""
         missing = self.spooled + self.unacknowledged
         if missing and self.failure is None:
-            self.failure = f"{missing} events did not arrive at the relay, so there is nothing to wait for"
+            self.failure = f"{counted(missing, 'event')} did not arrive at the relay, so there is nothing to wait for"
         return self.failure is None
 
     def settle(self, report: FlushReport, on_bad_line: OnBadLine, *, spools: bool) -> None:
@@ -319,7 +319,9 @@ def _publish_all(
         try:
             publisher.publish(line)
         except MalformedEventError as error:
-            summary.reject(BadLine(line=number, field=error.field, reason=error.reason), on_bad_line)
+            is_nobodys = error.field == "user_id" and not line.get("user_id")
+            reason = f"{error.reason}; --user NAME takes what names no user" if is_nobodys else error.reason
+            summary.reject(BadLine(line=number, field=error.field, reason=reason), on_bad_line)
         except RelayError as error:
             summary.failure = f"stopped at line {number}: {error}"
             return

@@ -14,6 +14,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.filters import MetadataPair, Pair, filter_options
 from memory_agent.cli.options import Moment, Target, daemon_options, read_text
 from memory_agent.cli.render import (
+    counted,
     one_line,
     plain,
     print_document,
@@ -165,8 +166,11 @@ def recall(
 
 def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
     """Note how many memories were looked at in vain, and how to see the nearest of them."""
-    which = "memories that match" if is_filtered else "memories"
-    note(f"none of the {total} {which} bears on this" + ("; --min-relevance 0 shows the nearest" if is_strict else ""))
+    if total == 1:
+        none = f"the only memory{' that matches' if is_filtered else ''} does not bear on this"
+    else:
+        none = f"none of the {total} memories{' that match' if is_filtered else ''} bears on this"
+    note(none + ("; --min-relevance 0 shows the nearest" if is_strict else ""))
 
 
 def _refuse_ignored(
@@ -285,7 +289,7 @@ def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int
         return
     columns = ["updated" if order == "updated" else "time", "kind", "id", "text"]
     rows = [(_time(record, order), record.kind, record.id, _beginning(record)) for record in page.records]
-    print_table(f"{len(rows)} of {page.total} memories", columns, rows)
+    print_table(f"{len(rows)} of {counted(page.total, 'memory', 'memories')}", columns, rows)
     if page.next_cursor is not None:
         click.echo(f"next page: --after {page.next_cursor}")
     if not page.total:

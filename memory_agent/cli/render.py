@@ -18,6 +18,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from memory_agent.notes.markdown import SECTION
+from memory_agent.notes.note import FILE
 from memory_agent.recall.context import age, endings, repeats, run_text
 from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
 
@@ -64,9 +66,8 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         emit(_heading(place, memory, now))
         emit(Padding(Text(plain(memory.record.text)), (0, 0, 0, _INDENT)))
         click.echo()
-    count = len(result.memories)
-    emit(Text(f"{count} {'memory' if count == 1 else 'memories'} in {result.took_ms:.1f} ms", style="dim"))
-    if count:
+    emit(Text(f"{counted(len(result.memories), 'memory', 'memories')} in {result.took_ms:.1f} ms", style="dim"))
+    if result.memories:
         emit(Text(f"recall {result.recall_id}, to give feedback on", style="dim"))
     if result.excluded:
         emit(Text(f"left out: {', '.join(left_out(result))}", style="dim"))
@@ -144,6 +145,11 @@ def _nested(value: object) -> str:
     return f"({shown(value)})" if isinstance(value, Mapping | list | tuple) else shown(value)
 
 
+def counted(number: int, one: str, more: str = "") -> str:
+    """Return a number with its noun: `more` is the plural, by default with an s."""
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
 def size(count: int) -> str:
     """Format a number of bytes with a unit."""
     amount, unit = float(count), _UNITS[0]
@@ -178,6 +184,8 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
     heading = Text.assemble((f"{place:>2} ", "bold cyan"), (" · ".join(facts), "dim"))
     if record.title:
         heading.append(f"\n{' ' * _INDENT}{one_line(record.title)}", "bold")
+    if record.type == SECTION and isinstance(file := record.metadata.get(FILE), str):
+        heading.append(f"\n{' ' * _INDENT}of {one_line(file)}", "dim")
     if record.tags:
         heading.append(f"\n{' ' * _INDENT}tags: {one_line(', '.join(record.tags))}", "dim")
     return heading

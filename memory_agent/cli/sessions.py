@@ -18,7 +18,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.options import Moment, Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.publish import BadLine, relay_ingest, send, unreachable, wait_until_recallable
-from memory_agent.cli.render import print_document
+from memory_agent.cli.render import counted, print_document
 from memory_agent.errors import UnavailableError
 from memory_agent.sessions.finding import NAMES, Places
 from memory_agent.sessions.importing import ImportCounts, Scope, SessionImport
@@ -35,7 +35,8 @@ _MOST_PRINTED = 20
 class Delivered(msgspec.Struct, kw_only=True):
     """What became of the events: `new`, `known` from before, or `rejected`; `noise` made no memory, by reason.
 
-    Through the relay, noise is dropped later and counted by `stats`.
+    Through the relay, noise is dropped later and counted by `stats`. The memories of `forgotten` events were forgotten,
+    and stay so; by the history of erasures in the data folder.
     """
 
     new: int = 0
@@ -44,11 +45,15 @@ class Delivered(msgspec.Struct, kw_only=True):
     noise: dict[str, int] = {}
     acked_through: dict[str, int] = {}
     failure: str | None = None
+    forgotten: int = 0
 
 
 class _Result(msgspec.Struct, kw_only=True):
+    """`looked_in`: the files, folders and patterns where sessions were looked for."""
+
     found: ImportCounts
     delivered: Delivered | None
+    looked_in: list[str]
 
 
 @click.command("import-sessions")
@@ -82,7 +87,8 @@ def import_sessions(
     ChatGPT and Claude.ai (also as .zip) and ATIF. What was said and run is published with its own time, through the
     relay where one runs, else onto the files; secrets are masked. Turns and runs come with their outcome. A session's
     project is its channel: `recall --channel project:DIR`. Left out and counted: what the client or a memory put into
-    the prompt, output of tools that only read, and what cannot be read. Repeating an import changes nothing.
+    the prompt, output of tools that only read, and what cannot be read, which is named (exit code 1). Repeating an
+    import changes nothing, and brings nothing back that was forgotten.
 
     \b
     Examples:
@@ -106,10 +112,10 @@ def import_sessions(
         elif watch:
             _follow(target, ingest, imported, delivered)
         else:
-            _deliver(target, ingest, imported.events(), delivered)
+            _deliver(target, ingest, _with_forgotten(target, imported.events(), delivered), delivered)
             if wait and delivered.failure is None:
                 _wait(target, delivered, report)
-    result = _Result(found=imported.counts, delivered=delivered)
+    result = _Result(found=imported.counts, delivered=delivered, looked_in=places.names())
     print_document(result) if target.as_json else _print(result)
     if _has_failed(result):
         raise SystemExit(1)
@@ -120,10 +126,21 @@ def _follow(target: Target, ingest: str | None, imported: SessionImport, deliver
     pause = threading.Event()
     try:
         while delivered.failure is None:
-            _deliver(target, ingest, imported.events(is_growing=True), delivered)
+            news = _with_forgotten(target, imported.events(is_growing=True), delivered)
+            _deliver(target, ingest, news, delivered)
             pause.wait(_LOOK_AGAIN_S)
     except KeyboardInterrupt:
         note("no longer watching")
+
+
+def _with_forgotten(target: Target, events: Iterator[dict[str, Any]], delivered: Delivered) -> Iterator[dict[str, Any]]:
+    """Yield the events, and count those whose memories were forgotten."""
+    from memory_agent.care.offline import forgotten_events  # imports the engines
+
+    is_forgotten = forgotten_events(target.data_dir, target.user_id)
+    for event in events:
+        delivered.forgotten += is_forgotten(event["event_id"])
+        yield event
 
 
 def _deliver(target: Target, ingest: str | None, events: Iterator[dict[str, Any]], delivered: Delivered) -> None:
@@ -151,7 +168,7 @@ def _publish(target: Target, endpoint: str, events: Iterator[dict[str, Any]], de
     delivered.acked_through |= summary.acked_through
     delivered.failure = summary.failure
     if summary.unacknowledged and summary.failure is None:
-        delivered.failure = f"{summary.unacknowledged} events have no ack; repeat the import"
+        delivered.failure = f"no ack for {counted(summary.unacknowledged, 'event')}; repeat the import"
 
 
 def _ingest(memory: Memory, events: Iterator[dict[str, Any]], delivered: Delivered) -> None:
@@ -180,8 +197,7 @@ def _wait(target: Target, delivered: Delivered, report: Report) -> None:
 
 def _has_failed(result: _Result) -> bool:
     delivered = result.delivered
-    has_nothing = bool(result.found.bad) and not result.found.taken
-    return has_nothing or (delivered is not None and bool(delivered.rejected or delivered.failure))
+    return bool(result.found.bad) or (delivered is not None and bool(delivered.rejected or delivered.failure))
 
 
 def _print(result: _Result) -> None:
@@ -191,6 +207,8 @@ def _print(result: _Result) -> None:
     if found.bad > _MOST_PRINTED:
         note(f"and {found.bad - _MOST_PRINTED} more that cannot be read; --json names them")
     click.echo(f"sessions: {_counted(found.sessions)}")
+    if not found.sessions:
+        note(f"looked for sessions in {', '.join(result.looked_in) or 'no place: name files or folders'}")
     click.echo(f"taken: {_counted(found.taken)}")
     if found.left:
         click.echo(f"left out: {_counted(found.left)}")
@@ -200,7 +218,11 @@ def _print(result: _Result) -> None:
         click.echo("nothing was imported (--dry-run)")
         return
     noise = f", {sum(delivered.noise.values())} made no memory ({_counted(delivered.noise)})" if delivered.noise else ""
-    click.echo(f"imported {delivered.new} new, {delivered.known} were there already{noise}")
+    known = max(0, delivered.known - delivered.forgotten)
+    forgotten = f", {delivered.forgotten} were forgotten" if delivered.forgotten else ""
+    click.echo(f"imported {delivered.new} new, {known} were there already{forgotten}{noise}")
+    if delivered.forgotten:
+        note("what was forgotten stays so; `memory-agent import` of an export made before brings it back")
     if delivered.failure is not None:
         note(delivered.failure)
 

@@ -12,8 +12,8 @@ import click
 from memory_agent.arguments import MOST_SIMILAR_RUNS
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.options import Target, daemon_options, read_text
-from memory_agent.cli.render import one_line, plain, print_document, print_figures, print_table
-from memory_agent.errors import InvalidInputError
+from memory_agent.cli.render import counted, one_line, plain, print_document, print_figures, print_table
+from memory_agent.errors import RunUnknownError
 from memory_agent.recall.context import run_text
 from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
 
@@ -76,7 +76,7 @@ def begin(target: Target, objective: str, recall_ids: tuple[str, ...], **names: 
 @_event_id
 @daemon_options
 def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id: str | None) -> None:
-    """Record a step of RUN and the memories it used. TEXT may be - for standard input.
+    """Record a step of RUN and the memories it used. TEXT may be - for standard input. An ended run takes no steps.
 
     \b
     Examples:
@@ -85,9 +85,8 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
     """
     said = read_text(text)
     with open_memory(target, "run_step") as memory:
-        _require_known(memory, run_id)
         run = memory.runs.step(run_id, said, used, event_id=event_id)
-    _tell(target, run, f"{run.id} has {_several(len(run.steps), 'step')}")
+    _tell(target, run, f"{run.id} has {counted(len(run.steps), 'step')}")
 
 
 @trajectory.command(short_help="Record how a run ended.")
@@ -107,7 +106,7 @@ def end(
     used: tuple[str, ...],
     event_id: str | None,
 ) -> None:
-    """Record how RUN ended, and which memories it used.
+    """Record how RUN ended, and which memories it used. An end is not replaced: `feedback RUN` revises its quality.
 
     Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it; a
     cancelled one counts as neither.
@@ -119,9 +118,8 @@ def end(
       memory-agent trajectory end run-9 --used 01KB3V8Z5M3R0YQH6D7W2X9F4A
     """
     with open_memory(target, "run_end") as memory:
-        _require_known(memory, run_id)
         run = memory.runs.end(run_id, outcome, summary, quality, used, event_id=event_id)
-    _tell(target, run, f"ended {run.id}: {quality_of(run)}, {_several(len(run.used), 'memory', 'memories')} used")
+    _tell(target, run, f"ended {run.id}: {quality_of(run)}, {counted(len(run.used), 'memory', 'memories')} used")
 
 
 @trajectory.command("list", short_help="List runs, newest first.")
@@ -182,7 +180,7 @@ def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | N
 @_run
 @daemon_options
 def show(target: Target, run_id: str) -> None:
-    """Show RUN in full: its steps, the memories it used, and each revision of its quality with the reason.
+    """Show RUN in full: steps, how it ended and what was said of it, memories it used, revisions of its quality.
 
     \b
     Examples:
@@ -193,7 +191,7 @@ def show(target: Target, run_id: str) -> None:
         run = memory.runs.get(run_id)
         words = {} if run is None or target.as_json else _words_of(memory, run)
     if run is None:
-        raise InvalidInputError("run", f"{run_id} is not known")
+        raise RunUnknownError(run_id)
     if target.as_json:
         print_document(run)
     else:
@@ -201,36 +199,34 @@ def show(target: Target, run_id: str) -> None:
 
 
 def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
-    """Return the texts of the memories of its steps and of those it used, by id."""
-    steps = (step.record_id for step in run.steps)
-    ids = list(dict.fromkeys(name for name in (*steps, *(one.record_id for one in run.used)) if name is not None))
+    """Return the texts of the memories of its steps, of its conclusions and of those it used, by id."""
+    named = [one.record_id for one in (*run.steps, *run.conclusions)] + [one.record_id for one in run.used]
+    ids = list(dict.fromkeys(name for name in named if name is not None))
     pages = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
     return {record.id: record.text for page in pages for record in memory.get(page)}
-
-
-def _require_known(memory: MemoryClient | Memory, run_id: str) -> None:
-    """Raise `InvalidInputError` for an unknown run, which on the command line is a mistyped id."""
-    if memory.runs.get(run_id) is None:
-        raise InvalidInputError(
-            "run", f"{run_id} is not known: `trajectory list` has the runs, `trajectory begin` begins one"
-        )
 
 
 def print_runs(runs: list[Trajectory]) -> None:
     """Print runs as a table."""
     columns = ("run", "began", "state", "quality", "used", "objective")
-    rows = [(run.id, run.began_at, run.state, quality_of(run), len(run.used), _head(run.objective)) for run in runs]
+    rows = [(run.id, run.began_at, run.state, quality_of(run), len(run.used), _head(_about(run))) for run in runs]
     print_table("runs", columns, rows)
+
+
+def _about(run: Trajectory) -> str:
+    """Return what a run was for; a recall that got feedback and belongs to no run has no words of its own."""
+    return run.objective or ("(a recall with feedback, of no run)" if run.recall_ids == (run.id,) else "-")
 
 
 def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) -> None:
     """Print one run with its steps, memories and quality revisions; `words` are the texts of memories by their ids."""
     figures = {
         "state": run.state,
-        "objective": None if run.objective is None else one_line(run.objective),
+        "objective": one_line(_about(run)),
         "session": run.session_id,
         "began": run.began_at,
         "ended": run.ended_at,
+        "outcome": "cancelled" if run.is_cancelled else run.outcome,
         "quality": quality_of(run),
         "with what followed": run.implicit_quality,
         "recalls": run.recall_ids,
@@ -243,6 +239,13 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
             for step in run.steps
         ]
         print_table("steps", ("when", "what", "memory or event", "text"), steps)
+    if run.conclusions:
+        click.echo()
+        said = [
+            (one.timestamp, one.event_type, words.get(one.record_id or "", one.record_id or "-"))
+            for one in run.conclusions
+        ]
+        print_table("how it ended, and what was said of it", ("when", "what", "text"), said)
     if run.used:
         click.echo()
         used = [
@@ -276,10 +279,6 @@ def _head(text: str | None) -> str:
     return head if len(head) <= _HEAD_CHARS else f"{head[: _HEAD_CHARS - 1]}…"
 
 
-def _several(number: int, one: str, more: str | None = None) -> str:
-    return f"{number} {one if number == 1 else more or one + 's'}"
-
-
 def _tell(target: Target, run: Trajectory, sentence: str) -> None:
     if target.as_json:
         print_document(run)
@@ -306,14 +305,15 @@ def feedback(
 ) -> None:
     """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
 
-    RECALL_ID is the recall_id of `recall --json`. Name only what was used: naming all of four or more memories carries
-    no information, all of two or three counts half. What cannot be credited is listed with the reason, and is not an
-    error.
+    RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only what was
+    used: naming all of four or more memories carries no information, all of two or three counts half. What cannot be
+    credited is listed with the reason, and is not an error.
 
     \b
     Examples:
       memory-agent feedback 01KB3V8Z5M3R0YQH6D7W2X9F4A --used 01KB3V6T1N8C5EJG2S4P7K0ABD --quality 1
       memory-agent feedback 01KB3V8Z5M3R0YQH6D7W2X9F4A --quality 0 --comment "The fix did not hold"
+      memory-agent feedback run-7 --quality 0.2 --comment "It broke again on Monday"
     """
     if not used and quality is None and comment is None:
         raise click.UsageError("give --used, --quality or --comment")
@@ -327,9 +327,8 @@ def feedback(
 
 def print_report(report: FeedbackReport, *, waits: bool = False) -> None:
     """Print a feedback report; `waits`: the quality takes effect when the run ends."""
-    count = len(report.credited)
     judged = "" if report.quality is None else f", quality {report.quality:g}"
-    credited = f"credited {count} {'memory' if count == 1 else 'memories'}"
+    credited = f"credited {counted(len(report.credited), 'memory', 'memories')}"
     click.echo(plain(f"run {report.trajectory_id}{judged}: {credited}"))
     if waits:
         click.echo("the run has not ended: the quality counts when it does")

@@ -19,7 +19,7 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.filters import filter_options
 from memory_agent.cli.options import Target, common_options, daemon_options
 from memory_agent.cli.progress import progress_bars
-from memory_agent.cli.render import print_document
+from memory_agent.cli.render import counted, print_document
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import MemoryFilter
 
@@ -64,7 +64,7 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
     if target.as_json:
         print_document({"file": str(file), "lines": count})
     elif file != _STANDARD_STREAM:
-        click.echo(f"wrote {count} lines to {file}")
+        click.echo(f"wrote {counted(count, 'line')} to {file}")
 
 
 def _write(stream: BinaryIO, lines: Iterable[bytes]) -> int:
@@ -85,8 +85,8 @@ def import_memories(target: Target, file: Path) -> None:
     FILE is one of three. What `memory-agent export` wrote: stop the daemon first; every line is checked before anything
     is imported, bad lines are named by number, and nothing is imported then; vectors of another model are recomputed.
     Plain memories, as JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any arguments of
-    `remember`; bad ones are named and the others taken. A Markdown document (.md): as `memory-agent index`. What is
-    there already is left alone, so importing is idempotent.
+    `remember`; bad ones are named and the others taken (exit code 1). A Markdown document (.md): as `memory-agent
+    index`. What is there already is left alone, so importing is idempotent.
 
     \b
     Examples:
@@ -112,8 +112,9 @@ def import_memories(target: Target, file: Path) -> None:
     if target.as_json:
         print_document(imported)
     else:
+        taken = counted(imported.taken, "memory", "memories")
         waiting = f", {imported.without_vector} of them without a vector" if imported.without_vector else ""
-        click.echo(f"imported {imported.taken} memories{waiting}; {imported.known} were there already")
+        click.echo(f"imported {taken}{waiting}; {imported.known} were there already")
 
 
 def _import(target: Target, file: BinaryIO) -> Imported:
@@ -138,8 +139,8 @@ def index_documents(target: Target, path: Path) -> None:
     """Remember the sections of the Markdown documents below PATH, a folder or a file, each with its file and heading.
 
     Repeat it when documents have changed: changed sections replace theirs, those that are gone are forgotten, the rest
-    is left alone. Folders that begin with a dot, and those of installed packages, are left out. Of GEMINI.md,
-    CLAUDE.md, AGENTS.md and MEMORY.md each item of a list is a memory of its own.
+    is left alone. Folders that begin with a dot, and those of installed packages, are left out; what cannot be read is
+    named (exit code 1). Of GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md each item of a list is a memory of its own.
 
     \b
     Examples:
@@ -152,15 +153,19 @@ def index_documents(target: Target, path: Path) -> None:
 def _index(target: Target, path: Path) -> StoredNotes:
     """Bring the memories of a document, or of every document in a folder, up to date with its text."""
     from memory_agent.notes import storing
+    from memory_agent.notes.markdown import SUFFIXES
 
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with progress_bars() as report, open_memory(target, "remember") as memory:
-        return storing.index_documents(memory, path.absolute(), datetime.now(UTC), report)
+        stored = storing.index_documents(memory, path.absolute(), datetime.now(UTC), report)
+    if not (stored.files or stored.bad):
+        note(f"no document below {path.absolute()}: looked for names that end in {' or '.join(SUFFIXES)}")
+    return stored
 
 
 def _present(target: Target, stored: StoredNotes) -> None:
-    """Print what became of notes; exit with 1 if there were only bad ones."""
+    """Print what became of notes; exit with 1 if there were bad ones."""
     if target.as_json:
         print_document(stored)
     else:
@@ -171,5 +176,5 @@ def _present(target: Target, stored: StoredNotes) -> None:
         click.echo(
             f"{stored.added} added, {stored.replaced} replaced, {stored.removed} removed, {stored.unchanged} unchanged"
         )
-    if stored.bad and not (stored.added or stored.replaced or stored.unchanged or stored.removed):
+    if stored.bad:
         raise SystemExit(1)

@@ -50,9 +50,10 @@ class AsyncRunsMethods:
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """Begin a run, under a new id unless one is given. The earliest begin of an id counts. Durable on return.
+        """Begin a run, under a new id unless one is given. Durable on return.
 
-        Raises `RunEndedError` if the run with this id has ended.
+        Beginning an open run again, with the same objective, returns it, and adds recalls. Raises `RunEndedError` if
+        the run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
         """
         return await self._ask(
             "runs.begin",
@@ -66,7 +67,10 @@ class AsyncRunsMethods:
     async def step(
         self, run_id: str, text: str, memory_ids: Sequence[str] = (), *, event_id: str | None = None
     ) -> Trajectory:
-        """Record what a run did and which memories that step used. Durable on return."""
+        """Record what a run did and which memories that step used. Durable on return.
+
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for an ended one.
+        """
         return await self._ask("runs.step", run_id=run_id, text=text, memory_ids=memory_ids, event_id=event_id)
 
     async def end(
@@ -79,9 +83,11 @@ class AsyncRunsMethods:
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """End a run. Without a quality (0..1), it follows from the outcome. The latest end counts. Durable.
+        """End a run. Without a quality (0..1), it follows from the outcome. Durable on return.
 
-        A cancelled run is neither a success nor a failure: it has no quality.
+        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again, without saying
+        anything else, returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run
+        that was never begun or was forgotten, and `RunEndedError` for one that ended otherwise.
         """
         return await self._ask(
             "runs.end",
@@ -257,9 +263,9 @@ class AsyncMemoryMethods:
 
         With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
         event and its usage stay, and `updated_at` is set. The bytes of what was replaced stay in the files for a while,
-        as after `forget`. If there is none, it is stored under this id; one that was forgotten may return. Without an
-        `id` every call adds a memory. `timestamp` is when it happened (default: now). Raises `InvalidInputError` (with
-        the argument's name).
+        as after `forget`. Saying the same again changes nothing. If there is none, it is stored under this id; one that
+        was forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default:
+        now). Raises `InvalidInputError` (with the argument's name).
         """
         return await self._ask(
             "remember",
@@ -309,8 +315,9 @@ class AsyncMemoryMethods:
         """Record which memories of a recall were used and how well it ended (0..1). Durable on return.
 
         It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
-        memories are named without a quality. Later feedback replaces earlier. Naming all of four or more shown
-        memories credits none of them, all of two or three half. Raises `InvalidInputError`, also for an unknown recall.
+        memories are named without a quality. `recall_id` may also be the id of a run: that revises the quality of one
+        that ended. Later feedback replaces earlier. Naming all of four or more shown memories credits none of them, all
+        of two or three half. Raises `InvalidInputError`, also for what is neither a recall nor a run.
         """
         return await self._ask(
             "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id

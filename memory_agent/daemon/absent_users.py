@@ -29,6 +29,7 @@ from memory_agent.trajectory import FeedbackReport
 from memory_agent.verbs import Verb
 
 _KEPT_RECALLS = 1_000
+_OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
@@ -53,12 +54,12 @@ class AbsentUsers:
     async def answer(self, user_id: str, verb: Verb, request: Request) -> bytes | None:
         """Return the encoded reply, or None if the user's own memory must answer. Raises `InvalidInputError`.
 
-        Only reads are answered, and feedback on a recall that was answered here and names no memories. A recall for a
-        run is not: the run's user must know of it.
+        Only reads are answered, feedback on a recall that was answered here and names no memories, and what needs a run
+        that is known. A recall for a run is not: the run's user must know of it. Raises `RunUnknownError`.
         """
         if verb.name == "feedback":
             return self._feedback(user_id, decode(request.params, FeedbackParams))
-        if verb.repeat != "read" or user_folder(self._data_dir, user_id).exists():
+        if (verb.repeat != "read" and verb.name not in _OF_KNOWN_RUNS) or user_folder(self._data_dir, user_id).exists():
             return None
         params = decode(request.params, verb.params)
         if isinstance(params, RecallParams) and params.by_run is not None:

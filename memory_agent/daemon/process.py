@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -36,7 +37,7 @@ from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import ModelError, SettingsError, UnavailableError
-from memory_agent.layout import CONSUMER, Layout
+from memory_agent.layout import CONSUMER, Layout, default_data_dir
 from memory_agent.protocol import DaemonStatus, PartStatus
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
@@ -46,6 +47,7 @@ from memory_agent.triggers.table import TriggerTable
 from memory_agent.version import VERSION
 from relay import (
     SYSTEM_USER,
+    TOKEN_FILE,
     AsyncSubscriber,
     Credentials,
     CurveAuthenticator,
@@ -137,7 +139,7 @@ class Daemon:
             "data_dir": str(self._layout.data_dir),
             "endpoints": self._endpoints,
         }
-        sys.stdout.write(json.dumps(ready) + "\n")
+        sys.stdout.write(ready_words(ready) if sys.stdout.isatty() else json.dumps(ready) + "\n")
         sys.stdout.flush()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
@@ -334,6 +336,19 @@ class Daemon:
         log.error("daemon.failed", exc_info=task.exception())
         self._failed = True
         self._stopping.set()
+
+
+def ready_words(ready: Mapping[str, Any]) -> str:
+    """Return the ready line in words, for a terminal: where the doors are, and what to do next."""
+    data_dir, url = Path(ready["data_dir"]), ready["endpoints"].get("http")
+    named = "" if data_dir == default_data_dir() else f" --data-dir {shlex.quote(str(data_dir))}"
+    http = "" if url is None else f"  HTTP    {url}/docs, with the token in {data_dir / TOKEN_FILE}\n"
+    return (
+        f"memory-agent is ready: {data_dir}, process {ready['pid']}\n{http}"
+        f'  try     memory-agent remember "Staging needs the VPN"{named}\n'
+        f'          memory-agent recall "what does staging need?"{named}\n'
+        f"  look    memory-agent status{named}\n"
+    )
 
 
 class Starting:

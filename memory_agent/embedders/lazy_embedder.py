@@ -73,6 +73,11 @@ class LazyEmbedder:
         self._start()
         return _QueryOnceOpen(self, text, timeout_s)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is an embedder already."""
+        return self._embedder is not None
+
     def look_again(self) -> None:
         """Forget a failure, so the next `get` tries to open the model again."""
         with self._guard:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.errors import MemoryAgentError, StoreFullError
-from memory_agent.learning.implicit_signs import ImplicitSigns
+from memory_agent.learning.implicit_signs import ImplicitSigns, holds
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.overlap import ShownText, overlaps
 from memory_agent.learning.pattern_store import Embed, PatternStore
@@ -193,10 +193,12 @@ class SignInference:
         return [(run, signs, is_watched) for run, signs, is_watched in read if signs != run.signs or not is_watched]
 
     def _write(self, batch: Batch, read: StoredTrajectory, signs: tuple[StoredSign, ...], *, is_watched: bool) -> None:
-        """Write the signs of a run, unless it or they changed since they were read; then it is read again."""
-        run = batch.trajectory(read.id)
-        if run is not None and run.marks == read.marks and all(batch.record(sign.row) for sign in signs):
-            self._run_records.follow_up(batch, run.id, signs, is_watched=is_watched)
+        """Write the signs of a run, unless it or what they cite changed since it was read; then it is read again."""
+        cited = ((sign, None if sign.run_id is None else batch.trajectory(sign.run_id)) for sign in signs)
+        if batch.trajectory(read.id) == read and all(
+            batch.record(sign.row) is not None and holds(sign, later) for sign, later in cited
+        ):
+            self._run_records.follow_up(batch, read.id, signs, is_watched=is_watched)
 
 
 class _StoreWords:

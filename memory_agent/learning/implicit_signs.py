@@ -181,6 +181,11 @@ def speaks(later: StoredTrajectory) -> bool:
     return later.outcome == "completed" and succeeded(later.marks, later.echoes)
 
 
+def holds(sign: StoredSign, later: StoredTrajectory | None) -> bool:
+    """Return whether what a sign says of the run that it names, `later`, is so: it succeeded, and begins there."""
+    return sign.kind != "later_success" or (later is not None and speaks(later) and later.begin_row == sign.row)
+
+
 def _last_row(run: StoredTrajectory) -> int:
     """Return the latest memory of the run's own events."""
     return max((mark.row for mark in run.marks if mark.row is not None and mark.role != "feedback"), default=0)

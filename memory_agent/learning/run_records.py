@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.learning.implicit_signs import speaks
+from memory_agent.learning.implicit_signs import holds
 from memory_agent.learning.repeated_ids import add_marks
 from memory_agent.learning.run_links import link_asked, link_named, link_same_request, relate, unlink
 from memory_agent.learning.run_writer import RunWriter
@@ -168,14 +168,14 @@ class RunRecords:
         self._withdraw_signs(writer)
 
     def _withdraw_signs(self, writer: RunWriter) -> None:
-        """Remove changed runs that no longer speak for earlier ones from the signs of these."""
+        """Remove changed runs that speak no more for earlier ones, or begin elsewhere, from the signs of these."""
         for later_id in writer.changed():
             later, before = writer.get(later_id), writer.before(later_id)
-            if before is None or before.begin_row is None or (later is not None and speaks(later)):
+            if before is None or before.begin_row is None:
                 continue
             citing = list(writer.batch.run_keys(CITING, before.begin_row, before.begin_row + 1))
             for run in filter(None, map(writer.by_key, citing)):
-                left = tuple(sign for sign in run.signs if sign.kind != "later_success" or sign.run_id != later_id)
+                left = tuple(sign for sign in run.signs if sign.run_id != later_id or holds(sign, later))
                 if left != run.signs:
                     writer.put(msgspec.structs.replace(run, signs=left, is_watched=True))
 

@@ -44,6 +44,7 @@ def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
         is_cancelled=run.outcome == "cancelled",
         implicit_quality=implicit_quality(run),
         implicit=_implicit(snapshot, run),
+        conclusions=tuple(_step(snapshot, mark) for mark in run.marks if mark.role in ("end", "feedback")),
     )
 
 

@@ -19,7 +19,7 @@ from memory_agent.embedders import has_prefixes
 from memory_agent.recall.dates.nearness import nearness
 from memory_agent.recall.fusion import AnyScores, fuse, highest, lexical_share
 from memory_agent.recall.late_interaction import REACH, Met, late_interaction
-from memory_agent.recall.relevance import CALIBRATED_MODEL, Parts, evidence
+from memory_agent.recall.relevance import CALIBRATED_MODEL, Parts, credit, evidence
 from memory_agent.recall.search import Search, passing
 from memory_agent.records import KINDS, SOURCES
 from memory_agent.storage.indexes import Mask, Scores, Slots
@@ -97,7 +97,7 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         cosines = view.vectors.cosines(search.vector.raw, slots)
     bm25 = search.bm25[slots]
     shares = lexical_share(bm25, float(search.bm25.max(initial=0.0)))
-    met = late_interaction(search, slots, reach)
+    met = late_interaction(search, slots, credit(cosines), reach)
     nothing, unknown = np.zeros(slots.shape), np.full(slots.shape, np.nan)
     return Candidates(
         slots=slots,
@@ -183,7 +183,7 @@ def _by_speaker(search: Search, slots: Slots) -> Scores:
 def _by_vector(search: Search, limit: int, sure: int) -> Slots:
     if search.cosines is None or search.vector is None:
         return _NO_SLOTS
-    values = np.where(np.isnan(search.cosines.values), -np.inf, search.cosines.values)
+    values = search.cosines.values
     slots = _of_texts(search, values, limit)
     if search.query.mode == "vector" and slots.size >= sure:
         exact = search.view.vectors.cosines(search.vector.raw, slots)
@@ -194,7 +194,7 @@ def _by_vector(search: Search, limit: int, sure: int) -> Slots:
 
 
 def _by_words(search: Search, limit: int) -> Slots:
-    return _of_texts(search, np.where(search.bm25 > 0, search.bm25, -np.inf), limit)
+    return _of_texts(search, search.bm25, limit, above=0.0)
 
 
 def _by_time(search: Search, limit: int) -> Slots:
@@ -206,16 +206,16 @@ def _by_time(search: Search, limit: int) -> Slots:
     return _of_texts(search, np.where(is_near, search.settings.date_weight * near + values, -np.inf), limit)
 
 
-def _of_texts(search: Search, values: AnyScores, limit: int) -> Slots:
-    """Return the slots of the highest `limit` of `values` (n,) with their ties; of copies or far too many, the newest.
+def _of_texts(search: Search, values: AnyScores, limit: int, above: float = -np.inf) -> Slots:
+    """Return the slots of the `highest` values (n,) with their ties; of copies or far too many, the newest.
 
     Where most are copies, one of each text, so that `limit` texts are found, besides the `limit` slots.
     """
-    slots = highest(values, limit)
+    slots = highest(values, limit, above)
     fingerprints = search.view.fingerprints
     if slots.size <= _MOST_TIED * limit and 2 * len(set(fingerprints[slots].tolist())) >= slots.size:
         return slots
-    found = np.flatnonzero(values > -np.inf)
+    found = np.flatnonzero(values > above)
     found = found[np.lexsort((-found, -values[found]))]
     first = np.sort(np.unique(fingerprints[found], return_index=True)[1])[:limit]
     return np.union1d(found[:limit], found[first])

@@ -2,9 +2,10 @@
 
 The block stays data, whatever a memory contains. Headings have only our own words. Each line of a memory or a run
 begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none closes the fence;
-control and format characters are removed, so none can hide. Rejected: Markdown fences, which a memory that holds code
-would close; titles in headings, where one with a quotation mark continues as a heading; continuing after a memory
-that does not fit, since more room would then show fewer memories.
+control and format characters are removed, so none can hide. A memory is shown whole or left out, except a long one,
+which is cut and says so: half of BEAM's messages have 1,500 characters, most of a usual block. Rejected: Markdown
+fences, which a memory that holds code would close; titles in headings, where one with a quotation mark continues as a
+heading; continuing after a memory that does not fit, since more room would then show fewer memories.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _HOW: dict[Reason | None, str] = {
     "retried": "completed, then retried",
     "later_success": "completed, and a later run built on it",
 }
-_SHORTEST_CHARS = 24
+_WHOLE_CHARS = 240  # a memory of at most that many is shown whole or left out
+_LEAST_CHARS = 120  # of a longer one, or it is left out
+_LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
 _MOST_CHARS_PER_TOKEN = 32
@@ -69,10 +72,11 @@ def context_block(
     half of the tokens where there are memories too. A memory of which a line of a run says all but little is not
     repeated. `with_ids` names each memory's id, for a reader who can ask for more of it.
 
-    The first memory that does not fit is shortened and ends the block. Each entry is counted once by `count_tokens`,
-    such as an embedder's, and the counts are added: exact where tokens end at line ends, as in WordPiece. Without it
-    tokens are estimated (`estimate_tokens`), never too few for the bundled model, up to twice as many in English;
-    for another model, pass its counter. Ages are relative to `now`, by default the present.
+    The first memory that does not fit ends the block: it is left out or, if it is long, cut at the end of a word. The
+    last line before the fence says how many runs and memories are left out. Each entry is counted once by
+    `count_tokens`, such as an embedder's, and the counts are added: exact where tokens end at line ends, as in
+    WordPiece. Without it tokens are estimated (`estimate_tokens`), never too few for the bundled model, up to twice as
+    many in English; for another model, pass its counter. Ages are relative to `now`, by default the present.
 
     >>> record = memory.remember("Staging needs the VPN")
     >>> print(context_block(memory.recall("deploy to staging"), max_tokens=100))
@@ -86,19 +90,27 @@ def context_block(
     count = count_tokens or estimate_tokens
     opening = f"{heading}\n{_OPEN}" if heading else _OPEN
     room = max_tokens - count(f"{opening}\n{_CLOSE}")
-    entries, said = _run_entries(result, room // 2 if result.memories else room, now, count)
+    found = len(result.runs) + len(result.memories)
+    if found > 1:
+        room -= count(_left_out(found))
+    entries, said, missing = _run_entries(result, room // 2 if result.memories else room, now, count)
     room -= sum(map(count, entries))
-    unsaid = (memory for memory in result.memories if not _is_said(memory, said))
+    unsaid = [memory for memory in result.memories if not _is_said(memory, said)]
+    missing += len(unsaid)
     for place, memory in enumerate(unsaid, len(entries) + 1):
         facts, body = _heading(place, memory, now, with_ids), _body(memory)
         entry = f"{facts}\n{_quoted(body)}"
         tokens = _tokens(entry, room, count)
         if tokens > room:
-            entries += _shortened(facts, body, room, count)
+            part = _cut(facts, body, room, count)
+            entries += part
+            missing -= len(part)
             break
         entries.append(entry)
+        missing -= 1
         room -= tokens
-    return "\n".join((opening, *entries, _CLOSE)) if entries else ""
+    more = [_left_out(missing)] if missing else []
+    return "\n".join((opening, *entries, *more, _CLOSE)) if entries else ""
 
 
 def without_blocks(text: str) -> str:
@@ -199,16 +211,24 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
     return " · ".join(facts)
 
 
+def _left_out(missing: int) -> str:
+    return f"{missing} more left out: no room"
+
+
 def _is_said(memory: RetrievedMemory, said: set[str]) -> bool:
     """Return whether a line of a run says the memory, and it occurs in no other run."""
     runs = {memory.record.run_id, *(origin.run_id for origin in memory.origins)}
     return len(runs) == 1 and bool(said & {memory.record.id, *(origin.id for origin in memory.origins)})
 
 
-def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTokens) -> tuple[list[str], set[str]]:
-    """Return the runs that fit into `room` tokens, with fewer steps where all do not, and what they say in full."""
+def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTokens) -> tuple[list[str], set[str], int]:
+    """Return the runs that fit into `room` tokens, what they say in full, and how many do not fit.
+
+    A run has fewer steps where all of them do not fit.
+    """
     entries: list[str] = []
     said: set[str] = set()
+    missing = len(result.runs)
     common = _common_steps(result)
     if common and _tokens(common, room, count) <= room:
         entries.append(common)
@@ -225,8 +245,9 @@ def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTok
                 room -= tokens
                 lines = (run.request, *(step for step in steps if step is not None), *filter(None, (run.because,)))
                 said |= {line.record_id for line in lines if line.is_whole}
+                missing -= 1
                 break
-    return entries, said
+    return entries, said, missing
 
 
 def _common_steps(result: RecallResult) -> str:
@@ -311,15 +332,25 @@ def _tokens(entry: str, room: int, count: CountTokens) -> int:
     return count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
 
 
-def _shortened(heading: str, body: str, room: int, count: CountTokens) -> list[str]:
-    """Return the entry with as much of `body` as fits, in a list; an empty list when next to nothing does."""
-    fits, too_long = 0, len(body)
+def _cut(heading: str, body: str, room: int, count: CountTokens) -> list[str]:
+    """Return the entry with as much of a long `body` as fits, in a list; an empty list where that is too little."""
+    fits, too_long = 0, len(body) if len(body) > _WHOLE_CHARS else 0
     best: list[str] = []
     while too_long - fits > 1:
         chars = (fits + too_long) // 2
-        entry = f"{heading}\n{_quoted(body[:chars].rstrip() + _ELLIPSIS)}"
+        kept = _words_in(body, chars)
+        entry = f"{heading}\n{_quoted(f'{kept}{_ELLIPSIS} ({len(kept):,} of {len(body):,} characters)')}"
         if _tokens(entry, room, count) <= room:
-            fits, best = chars, [entry]
+            fits, best = chars, [entry] if len(kept) >= _LEAST_CHARS else []
         else:
             too_long = chars
-    return best if fits >= _SHORTEST_CHARS else []
+    return best
+
+
+def _words_in(body: str, chars: int) -> str:
+    """Return the whole words in the first `chars` characters; a part of one that is too long for a word."""
+    kept = body[:chars]
+    if not body[chars : chars + 1].isspace():
+        end = max(kept.rfind(" "), kept.rfind("\n"))
+        kept = kept[:end] if chars - end <= _LONGEST_WORD else kept
+    return kept.rstrip()

@@ -12,10 +12,12 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     held_i       = sum over t of share_t, of the words that i has
     lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
-The last four are for the relevance. Where a memory's words are not known, its likeness to a word is 1 if it has it, or
-0. Their rarity is one in a store of few memories, too. Words by which the query names a time have no part in them: a
-memory need not say when it was. In the ranking they keep it: without, the nearness of a time weighs less beside the
-other words (4 points of R@10 on LoCoMo's questions with a time).
+The last four are for the relevance. There what neighbours add counts by the memory's credit, 0 to 1: a memory of
+something else in the same session owes them nothing. What follows a question like the query, or has the run of a
+neighbour, goes on with that, whatever its own words: there all of it counts. Where a memory's words are not known, its
+likeness to a word is 1 if it has it, or 0. Their rarity is one in a store of few memories, too. Words by which the
+query names a time have no part in them: a memory need not say when it was. In the ranking they keep it: without, the
+nearness of a time weighs less beside the other words (4 points of R@10 on LoCoMo's questions with a time).
 
 Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
 words of a long report above it.
@@ -35,6 +37,8 @@ from memory_agent.recall.dates import words_of
 from memory_agent.recall.fusion import places_of
 from memory_agent.recall.search import Search, passing
 from memory_agent.storage.indexes import Mask, Scores, Slots
+from memory_agent.storage.terms import asks
+from memory_agent.storage.view import NO_NAME
 
 REACH = 2
 _SAME_WORD = 0.5
@@ -42,6 +46,7 @@ _GAIN = 3.0
 _DISCOUNT = 0.055
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
+_LIKE_QUESTION = 0.6  # cosine of two questions that ask the like
 _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
 
 
@@ -73,10 +78,10 @@ class _Compared(NamedTuple):
     has: Mask
 
 
-def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
+def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = REACH) -> Met:
     """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter.
 
-    `reach` is the number of neighbours on each side.
+    `credit` (n,) is the share of what neighbours add that counts for the relevance, `reach` their number on each side.
     """
     around = search.view.windows(slots, reach)
     everyone = passing(search, search.view.distinct(around))
@@ -94,18 +99,41 @@ def late_interaction(search: Search, slots: Slots, reach: int = REACH) -> Met:
     telling = _telling(search, words)
     rarities = np.where(telling, rarities, 0.0)
     smooth = rarities / rarities.sum()
-    nearest = _nearest((np.where(np.isnan(similarities), has, similarities), met, has), places)
+    own, nearest = _nearest((np.where(np.isnan(similarities), has, similarities), met, has), places, reach)
+    lent = nearest - own
+    lent *= np.where(_is_continued(search, slots, around, known), 1.0, credit)
+    lent += own
+    likenesses, best, held_nearby = lent
     is_known = ~np.isnan(similarities[0, mine])
     return Met(
-        own=shares @ met.take(mine, axis=1),
+        own=shares @ own[1],
         near=shares @ nearest[1],
-        closeness=np.where(is_known, smooth @ nearest[0], np.nan),
-        closest=np.where(is_known, nearest[1][telling].max(axis=0), np.nan),
-        held=smooth @ has.take(mine, axis=1),
-        held_nearby=smooth @ nearest[2],
-        lacked=np.linalg.norm(rarities[:, None] * (1.0 - np.clip(nearest[0], 0.0, 1.0)), axis=0),
+        closeness=np.where(is_known, smooth @ likenesses, np.nan),
+        closest=np.where(is_known, best[telling].max(axis=0), np.nan),
+        held=smooth @ own[2],
+        held_nearby=smooth @ held_nearby,
+        lacked=np.linalg.norm(rarities[:, None] * (1.0 - np.clip(likenesses, 0.0, 1.0)), axis=0),
         rarity=float(rarities.sum()),
     )
+
+
+def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
+    """Return which of `slots` (n,) go on with what is beside them (n, r), as far as that is `known` (n, r).
+
+    What follows a question does, if the query asks the like, and so does what has the run of a neighbour.
+    """
+    view, reach = search.view, around.shape[1] // 2
+    found = np.zeros(slots.shape, dtype=np.bool_)
+    if not reach:
+        return found
+    if search.cosines is not None and asks(search.query.text):
+        before = around[:, reach - 1]
+        found |= known[:, reach - 1] & view.asks[before] & (search.cosines.values[before] >= _LIKE_QUESTION)
+    runs = view.runs[slots]
+    if (runs != NO_NAME).any():
+        shared = known & (view.runs[around] == runs[:, None])
+        found |= (runs != NO_NAME) & (np.count_nonzero(shared, axis=1) > 1)
+    return found
 
 
 def _compare(search: Search, slots: Slots) -> _Compared:
@@ -114,6 +142,7 @@ def _compare(search: Search, slots: Slots) -> _Compared:
     words = vector.words if vector is not None and has_words else tuple(search.words)
     if vector is not None and has_words:
         similarities = view.word_bits.similarities(vector.word_vectors, slots)
+        similarities[:, view.words.lengths[slots] == 0] = 0.0  # an emoji alone, "...": no word to be near
     else:
         similarities = np.full((len(words), len(slots)), np.nan)
     return _Compared(words, similarities, view.words.hits(words, slots))
@@ -141,13 +170,17 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
     return rarity / rarity.sum(), np.log((live + _PRIOR_MEMORIES) / (held + 1.0))
 
 
-def _nearest(values: Sequence[Scores | Mask], places: Slots) -> Scores:
-    """Return the greatest of each of `values` (v, q, m) at each row of `places` (n, r), m for none: (v, q, n)."""
+def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tuple[Scores, Scores]:
+    """Return `values` (v, q, m) at the `middle` of each row of `places` (n, r), and the greatest in the row, (v, q, n).
+
+    A place of m is none; that in the middle is one.
+    """
     words, count = values[0].shape
     padded = np.full((len(values), words, count + 1), -np.inf)
     for known, there in zip(padded, values, strict=True):
         known[:, :-1] = there
-    greatest = padded.take(places[:, 0], axis=2)
-    for column in places.T[1:]:
-        np.maximum(greatest, padded.take(column, axis=2), out=greatest)
-    return greatest
+    own = greatest = padded.take(places[:, middle], axis=2)
+    columns = places.T
+    for column in (*columns[:middle], *columns[middle + 1 :]):
+        greatest = np.maximum(greatest, padded.take(column, axis=2), out=None if greatest is own else greatest)
+    return own, greatest

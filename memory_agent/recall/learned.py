@@ -22,6 +22,8 @@ Shapes: n candidates, m memories reached, p leaders or answers among them, d dim
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 
@@ -31,8 +33,7 @@ from memory_agent.recall.fusion import places_of
 from memory_agent.recall.neighbours import with_neighbours
 from memory_agent.recall.search import Search, passing
 from memory_agent.settings import LearningSettings
-from memory_agent.storage.indexes import Mask, Scores, Slots
-from sona.association import Reached
+from memory_agent.storage.indexes import Mask, Scores
 from sona.learner import Adaptation
 
 _MOST_RECURRING = 16
@@ -53,47 +54,54 @@ def scale_of(totals: Scores) -> float:
     return max(_SPREADS * spread, _LEAST * float(totals[0]))
 
 
-def with_past_use(
-    found: Candidates, search: Search, adaptation: Adaptation, settings: LearningSettings, scale: float
-) -> tuple[Candidates, Mask]:
-    """Add what candidates gain from past use; memories used repeatedly for such a request become candidates.
+class PastUse(NamedTuple):
+    """What the learner advises for a query, the weights of its parts, and what a weight of 1 adds (`scale_of`)."""
+
+    adaptation: Adaptation
+    settings: LearningSettings
+    scale: float
+
+
+def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
+    """Add the memories that runs used repeatedly for such a request; without any, return `found` itself.
+
+    At most 16, the best supported ones, that pass the filter and have a vector: what one run used once is a candidate
+    anyway, or no answer.
+    """
+    reached = past_use.adaptation.reached
+    (supported,) = (reached.support * past_use.settings.recurrence >= _WORTH_READING).nonzero()
+    if not supported.size or search.vector is None:
+        return found
+    slots = search.view.slots(reached.memories[supported])
+    is_new = (slots >= 0) & ~places_of(found.slots, slots)[1]
+    slots, support = slots[is_new], reached.support[supported[is_new]]
+    best = passing(search, slots[np.argsort(-support, kind="stable")[:_MOST_RECURRING]])
+    new = best[np.isfinite(search.view.vectors.cosines(search.vector.raw, best))]
+    return with_neighbours(scored(search, np.union1d(found.slots, new)), search) if new.size else found
+
+
+def with_past_use(found: Candidates, search: Search, past_use: PastUse) -> tuple[Candidates, Mask]:
+    """Add what candidates gain from past use.
 
     Also return which of them (n,) runs used so much for such requests that this alone makes them relevant.
     """
+    adaptation, settings, scale = past_use
     reached = adaptation.reached
     slots = search.view.slots(reached.memories)
-    new = _recurring(found, slots, reached, search, settings)
-    if new.size:
-        found = with_neighbours(scored(search, np.union1d(found.slots, new)), search)
-    total = found.total
     places, known = places_of(found.slots, slots)
-    known &= slots >= 0
     places, reach, support = places[known], reached.amounts[known], reached.support[known]
     gained = np.zeros(found.slots.shape)
-    gained[places] = settings.association * reach * _own(total)[places]
+    gained[places] = settings.association * reach * _own(found.total)[places]
     gained[places] += settings.recurrence * np.minimum(support, 1.0)
     if settings.prior:
         gained += settings.prior * np.array([adaptation.prior.lift(row) for row in found.rows.tolist()])
     return msgspec.structs.replace(found, association=scale * gained), gained >= _WORTH_READING
 
 
-def _recurring(found: Candidates, slots: Slots, reached: Reached, search: Search, settings: LearningSettings) -> Slots:
-    """Return the memories, not candidates yet, that runs used repeatedly for such a request, of those in `slots` (m,).
-
-    At most 16, the best supported ones, that pass the filter and have a vector: what one run used once is a candidate
-    anyway, or no answer.
-    """
-    (supported,) = ((reached.support * settings.recurrence >= _WORTH_READING) & (slots >= 0)).nonzero()
-    if not supported.size or search.vector is None:
-        return np.empty(0, dtype=np.int64)
-    new = supported[~places_of(found.slots, slots[supported])[1]]
-    best = passing(search, slots[new[np.argsort(-reached.support[new], kind="stable")[:_MOST_RECURRING]]])
-    return np.sort(best[np.isfinite(search.view.vectors.cosines(search.vector.raw, best))])
-
-
-def shifts(vectors: Embedding, adaptation: Adaptation, settings: LearningSettings, scale: float) -> Scores:
+def shifts(vectors: Embedding, past_use: PastUse) -> Scores:
     """Return what memories with `vectors` (p, d) gain from the adapted query (p,)."""
-    found: Scores = scale * settings.shift * (vectors @ adaptation.direction).astype(np.float64)
+    along = (vectors @ past_use.adaptation.direction).astype(np.float64)
+    found: Scores = past_use.scale * past_use.settings.shift * along
     return found
 
 

@@ -33,22 +33,28 @@ _BEGINS_WITHIN_US = 600_000_000
 _MESSAGE, _PLAN = SOURCES.index("user_input"), SOURCES.index("conductor_plan")
 
 
+def with_qualities(found: Candidates, view: View) -> Candidates:
+    """Add how the runs of the candidates ended."""
+    qualities, implicit = qualities_of(view, found.slots)
+    return msgspec.structs.replace(found, qualities=qualities, implicit=implicit)
+
+
 def with_outcomes(found: Candidates, is_request: Mask, search: Search) -> Candidates:
-    """Add how the runs of the candidates ended, and in a hybrid recall what they gain or lose by it.
+    """Add what candidates with qualities gain or lose by them in a hybrid recall.
 
     `is_request` (n,) says which are former requests in the words of the query.
     """
-    qualities, implicit = qualities_of(search.view, found.slots)
+    if search.query.mode != "hybrid":
+        return found
     totals = found.total
     answers = totals[~is_request]
     best = float((answers if answers.size else totals).max(initial=0.0))
-    if best <= 0.0 or search.query.mode != "hybrid":
-        return msgspec.structs.replace(found, qualities=qualities, implicit=implicit)
+    if best <= 0.0:
+        return found
     own = np.minimum(np.maximum(totals / best, 0.0), 1.0)
-    counted = np.where(np.isnan(implicit), qualities, implicit)
+    counted = np.where(np.isnan(found.implicit), found.qualities, found.implicit)
     apart = np.where(np.isnan(counted), 0.0, counted - _NEUTRAL)
-    gained = search.settings.outcome * best * apart * own**_STEEPNESS
-    return msgspec.structs.replace(found, qualities=qualities, implicit=implicit, outcome=gained)
+    return msgspec.structs.replace(found, outcome=search.settings.outcome * best * apart * own**_STEEPNESS)
 
 
 def qualities_of(view: View, slots: Slots) -> tuple[Scores, Scores]:

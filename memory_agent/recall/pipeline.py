@@ -34,13 +34,13 @@ from memory_agent.recall.dates import ask_for_nothing_else, understand_dates
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.duplicates import FormerRequests, Leader, Leaders, leaders_of
 from memory_agent.recall.interleaving import Pick, interleave, ranked
-from memory_agent.recall.learned import scale_of, shifts, with_past_use
+from memory_agent.recall.learned import PastUse, scale_of, shifts, with_past_use, with_recurring
 from memory_agent.recall.neighbours import with_neighbours
-from memory_agent.recall.outcome import with_outcomes
+from memory_agent.recall.outcome import with_outcomes, with_qualities
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_log import note_of
 from memory_agent.recall.query_vectors import QueryVectors
-from memory_agent.recall.relevance import relevance
+from memory_agent.recall.relevance import credit, relevance
 from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import Choice, mmr
 from memory_agent.recall.similar_runs import Answered, is_told, similar_runs, telling_runs
@@ -51,10 +51,8 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.indexes import Mask, Scores
 from memory_agent.storage.view import View
 from memory_agent.trajectory import SimilarRun
-from sona.learner import Adaptation
 
 _SPARE = 25
-"""Leaders examined beyond `top_k`, since some resemble each other."""
 _FURTHER = 8
 """Factor on the shortlist while too few of it say different things."""
 
@@ -121,15 +119,18 @@ class RecallPipeline:
         found, leaders = self._candidates(searched, former)
         answers = leaders.places[~former.among(found.slots[leaders.places])]
         best = float(np.fmax.reduce(found.evidence[answers], initial=-np.inf))
+        judged = _judged(found, best, searched)
         if advice.adaptation is None or advice.route == "baseline":
-            return self._baseline(searched, found, best, former)
-        scale = scale_of(found.total[answers])
-        if advice.route == "learned":
-            return self._learned(searched, found, best, scale, former, advice.adaptation)
-        baseline = self._baseline(searched, found, best, former)
+            return self._ranked(searched, judged, former)
+        past_use = PastUse(advice.adaptation, self._learner.settings, scale_of(found.total[answers]))
+        baseline = [] if advice.route == "learned" else self._ranked(searched, judged, former)
         if advice.route == "compare" and searched.deadline.expired():
             return baseline
-        learned = self._learned(searched, found, best, scale, former, advice.adaptation)
+        wider = with_recurring(found, searched, past_use)
+        wider = judged if wider is found else _judged(wider, best, searched)
+        learned = self._ranked(searched, wider, former, past_use)
+        if advice.route == "learned":
+            return learned
         if advice.route == "compare":
             return ranked(baseline, learned)
         return interleave(baseline, learned, searched.query.top_k, advice.key)
@@ -137,63 +138,53 @@ class RecallPipeline:
     def _candidates(self, searched: Search, former: FormerRequests) -> tuple[Candidates, Leaders]:
         """Return the candidates and their leaders, enough to fill the answer with different memories."""
         top_k = searched.query.top_k
-        limit = max(self._settings.candidates, top_k + _spare(top_k))
-        sure = top_k + _spare(top_k)
+        limit = max(self._settings.candidates, _examined(top_k))
         while True:
-            found = with_neighbours(shortlist(searched, limit, sure), searched)
+            found = with_neighbours(shortlist(searched, limit, _examined(top_k)), searched)
             leaders = leaders_of(found, searched)
             if found.is_all or former.leave_enough(found, leaders, top_k) or searched.deadline.expired():
                 return found, leaders
             limit, searched = limit * _FURTHER, looking_at_all(searched)
 
-    def _baseline(self, searched: Search, found: Candidates, best: float, former: FormerRequests) -> list[Pick]:
-        found = _relevant(found, best, searched)
-        found = with_outcomes(found, former.among(found.slots), searched)
-        leaders = self._folded(searched, found, leaders_of(found, searched), former)
-        places = [leader.place for leader in leaders]
-        vectors = searched.view.vectors.vectors(found.slots[places])
-        choices = self._chosen(searched, found, leaders, vectors, found.total[places])
-        return [Pick(found, choice) for choice in choices]
-
-    def _learned(
-        self,
-        searched: Search,
-        found: Candidates,
-        best: float,
-        scale: float,
-        former: FormerRequests,
-        adaptation: Adaptation,
+    def _ranked(
+        self, searched: Search, found: Candidates, former: FormerRequests, past_use: PastUse | None = None
     ) -> list[Pick]:
-        settings = self._learner.settings
-        found, is_vouched = with_past_use(found, searched, adaptation, settings, scale)
-        found = _relevant(found, best, searched, is_vouched)
+        """Select from candidates whose relevance is known: by the baseline, or with what `past_use` adds."""
+        is_vouched = None
+        if past_use is not None:
+            found, is_vouched = with_past_use(found, searched, past_use)
+        found = _relevant(found, searched, is_vouched)
         found = with_outcomes(found, former.among(found.slots), searched)
-        leaders = self._folded(searched, found, leaders_of(found, searched), former)
+        top_k = searched.query.top_k
+        leaders = former.fold(found, leaders_of(found, searched), top_k, _examined(top_k))
         places = [leader.place for leader in leaders]
-        vectors = searched.view.vectors.vectors(found.slots[places])
-        shifted = shifts(vectors, adaptation, settings, scale)
-        choices = self._chosen(searched, found, leaders, vectors, found.total[places] + shifted)
-        return [Pick(found, one, "learned", float(shifted[places.index(one.place)])) for one in choices]
+        vectors, scores = searched.view.vectors.vectors(found.slots[places]), found.total[places]
+        if past_use is None:
+            return [Pick(found, choice) for choice in self._different(searched, found, leaders, vectors, scores)]
+        gained = shifts(vectors, past_use)
+        shift_at = dict(zip(places, gained.tolist(), strict=True))
+        choices = self._different(searched, found, leaders, vectors, scores + gained)
+        return [Pick(found, choice, "learned", shift_at[choice.place]) for choice in choices]
 
-    def _chosen(
+    def _different(
         self, searched: Search, found: Candidates, leaders: Sequence[Leader], vectors: Embedding, scores: Scores
     ) -> list[Choice]:
-        """Return the best that say different things. Requests that its runs may tell give way to the rest."""
+        """Return the best that say different things, at most `top_k`.
+
+        Where the answer tells runs, memories that only say what such a run was asked give way to the others.
+        """
         query = searched.query
-        most = len(leaders) if query.runs else query.top_k
-        choices = mmr(leaders, vectors, scores, most, self._diversity(searched))
+        diversity = self._settings.diversity if query.mode == "hybrid" else 0.0
         if not query.runs:
-            return choices
-        told = (is_told(searched, self._archive.store, int(found.slots[choice.place])) for choice in choices)
-        order = sorted(range(len(choices)), key=list(told).__getitem__)[: query.top_k]
-        return [choices[place] for place in sorted(order)]
-
-    def _folded(self, searched: Search, found: Candidates, leaders: Leaders, former: FormerRequests) -> list[Leader]:
-        top_k = searched.query.top_k
-        return former.fold(found, leaders, top_k, top_k + _spare(top_k))
-
-    def _diversity(self, searched: Search) -> float:
-        return self._settings.diversity if searched.query.mode == "hybrid" else 0.0
+            return mmr(leaders, vectors, scores, query.top_k, diversity)
+        choices = mmr(leaders, vectors, scores, len(leaders), diversity)
+        told = {
+            choice.place for choice in choices if is_told(searched, self._archive.store, int(found.slots[choice.place]))
+        }
+        room = max(query.top_k - (len(choices) - len(told)), 0)
+        kept_told = [choice.place for choice in choices if choice.place in told][:room]
+        left_out = told.difference(kept_told)
+        return [choice for choice in choices if choice.place not in left_out][: query.top_k]
 
     def _with_context(self, result: RecallResult, query: Query, deadline: Deadline) -> RecallResult:
         """Add the block for a prompt, where requested."""
@@ -210,26 +201,33 @@ class RecallPipeline:
         return msgspec.structs.replace(result, context=block)
 
 
-def _relevant(found: Candidates, best: float, searched: Search, is_vouched: Mask | None = None) -> Candidates:
-    """Return the candidates with their relevance, without those known to have too little.
+def _judged(found: Candidates, best: float, searched: Search) -> Candidates:
+    """Return the candidates with their relevance, and with how their runs ended.
 
-    `best` is the best evidence for an answer: a former request resembles the query and vouches for nothing. What stays
-    is what `is_vouched` for (n,), by runs that used it again and again for such a request. Where a time is all that the
-    query asks for, what is of that time answers it.
+    `best` is the best evidence for an answer: a former request resembles the query and vouches for nothing. Where a
+    time is all that the query asks for, what is of that time answers it.
     """
-    likely = relevance(found.evidence, best)
+    likely = relevance(found.evidence, credit(found.cosines), best)
     if ask_for_nothing_else((date.phrase for date in searched.dates), searched.words):
         of_then = searched.view.within((date.since, date.until) for date in searched.dates)
         likely = np.where(of_then[found.slots], 1.0, likely)
-    found = msgspec.structs.replace(found, relevance=likely)
-    is_irrelevant = likely < searched.query.min_relevance
+    return with_qualities(msgspec.structs.replace(found, relevance=likely), searched.view)
+
+
+def _relevant(found: Candidates, searched: Search, is_vouched: Mask | None) -> Candidates:
+    """Return the candidates without those known to have too little relevance.
+
+    What `is_vouched` for (n,) stays: runs used it again and again for such a request.
+    """
+    is_irrelevant = found.relevance < searched.query.min_relevance
     if is_vouched is not None:
         is_irrelevant &= ~is_vouched
     return keep(found, ~is_irrelevant) if is_irrelevant.any() else found
 
 
-def _spare(top_k: int) -> int:
-    return max(_SPARE, top_k // 2)
+def _examined(top_k: int) -> int:
+    """Return how many leaders to examine for `top_k` answers, since some resemble each other."""
+    return top_k + max(_SPARE, top_k // 2)
 
 
 def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:

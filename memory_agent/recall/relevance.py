@@ -3,7 +3,8 @@
     s_i          = cosine + 1.35 near + .4 closest + .35 held^2 - .03 lacked - .3 (G(T) - G(20,000))
     G(T)         = sqrt(2 ln(1 + T / 30))
     e_i          = 9 (s_i - 1.2)
-    relevance_i  = sigma((e_i + max(e_i, min(E, 3))) / 2)    E = the best e among the candidates, requests left out
+    relevance_i  = sigma(e_i + credit_i max(min(E, 3) - e_i, 0) / 2)
+    credit_i     = (cosine - .1) / .2, from 0 to 1         E = the best e among the candidates, requests left out
 
 `near` is how near the query's words are to those of the memory and its neighbours, `closest` how well the best of them
 is met, `held` the share of them that the memory itself has. `lacked` is how much of their rarity is not met, however
@@ -11,8 +12,10 @@ large the share that is: of a long query, anything meets much (`late_interaction
 the best of more text is better by chance, by the expected maximum of as many normal variables, which grows fast among
 few memories and slowly among many. One good memory vouches for the others of its answer, since evidence is often said
 in other words: each memory by itself loses 9 points of R@10 at the same refusal. But it vouches with 3 at most, or it
-would take everything along. Without word vectors, without words or without a vector, another line with its own slope
-and centre says the same (`Line`). A mode decides who is a candidate, and nothing here.
+would take everything along. What others say, here and in `near`, `closest` and `lacked`, counts by the credit of a
+memory. A store or a session of different things has others beside the one that answers; their vectors are far from the
+query, as those of evidence hardly ever are (decision 0052). Without word vectors, without words or without a vector,
+another line with its own slope and centre says the same (`Line`). A mode decides who is a candidate, and nothing here.
 
 It is calibrated between the evidence of questions and what stores that know nothing of a question answer (decision
 0036), for the bundled model; with another one the relevance of what has a vector is not known, NaN. It is no
@@ -57,6 +60,7 @@ NO_VECTOR = Line(9.0, -0.08, 0.1)
 _NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
 _SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
 _GAIN, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
+_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines of no credit and of all; a tenth of the evidence of questions has less than .3
 _MOST_VOUCHED = 3.0  # at 2, 1 point of R@10 is lost, at 4 an answer has .1 to .4 more memories
 
 
@@ -95,9 +99,15 @@ def evidence(parts: Parts) -> Scores:
     return found
 
 
-def relevance(evidence: Scores, best: float) -> Scores:
+def credit(cosines: Scores) -> Scores:
+    """Return the share (n,), 0 to 1, of what other memories say that counts for each memory; 1 without a vector."""
+    found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
+    return found
+
+
+def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
     """Return the relevance (n,), 0 to 1, given the `best` evidence that vouches for all; NaN where there is none."""
-    logits = (evidence + np.maximum(evidence, min(best, _MOST_VOUCHED))) / 2
+    logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found
 

@@ -27,7 +27,7 @@ from memory_agent.recall.candidates import scored
 from memory_agent.recall.duplicates import is_bare_begin
 from memory_agent.recall.fusion import highest
 from memory_agent.recall.own_words import IS_REQUEST
-from memory_agent.recall.relevance import relevance
+from memory_agent.recall.relevance import credit, relevance
 from memory_agent.recall.search import Search
 from memory_agent.records import SOURCES
 from memory_agent.storage.indexes import Slots
@@ -93,7 +93,7 @@ def telling_runs(search: Search, store: Store, most: int, answered: Answered) ->
     for step in (step for run in found for step in run.steps):
         saying[step.text].append(step.record_id)
     return TellingRuns(
-        tuple(sorted(chosen, key=_has_failed)),
+        tuple(sorted(chosen, key=_standing)),
         _common(shared_steps(worked), saying),
         _common(steps_of_failed_alone(failed, worked), saying),
     )
@@ -123,6 +123,11 @@ def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> Told:
 
 def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) -> tuple[CommonStep, ...]:
     return tuple(CommonStep(text=step.text, run_ids=step.runs, record_ids=tuple(saying[step.text])) for step in steps)
+
+
+def _standing(run: SimilarRun) -> int:
+    """Return 0 for a run that worked or of which nothing is known, 1 for one that was sent back, 2 for a failed one."""
+    return 2 if _has_failed(run) else int(run.quality is not None and run.quality < WORKED)
 
 
 def _has_failed(run: SimilarRun) -> bool:
@@ -161,10 +166,10 @@ def _among_requests(search: Search) -> Search:
 
 def _best(search: Search, limit: int) -> tuple[Slots, bool]:
     """Return the best `limit` slots by vector and as many by words, and whether they are all."""
-    by_words = highest(np.where(search.bm25 > 0, search.bm25, -np.inf), limit)
+    by_words = highest(search.bm25, limit, above=0.0)
     if search.cosines is None:
         return by_words, by_words.size >= int(np.count_nonzero(search.bm25 > 0))
-    values = np.where(np.isnan(search.cosines.values), -np.inf, search.cosines.values)
+    values = search.cosines.values
     slots = np.union1d(highest(values, limit), by_words)
     return slots, slots.size >= int(np.count_nonzero((values > -np.inf) | (search.bm25 > 0)))
 
@@ -173,8 +178,9 @@ def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered
     """Yield at most `top_k` different ended runs that these requests began, best first."""
     found = scored(search, slots, reach=0)  # another message of its session says nothing of a run
     is_answered = np.isin(found.rows, answered.rows)
-    vouched = relevance(found.evidence, answered.best)
-    certain = np.where(is_answered, vouched, relevance(found.evidence, -np.inf))
+    vouching = credit(found.cosines)
+    vouched = relevance(found.evidence, vouching, answered.best)
+    certain = np.where(is_answered, vouched, relevance(found.evidence, vouching, -np.inf))
     order = np.lexsort((-search.view.times_us[found.slots], -found.total))
     asking = None if search.query.by_run is None else next(snapshot.runs_named(search.query.by_run), None)
     known = {None if asking is None else asking.id}

@@ -69,13 +69,23 @@ class Places(NamedTuple):
         if self.paths:
             yield from _find_below(self.paths)
             return
+        for folder, pattern in self._homes():
+            yield from sorted(folder.glob(pattern))
+
+    def names(self) -> list[str]:
+        """Return the files, folders and patterns that `find` looks at."""
+        if not self.paths:
+            return [str(folder / pattern) for folder, pattern in self._homes()]
+        below = "**/*{" + ",".join(_SUFFIXES) + "}"
+        return [str(path / below if path.is_dir() else path) for path in self.paths]
+
+    def _homes(self) -> Iterator[tuple[Path, str]]:
         for client in self.clients:
             place = _HOMES.get(client)
             if place is not None:
                 named = self.variables.get(place.variable, "") if place.variable else ""
                 folder = Path(named) if named else self.home.expanduser() / place.folder
-                for pattern in place.patterns:
-                    yield from sorted(folder.glob(pattern))
+                yield from ((folder, pattern) for pattern in place.patterns)
 
 
 def _find_below(paths: Iterable[Path]) -> Iterator[Path]:

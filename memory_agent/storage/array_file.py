@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar
@@ -80,8 +80,15 @@ def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | No
         raise
 
 
-def read_arrays(path: Path, header: type[Header], cipher: Cipher | None = None) -> tuple[Header, dict[str, Array]]:
+def read_arrays(
+    path: Path,
+    header: type[Header],
+    cipher: Cipher | None = None,
+    is_copied: Callable[[str, Array], bool] = lambda name, array: False,
+) -> tuple[Header, dict[str, Array]]:
     """Return the header and the arrays. They are writable: a plain file is mapped, and its pages copied on write.
+
+    Those that `is_copied` chooses, by name and content, are in memory of their own, which has larger pages.
 
     Raises `IndexDamagedError` where the file is missing, differs in any byte from what was written, or was not
     encrypted with this cipher.
@@ -92,7 +99,7 @@ def read_arrays(path: Path, header: type[Header], cipher: Cipher | None = None) 
     except (OSError, ValueError) as error:  # ValueError: an empty file
         raise IndexDamagedError(f"{path.name}: {error}") from error
     try:
-        return _parsed(content, header, cipher)
+        return _parsed(content, header, cipher, is_copied)
     except UndecipherableError as error:
         raise IndexDamagedError(f"{path.name}: it cannot be deciphered") from error
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -136,7 +143,9 @@ def _blocks(parts: Sequence[Array]) -> Iterator[bytes]:
         yield bytes(block.ljust(_padded(len(block)), b"\0"))
 
 
-def _parsed(mapped: mmap.mmap, header: type[Header], cipher: Cipher | None) -> tuple[Header, dict[str, Array]]:
+def _parsed(
+    mapped: mmap.mmap, header: type[Header], cipher: Cipher | None, is_copied: Callable[[str, Array], bool]
+) -> tuple[Header, dict[str, Array]]:
     content = memoryview(mapped)
     head, length, end = (
         bytes(content[:_HEAD_BYTES]),
@@ -156,7 +165,8 @@ def _parsed(mapped: mmap.mmap, header: type[Header], cipher: Cipher | None) -> t
         if place + size > start:
             raise ValueError("it is shorter than its arrays")
         region = content[place : place + size]
-        arrays[entry.name] = _plain(region, entry) if cipher is None else _opened(region, head, entry, cipher)
+        array = _plain(region, entry) if cipher is None else _opened(region, head, entry, cipher)
+        arrays[entry.name] = array.copy() if cipher is None and is_copied(entry.name, array) else array
         place += size
     if place != start:
         raise ValueError("it is longer than its arrays")

@@ -185,13 +185,7 @@ class Batch(Snapshot):
         if row is None or old is None:
             self.put(record, vector)
             return record
-        record = msgspec.structs.replace(
-            record,
-            event_id=old.event_id,
-            times_recalled=old.times_recalled,
-            last_recalled_at=old.last_recalled_at,
-            utility=old.utility,
-        )
+        record = _in_place_of(old, record)
         self.update(record)
         is_reworded = texts_of(record) != texts_of(old)
         if is_reworded or (vector is not None and self.vector(row) is None):
@@ -456,3 +450,19 @@ class Batch(Snapshot):
 def _is_reworded(old: MemoryRecord, new: MemoryRecord) -> bool:
     """Whether words or metadata changed. (1 and True are equal in Python, and not in metadata.)"""
     return texts_of(old) != texts_of(new) or numbers_of(old.metadata) != numbers_of(new.metadata)
+
+
+def is_same(record: MemoryRecord, old: MemoryRecord) -> bool:
+    """Return whether `upsert` of `record` would change nothing of `old` but when it was updated."""
+    return msgspec.structs.replace(_in_place_of(old, record), updated_at=old.updated_at) == old
+
+
+def _in_place_of(old: MemoryRecord, record: MemoryRecord) -> MemoryRecord:
+    """Return `record` with what a memory keeps when it is replaced."""
+    return msgspec.structs.replace(
+        record,
+        event_id=old.event_id,
+        times_recalled=old.times_recalled,
+        last_recalled_at=old.last_recalled_at,
+        utility=old.utility,
+    )

@@ -143,18 +143,17 @@ class TableView:
         it. Raises `InvalidInputError` for a query that is not finite, of length zero or of another d.
         """
         unit = self._quantized(query)
-        values = np.full(len(self._scales), nan, dtype=np.float32)
         if not self.count:
-            return Cosines(values, 0.0, -inf)
+            return Cosines(self._unknown(), 0.0, -inf)
         coarse_length = float(unit.scales[0]) * float(np.linalg.norm(unit.coarse.astype(np.float64)))
         error = coarse_length * self._rest + unit.rest + _ROUNDING
         if mask is None and (found := self._near(unit.coarse[0], limit)) is not None:
             near, beyond = found
-            self._fill(values, unit, np.concatenate([near, beyond]))
+            values = self._filled(unit, np.concatenate([near, beyond]))
             return Cosines(values, error, float(values[near].min(initial=1.0)) + error)
         if mask is not None and np.count_nonzero(mask) < _GATHER_SHARE * len(mask):
-            self._fill(values, unit, np.flatnonzero(mask))
-            return Cosines(values, error, -inf)
+            return Cosines(self._filled(unit, np.flatnonzero(mask)), error, -inf)
+        values = np.empty(len(self._scales), dtype=np.float32)
         for start, rows, _ in self._planes.parts(len(values)):
             products_into(unit.coarse, rows, values[None, start : start + len(rows)])
         values *= self._scales * unit.scales
@@ -201,10 +200,15 @@ class TableView:
         """Return the coarse planes (m, d), as `vector_graph.Vectors` does."""
         return self._planes.take_coarse(slots, self.ndim)
 
-    def _fill(self, values: Scales, unit: _Quantized, slots: Slots) -> None:
-        """Fill in the approximate cosines of `slots` alone."""
+    def _filled(self, unit: _Quantized, slots: Slots) -> Scales:
+        """Return the approximate cosines (n,) of `slots`, NaN for all others."""
+        values = self._unknown()
         found = products(unit.coarse, self.coarse(slots))[0]
         values[slots] = found * (self._scales[slots] * unit.scales)
+        return values
+
+    def _unknown(self) -> Scales:
+        return np.full(len(self._scales), nan, dtype=np.float32)
 
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
         """Return candidates of the graph, enough for the best `limit`, and the slots to be scanned beside it.

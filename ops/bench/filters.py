@@ -50,7 +50,7 @@ def measure(growth: Growth) -> Figures:
 
 
 def _measure_one(folder: Path, embedder: MixedVectors, size: int) -> Figures:
-    made = grown_events(0, size)
+    made = list(grown_events(0, size))
     vectors = embedder.embed_texts([text_of(event) for event in made])
     asked = [(text, vectors @ embedder.embed_query(text)) for text in queries(_QUERIES, seed=901)]
     with opened(folder, embedder, _SETTINGS) as memory:

@@ -47,7 +47,7 @@ def measure(growth: Growth) -> dict[str, Any]:
     """Return the figures on the largest store, which is not changed."""
     size, folder = max(growth.folders.items())
     begin = round(size * (1 + WINDOW))
-    made = grown_events(begin, begin + _EVENTS)
+    made = list(grown_events(begin, begin + _EVENTS))
     growth.vectors.prepare([text_of(event) for event in made])
     model = open_embedder(EmbedderSettings(allow_download=False))
     try:

@@ -1,8 +1,8 @@
 """Measures the cost of learning: an update, relearning, the state, and the time that learning adds to a recall.
 
 Updates are measured on the learner alone, with the model's dimensions and the number of runs in the design. Recalls
-query a filled store after 512 runs have used it, with learning off and on, in alternating blocks; times are compared in
-pairs, per question. Run alone: `python -m ops.bench.learning`.
+query a filled store after 512 runs have used it, with learning off, on, and in a trial, which compares both rankings,
+in alternating blocks; times are compared in pairs, per question. Run alone: `python -m ops.bench.learning`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _UPDATES = 60
 _TURNS = 8
 _QUESTIONS = 60
 _TOP_K = 5
+_MODES = ("off", "on", "auto")
 
 
 def measure(store: Path) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def _state() -> dict[str, Any]:
 
 
 def _recalls(store: Path) -> dict[str, Any]:
-    """Time the same questions with learning off and on, in turns."""
+    """Time the same questions in each mode of learning, in turns."""
     with ExitStack() as stack:
         embedder = open_embedder(EmbedderSettings(allow_download=False))
         stack.callback(embedder.close)
@@ -93,31 +94,36 @@ def _recalls(store: Path) -> dict[str, Any]:
         _teach(taught, embedder)
         ways = {
             mode: stack.enter_context(_opened(Path(shutil.copytree(taught, folder / mode)), embedder, mode))
-            for mode in ("off", "on")
+            for mode in _MODES
         }
-        differences, medians = [], {"off": [], "on": []}  # type: ignore[var-annotated]
+        slower: dict[str, list[float]] = {mode: [] for mode in _MODES}
+        medians: dict[str, list[float]] = {mode: [] for mode in _MODES}
         for turn in range(-1, _TURNS):
             asked = queries(_QUESTIONS, seed=5_000 + turn)
             for question in asked:
                 embedder.embed_query(question)  # keep the model out of the comparison
-            order = ("off", "on") if turn % 2 else ("on", "off")
+            order = (*_MODES[turn % 3 :], *_MODES[: turn % 3])
             taken = {mode: [_milliseconds(lambda q=q, m=mode: _ask(ways[m], q)) for q in asked] for mode in order}  # type: ignore[misc]
-            if turn >= 0:
-                differences.append(statistics.median(np.subtract(taken["on"], taken["off"]).tolist()))
-                for mode in order:
-                    medians[mode].append(statistics.median(taken[mode]))
-        status = ways["on"].sona.status()
+            for mode in order if turn >= 0 else ():
+                slower[mode].append(statistics.median(np.subtract(taken[mode], taken["off"]).tolist()))
+                medians[mode].append(statistics.median(taken[mode]))
+        status, trial = ways["on"].sona.status(), ways["auto"].sona.status()
+        assert trial.gate.state == "trial", trial.gate
     return {
         "credited": status.credited,
         "off_ms": spread(medians["off"], 2),
         "on_ms": spread(medians["on"], 2),
-        "slower_ms": spread(differences, 3),
+        "slower_ms": spread(slower["on"], 3),
+        "trial_slower_ms": spread(slower["auto"], 3),
     }
 
 
 def _teach(folder: Path, embedder: Embedder) -> None:
-    """Replay as many runs as the learner holds, each using the first memory it was shown."""
-    with _opened(folder, embedder, "auto") as memory:
+    """Replay as many runs as the learner holds, each using the first memory it was shown.
+
+    With learning off nothing is compared, so the gate begins its trial with the second run and has no evidence.
+    """
+    with _opened(folder, embedder, "off") as memory:
         for question in queries(CAPACITY, seed=4_000):
             result = memory.recall(question, _TOP_K, deadline_ms=60_000, min_relevance=0.0)
             memory.feedback(result.recall_id, [result.memories[0].record.id], 1.0)

@@ -278,6 +278,7 @@ def learning_rows(figures: Figures) -> Iterator[Row]:
               f"learning off {_spread(asked['off_ms'])} ms")  # fmt: skip
     yield Row("recall, slower by the learned ranking", f"{_spread(asked['slower_ms'])} ms", "0", f"≤ {most:g} ms",
               asked["slower_ms"]["median"] <= most)  # fmt: skip
+    yield Row("recall, slower while both rankings are compared", f"{_spread(asked['trial_slower_ms'])} ms", "0")
 
 
 def triggers_rows(figures: Figures) -> Iterator[Row]:

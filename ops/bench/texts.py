@@ -39,18 +39,20 @@ def queries(count: int, seed: int) -> list[str]:
 
 def events(texts: list[str], user_id: str, series: str) -> list[dict[str, Any]]:
     """Return one event per text; each becomes a memory."""
-    return [
-        {
-            "event_id": f"{series}-{place:06}",
-            "event_type": "worker.task.finding",
-            "timestamp": (_BEGIN + timedelta(minutes=place)).isoformat(),
-            "user_id": user_id,
-            "session_id": f"{series}-{place // 30}",
-            "actor_id": "worker:bench",
-            "payload": {"run_id": f"{series}-run-{place // 10}", "claim": text},
-        }
-        for place, text in enumerate(texts)
-    ]
+    return [event_of(text, place, user_id, series) for place, text in enumerate(texts)]
+
+
+def event_of(text: str, place: int, user_id: str, series: str) -> dict[str, Any]:
+    """Return the event of one text, which is at `place` in its series."""
+    return {
+        "event_id": f"{series}-{place:06}",
+        "event_type": "worker.task.finding",
+        "timestamp": (_BEGIN + timedelta(minutes=place)).isoformat(),
+        "user_id": user_id,
+        "session_id": f"{series}-{place // 30}",
+        "actor_id": "worker:bench",
+        "payload": {"run_id": f"{series}-run-{place // 10}", "claim": text},
+    }
 
 
 def _distinct(count: int, draw: Callable[[], str]) -> list[str]:

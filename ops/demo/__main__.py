@@ -1,4 +1,4 @@
-"""`make demo`: plays three weeks of agent work for three users with real processes, in under two minutes.
+"""`make demo`: plays three weeks of agent work for three users with real processes, in about a minute.
 
 The exit code is 0 if every promise shown holds. Everything runs in a temporary folder, which is removed.
 """
@@ -42,10 +42,8 @@ def main() -> int:
     started_s = time.monotonic()
     screen.title(
         "An episodic memory for agents",
-        (
-            "The filesystem is truth, memory is resonance: at the moment of new input, what resembles it from past",
-            "sessions comes back, and how that ended. Real daemon, real processes, real model, in a temporary folder.",
-        ),
+        "At the moment of new input, what resembles it from past sessions comes back, with how that ended. "
+        "Real daemon, real processes, real model, in a temporary folder; about a minute.",
     )
     try:
         left_behind = _tell(screen)
@@ -80,14 +78,14 @@ def _play(stage: Stage, took_s: float) -> None:
     scenes.show_daemon(stage, took_s)
     screen.scene("2  Two weeks of work: a conductor and two users' workers publish events")
     scenes.publish_first_weeks(stage)
-    screen.scene("3  Before planning: three requests, in words that differ from what is stored")
+    screen.scene("3  Before planning: three requests, in other words than what is stored")
     scenes.ask_before_planning(stage)
     screen.scene("4  Week three comes in, and an actor is killed")
     scenes.kill_in_the_middle(stage)
     scenes.ask_as_somebody_else(stage)
     screen.scene("5  Nobody asks: a message goes in, and the block comes out by itself")
     let_memory_speak(stage)
-    screen.scene("6  Three weeks on call: the same kinds of incidents recur, and the memory learns from how runs end")
+    screen.scene("6  Three weeks on call: the memory learns from how runs end")
     learn_for_three_weeks(stage)
     screen.scene("7  The books")
     close_the_books(stage)

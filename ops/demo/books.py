@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
+from memory_agent.cli.render import counted
 from ops.demo.ledger import Ledger, make_ledger
 from ops.demo.stage import Stage
 from ops.process_memory import ProcessMemory, measure_tree
@@ -21,20 +22,22 @@ def close_the_books(stage: Stage) -> None:
     stats = [stage.client(user).stats() for user in stage.users]
     patterns = sum(len(stage.patterns(user)) for user in stage.users)
     ledger = make_ledger(stage.published + stage.torn, stage.repeats, status, stats)
-    stage.screen.table(_ledger_rows(ledger, stage.torn))
+    stage.screen.table(_ledger_rows(ledger))
+    stage.screen.say(f"beside these, memory published {counted(ledger.blocks, 'block')} by itself", "dim")
     stage.screen.promise("lost: 0", ledger.lost == 0)
     stage.screen.promise(
-        f"{ledger.memories} memories: {ledger.kept} of kept events, {patterns} of what comes again; none twice",
+        f"{ledger.memories} memories: {ledger.kept} of events, {patterns} of what comes again; none twice",
         ledger.memories == ledger.kept + patterns,
     )
     stage.screen.gap()
     names = {part.pid: part.name for part in status.parts if part.pid is not None}
     rows = _memory_rows(measure_tree(stage.pid_of("daemon"), names))
-    stage.screen.table(rows, header=("process", "resident", "its share"))
+    stage.screen.table(rows, header=("process", "memory", "its share"))
+    stage.screen.say("its share: what several processes have in common is divided among them", "dim")
     stage.screen.gap()
     p50, p99 = statistics.median(took_ms), statistics.quantiles(took_ms, n=100)[98]
     stage.screen.say(
-        f"{len(took_ms)} different questions, asked through the daemon: p50 {p50:.1f} ms, p99 {p99:.1f} ms"
+        f"{len(took_ms)} different questions through the daemon: half within {p50:.1f} ms, 99 % within {p99:.1f} ms"
     )
 
 
@@ -49,12 +52,11 @@ def _time_recalls(stage: Stage) -> list[float]:
     return took_ms
 
 
-def _ledger_rows(ledger: Ledger, torn: int) -> list[tuple[str, str]]:
+def _ledger_rows(ledger: Ledger) -> list[tuple[str, str]]:
     rows = [
-        ("blocks of its own", f"{ledger.blocks}"),
-        ("events published", f"{ledger.published}"),
+        ("events published by emitters", f"{ledger.published}"),
         ("  recognised as repeats by the relay", f"{ledger.repeats}"),
-        (f"  in quarantine ({torn} torn on the way)", f"{ledger.quarantined}"),
+        ("  in quarantine: malformed", f"{ledger.quarantined}"),
         ("  acknowledged and journaled", f"{ledger.journaled}"),
         ("    kept as memories", f"{ledger.kept}"),
         *((f"    dropped: {reason.replace('_', ' ')}", f"{number}") for reason, number in ledger.dropped.items()),
@@ -67,7 +69,7 @@ def _memory_rows(processes: Sequence[ProcessMemory]) -> list[tuple[str, ...]]:
     ours = [process for process in processes if not process.role.startswith("Ray")]
     rays = [process for process in processes if process.role.startswith("Ray")]
     rows = [(process.role, *_sizes([process])) for process in ours]
-    rows.append((f"Ray itself, {len(rays)} processes", *_sizes(rays)))
+    rows.append((f"Ray itself, {counted(len(rays), 'process', 'processes')}", *_sizes(rays)))
     return [*rows, ("[bold]in all[/]", *_sizes(processes))]
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memory_agent import RecallResult, RetrievedMemory
-from memory_agent.cli.sona import gain_sentence
 from memory_agent.trajectory import GateState, SonaStatus, Trajectory
 from ops.demo.recurring import Page
-from ops.demo.stage import PATIENCE_S, Stage, wait_until
-from ops.demo.standings import Standings, by_likeness, ended_as, progress, rank_of, reasons
+from ops.demo.screen import how_it_ended
+from ops.demo.stage import DEADLINE_MS, PATIENCE_S, Stage, wait_until
+from ops.demo.standings import Standings, by_likeness, progress, raised, rank_of, reasons
 from ops.demo.story import Event
 from relay import Publisher
 
@@ -28,14 +28,18 @@ def learn_for_three_weeks(stage: Stage) -> None:
     with Publisher(stage.endpoint("relay")) as publisher:
         _publish(stage, publisher, story.past_events(stage.now))
         stage.screen.say(
-            f"{story.user} is on call. Her agent knows {len(story.run)} past runs: for most kinds of incidents"
+            f"A page is an alert that calls {story.user}'s agent: {sum(story.pages_per_week)} of them, of "
+            f"{len(story.kind)} kinds, never in the same words. Her memory has {len(story.run)} past runs: for most "
+            "kinds one that reads like the page and did not help, and one that did. The agent recalls before it plans, "
+            "uses the run that worked if it is shown, and reports how it ended."
         )
-        stage.screen.say("one that reads like the page and did not help, and one that found the cause.")
-        stage.screen.say(
-            "It recalls before it plans, uses how the cause was found if that is shown, and reports it in events."
-        )
+        threshold = stage.client(story.user).sona.status().gate.threshold
         stage.screen.gap()
-        stage.screen.say("The pages so far; what the gate lets learning do with an answer; and what it knows.", "dim")
+        stage.screen.say(
+            f"Learning may change answers once a bet on it has grown from 1 to {threshold:g}; "
+            f"where it does not help, at most one in {threshold:g} gets there.",
+            "dim",
+        )
         standings, status = _go_through_pages(stage, publisher)
         _show_weeks(stage, standings, status)
         _look_closely(stage, publisher)
@@ -44,38 +48,40 @@ def learn_for_three_weeks(stage: Stage) -> None:
 
 
 def _go_through_pages(stage: Stage, publisher: Publisher) -> tuple[Standings, SonaStatus]:
-    """Recall before each page and publish its run; show the gate every few pages."""
+    """Recall before each page and publish its run; show the gate when its state changes, and after each week."""
     story, standings = stage.recurring, Standings()
     client, pages = stage.client(story.user), story.pages()
     status = client.sona.status()
     waiting: list[Event] = []
     last_look = 0
     for done, page in enumerate(pages, 1):
-        result = client.recall(page.text, _TOP_K)
+        result = client.recall(page.text, _TOP_K, deadline_ms=DEADLINE_MS)
         standings.count(page, result.memories)
         waiting += story.page_events(page, stage.now, result.recall_id, _used(stage, page, result))
-        if done - last_look >= _PAGES_BETWEEN[status.gate.state] or done == len(pages):
+        is_last = done == len(pages) or pages[done].week != page.week
+        if done - last_look >= _PAGES_BETWEEN[status.gate.state] or is_last:
             _publish(stage, publisher, waiting)
-            status, waiting, last_look = client.sona.status(), [], done
-            stage.screen.say(progress(done, len(pages), status), "dim" if status.gate.state == "shadow" else "")
+            before, status, waiting, last_look = status, client.sona.status(), [], done
+            if status.gate.state != before.gate.state or is_last:
+                stage.screen.say(progress(page.week, done, status))
     return standings, status
 
 
 def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
     stage.screen.gap()
     stage.screen.say(
-        "Where the most similar past run did not help: how often it came first, and how often the run", "dim"
+        "How often the run that worked came first; in brackets: by likeness alone, in the same answers", "dim"
     )
-    stage.screen.say("that worked did, with what runs had taught by then and by likeness alone.", "dim")
-    header = ("first in the answer", "pages", "looked closest", "worked", "worked, by likeness")
-    stage.screen.table(standings.rows(), header=header)
+    stage.screen.table(standings.rows(), header=("", "all pages", "likeness misleads", "likeness helps"))
+    stage.screen.say("likeness misleads: the past run that reads most like the page is not the one that worked", "dim")
+    led, by_likeness_alone = standings.led(3)
     stage.screen.promise(
         "the gate opened by its own evidence: comparisons that the learned ranking won, not a setting",
         status.gate.state == "on" and status.mode == "auto",
     )
     stage.screen.promise(
-        "in week three the run that worked comes first far more often than it would by likeness alone",
-        standings.worked[3] > 2 * standings.unlearned[3],
+        "over all pages of week three it came first more than twice as often as by likeness alone",
+        led > 2 * by_likeness_alone,
     )
 
 
@@ -103,24 +109,22 @@ def _ask_the_learned(stage: Stage, page: Page) -> tuple[RecallResult, int]:
     """Recall until the learned ranking serves the answer; return it and the number of recalls."""
     client = stage.client(stage.recurring.user)
     for asked in range(1, _MOST_TRIES):
-        result = client.recall(page.text, _TOP_K)
+        result = client.recall(page.text, _TOP_K, deadline_ms=DEADLINE_MS)
         if all(memory.explanation["arm"] == "learned" for memory in result.memories):
             return result, asked
-    return client.recall(page.text, _TOP_K), _MOST_TRIES
+    return client.recall(page.text, _TOP_K, deadline_ms=DEADLINE_MS), _MOST_TRIES
 
 
 def _show_ranking(stage: Stage, shown: Sequence[RetrievedMemory]) -> None:
     before = by_likeness(shown)
     stage.screen.listing(
-        ("now", "by likeness", "score", "learned", "relevance", "how it ended", "what came back"),
+        ("now", "by likeness", "raised by", "how it ended", "run and what it says"),
         [
             (
                 f"{place}",
                 f"{before.index(memory) + 1}",
-                f"{memory.sona_score:.2f}",
-                f"{memory.learned:+.2f}",
-                "-" if memory.relevance is None else f"{memory.relevance:.2f}",
-                ended_as(memory.record.quality_score),
+                f"{raised(memory):+.2f}",
+                how_it_ended(memory),
                 f"{memory.record.run_id} {memory.record.text}",
             )
             for place, memory in enumerate(shown, 1)
@@ -147,11 +151,19 @@ def _show_why(stage: Stage, page: Page, shown: Sequence[RetrievedMemory]) -> Non
 def _show_status(stage: Stage) -> None:
     user = stage.recurring.user
     status = stage.client(user).sona.status()
-    served = ", ".join(f"{name} {count}" for name, count in status.served.items())
+    story = stage.recurring
     stage.screen.gap()
     stage.screen.say(f"$ memory-agent sona status --user {user}", "bold")
-    stage.screen.say(f"runs {status.trajectories}, lessons with credit {status.credited}; recalls served: {served}")
-    stage.screen.say(f"measured gain: {gain_sentence(status)}")
+    stage.screen.say(
+        f"{status.trajectories} runs: {len(story.run)} past ones, {sum(story.pages_per_week)} pages, and the last one; "
+        f"{status.credited} of them used a memory"
+    )
+    if status.gain is not None and status.gain_low is not None and status.gain_high is not None:
+        share, low, high = (100 * (0.5 + gain) for gain in (status.gain, status.gain_low, status.gain_high))
+        stage.screen.say(
+            f"where an answer mixed both orders, runs used what learning put higher in {share:.0f} % "
+            f"(chance: 50 %; 95 % interval: {low:.0f} to {high:.0f} %)"
+        )
 
 
 def _show_pattern(stage: Stage) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import psutil
 
 from memory_agent import MemoryFilter, RecallResult, context_block
+from memory_agent.cli.render import counted
 from memory_agent.errors import MemoryAgentError
 from ops.demo.senders import Sender, send_plainly
-from ops.demo.stage import HEROINE, OTHER, PATIENCE_S, Stage, wait_until
+from ops.demo.stage import DEADLINE_MS, HEROINE, OTHER, PATIENCE_S, Stage, wait_until
 from ops.demo.story import CONDUCTOR, PlannerRequest, Week, workers_of
 from ops.process_memory import still_running
 
@@ -22,13 +23,13 @@ _FIRST_WEEKS: tuple[Week, ...] = (1, 2)
 _LAST_WEEK: Week = 3
 _SENT_AGAIN = 12
 _PACE_MS = 6.0
-_CONTEXT_TOKENS = 420
+_CONTEXT_TOKENS = 300
 _ALL = 1_000
 
 _PARTS = {
-    "relay": "durable journal; emitters keep publishing to it while the daemon restarts",
-    "embedder": "all-MiniLM-L6-v2 as a graph of our own; one copy for all users",
-    "daemon": "dispatcher and gateway; Ray starts an actor for each active user",
+    "relay": "keeps every event on disk, also while the daemon restarts",
+    "embedder": "runs the model, all-MiniLM-L6-v2, once for all users",
+    "daemon": "answers, and has Ray start an actor for each active user",
 }
 
 
@@ -51,7 +52,7 @@ def publish_first_weeks(stage: Stage) -> None:
     stage.repeats += sum(sender.duplicates for sender in senders)
     stage.screen.promise("every event was acknowledged: it was on disk, synced, before its ack left", all(finished))
     stage.screen.promise(
-        f"{OTHER}'s workers were restarted and sent their last {_SENT_AGAIN} events again: all recognised",
+        f"{OTHER}'s workers were restarted and sent their last {_SENT_AGAIN} events again: all were recognised",
         stage.repeats == _SENT_AGAIN,
     )
     _publish_plainly(stage)
@@ -112,18 +113,20 @@ def ask_as_somebody_else(stage: Stage) -> None:
     shown = stage.client(OTHER).recall(question, _ALL).memories
     result = stage.client(OTHER).recall(question, _ALL, min_relevance=0.0)
     owners = {stage.story.owner_of(memory.record.run_id) for memory in result.memories}
-    best = max((memory.score or 0.0 for memory in result.memories), default=0.0)
     stage.screen.say(
-        f"{len(shown)} memories bear on it; of any relevance there are {len(result.memories)}, the nearest with a "
-        f"cosine of {best:.2f}"
+        f"{counted(len(shown), 'memory', 'memories')} bear on it; asked for those of any relevance, "
+        f"{len(result.memories)} come back"
     )
-    stage.screen.promise(f"all of them are {OTHER}'s own: a memory never leaves its user's store", owners == {OTHER})
+    stage.screen.promise(
+        f"all {len(result.memories)} are {OTHER}'s own: a memory never leaves its user's store", owners == {OTHER}
+    )
 
 
 def _show_senders(stage: Stage, senders: Sequence[Sender]) -> None:
     for sender in senders:
-        who = "plans for both users, as user `system`" if sender.name == CONDUCTOR else "publish as their user"
-        stage.screen.say(f"{sender.name:<16} pid {sender.pid}  {sender.total:>3} events, {who}", "dim")
+        who = "as `system`, for both users" if sender.name == CONDUCTOR else "as their user"
+        events = counted(sender.total, "event")
+        stage.screen.say(f"{sender.name:<16} pid {sender.pid}  {events:>10}, {who}", "dim")
 
 
 def _publish_plainly(stage: Stage) -> None:
@@ -139,14 +142,15 @@ def _publish_plainly(stage: Stage) -> None:
         heard and [entry.code for entry in entries] == ["malformed_event"],
     )
     for entry in entries:
-        stage.screen.say(f"  quarantine {entry.id}: {entry.reason}", "dim")
+        stage.screen.say(f"  quarantined as number {entry.id}: {entry.reason}", "dim")
 
 
 def _show_kept(stage: Stage) -> None:
     for user in stage.story.users:
         stats = stage.client(user).stats()
         dropped = sum(stats.events_dropped.values())
-        stage.screen.say(f"{user:<6} {stats.memories:>3} memories, {dropped:>3} events dropped as noise")
+        kept = counted(stats.memories, "memory", "memories")
+        stage.screen.say(f"{user:<6} {kept}, {counted(dropped, 'event')} dropped as noise")
     planned = stage.client().recall(
         stage.story.request[0].text, _ALL, MemoryFilter(sources=("conductor_plan",)), min_relevance=0.0
     )
@@ -159,14 +163,19 @@ def _show_kept(stage: Stage) -> None:
 def _show_context(stage: Stage, result: RecallResult) -> None:
     block = context_block(result, _CONTEXT_TOKENS, now=stage.now)
     stage.screen.block(f"what the planner gets: context_block(result, max_tokens={_CONTEXT_TOKENS})", block)
-    quoted = [line for line in block.splitlines() if line.startswith("| ")]
-    stage.screen.promise("memories reach the planner fenced as data, not as instructions", bool(quoted))
+    _, _, *lines, end = block.splitlines()
+    stage.screen.promise(
+        "memories reach the planner fenced as data, whole, and with how many had no room",
+        end == "</recalled_memories>"
+        and lines[-1].endswith("no room")
+        and any(line.startswith("| ") for line in lines),
+    )
 
 
 def _ask(stage: Stage, request: PlannerRequest) -> RecallResult:
     stage.screen.request(request.moment, request.text)
     kinds = MemoryFilter(kinds=tuple(request.kinds))
-    result = stage.client(request.user).recall(request.text, request.top_k, kinds)
+    result = stage.client(request.user).recall(request.text, request.top_k, kinds, deadline_ms=DEADLINE_MS)
     stage.screen.answer(result, stage.now)
     first = [memory.record.run_id for memory in result.memories[:3]]
     found = request.expects in first and not result.degraded
@@ -180,7 +189,7 @@ def _first_answer_after_the_kill(stage: Stage) -> RecallResult:
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return stage.client().recall(request.text, request.top_k)
+            return stage.client().recall(request.text, request.top_k, deadline_ms=DEADLINE_MS)
         except MemoryAgentError as error:
             if not error.retryable or time.monotonic() > deadline_s:
                 raise

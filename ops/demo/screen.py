@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -15,15 +16,24 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from memory_agent.recall.context import age, ending
+from memory_agent.cli.render import counted
+from memory_agent.recall.context import age, endings
 from memory_agent.records import RecallResult, RetrievedMemory
+from memory_agent.settings import RecallSettings
 
-_WIDTH = 108
+_WIDTH = 100
+_LEAST_WIDTH = 40
 _INDENT = 4
-_TEXT_LINES = 3
+_FRAME = 4  # the columns of a frame and its padding
+_TEXT_LINES = 2
 _BAR = 10
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
-_ENDING_STYLES = ((0.7, "green"), (0.2, "yellow"), (0.0, "red"))
+_ENDING_STYLES = {"approved": "green", "completed": "green", "retried": "yellow", "failed": "red"}
+_HEADER = ("score", "relevance", "when", "how it ended", "run")
+_LEGEND = (
+    "score: what ranks. relevance: how likely it bears on the request at all; "
+    f"below {RecallSettings().min_relevance:g} it is left out."
+)
 
 
 class Screen:
@@ -34,17 +44,18 @@ class Screen:
             if hasattr(sys.stdout, "reconfigure"):
                 sys.stdout.reconfigure(errors="replace")
             console = Console(highlight=False)
-            console.width = min(console.width, _WIDTH) if console.is_terminal else _WIDTH
+            has_width = console.is_terminal or "COLUMNS" in os.environ
+            console.width = max(_LEAST_WIDTH, min(console.width, _WIDTH)) if has_width else _WIDTH
         self.console = console
         self.broken: list[str] = []
         self.kept = 0
+        self._is_explained = False
 
-    def title(self, text: str, lines: Iterable[str]) -> None:
+    def title(self, text: str, subtitle: str) -> None:
         """Print the title."""
         self.console.print()
-        self.console.print(Text(text, style="bold"))
-        for line in lines:
-            self.console.print(Text(line, style="dim"))
+        self._emit(Text(text, style="bold"))
+        self._emit(Text(subtitle, style="dim"))
 
     def gap(self) -> None:
         """Print an empty line."""
@@ -56,8 +67,9 @@ class Screen:
         self._emit(Rule(Text(text, style="bold cyan"), align="left", style="cyan"))
 
     def say(self, text: str, style: str = "") -> None:
-        """Print a line of the narration."""
-        self._print(Text(text, style=style))
+        """Print narration, wrapped below its first word."""
+        inner = text.lstrip(" ")
+        self._emit(Padding(Text(inner, style=style), (0, 0, 0, _INDENT + len(text) - len(inner))))
 
     def promise(self, text: str, holds: bool) -> bool:
         """Print whether a promise holds, and collect one that does not."""
@@ -65,8 +77,10 @@ class Screen:
             self.kept += 1
         else:
             self.broken.append(text)
-        mark = Text("✓ ", style="bold green") if holds else Text("✗ BROKEN ", style="bold red")
-        self._print(mark + Text(text, style="green" if holds else "bold red"))
+        mark = Text("✓", style="bold green") if holds else Text("✗ BROKEN", style="bold red")
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(mark, Text(text, style="green" if holds else "bold red"))
+        self._print(line)
         return holds
 
     def request(self, moment: str, text: str) -> None:
@@ -76,24 +90,38 @@ class Screen:
         self._print(Text(f"“{text}”", style="italic"))
 
     def answer(self, result: RecallResult, now: datetime) -> None:
-        """Print the memories of an answer, best first, with scores and how they ended."""
-        table = Table(box=None, pad_edge=False, show_header=True, header_style="dim", padding=(0, 2, 0, 0))
-        table.add_column("score", no_wrap=True)
-        table.add_column("relevance", justify="right", no_wrap=True)
-        table.add_column("when", no_wrap=True, style="dim")
-        table.add_column("how it ended", no_wrap=True)
-        table.add_column("what came back", ratio=1)
-        for memory in result.memories:
-            table.add_row(*self._row(memory, now))
-        self._print(table)
+        """Print the memories of an answer, best first: figures and how they ended, and the text below."""
+        rows = [_figures(memory, now) for memory in result.memories]
+        widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
+        if max(len(_line(cells, widths)) for cells in (_HEADER, *rows)) > self.console.width - _INDENT:
+            widths = [0] * len(_HEADER)  # no columns, lines that wrap
+        if rows:
+            self._print(Text(_line(_HEADER, widths), style="dim"))
+        for row, memory in zip(rows, result.memories, strict=True):
+            facts = Text(_line(row, widths))
+            facts.highlight_words([row[3]], _ENDING_STYLES.get(row[3].partition(" ")[0], "dim"))
+            facts.stylize("bold", 0, 4)
+            facts.stylize("cyan", 5, 5 + _BAR)
+            self._print(facts)
+            self.say("  " + self._shortened(memory.record.text))
         how = f"degraded: {', '.join(result.degraded)}" if result.degraded else "no part was missing"
-        self._print(Text(f"{len(result.memories)} memories in {result.took_ms:.0f} ms, {how}", style="dim"))
+        took = f"{counted(len(rows), 'memory', 'memories')} in {result.took_ms:.0f} ms, {how}"
+        self._print(Text(took, style="dim"))
+        if rows and not self._is_explained:
+            self._print(Text(_LEGEND, style="dim"))
+            self._is_explained = True
 
     def block(self, title: str, text: str) -> None:
-        """Print a text verbatim in a frame."""
+        """Print a text in a frame; lines that are too long go on indented."""
         self.console.print()
-        body = Text(text, style="white on grey11" if self.console.is_terminal else "")
-        self._print(Panel(body, title=Text(title), title_align="left", border_style="magenta", width=_WIDTH - _INDENT))
+        room = self.console.width - _INDENT - _FRAME
+        lines = [
+            part
+            for line in text.splitlines()
+            for part in textwrap.wrap(line, room, subsequent_indent="  ", break_on_hyphens=False) or [""]
+        ]
+        body = Text("\n".join(lines), style="white on grey11" if self.console.is_terminal else "")
+        self._print(Panel(body, title=Text(title), title_align="left", border_style="magenta"))
 
     def table(self, rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> None:
         """Print rows: the first column a name, the others right-aligned."""
@@ -112,28 +140,14 @@ class Screen:
         widths = [max(len(row[place]) for row in (list(header), *rows)) for place in range(len(header) - 1)]
         for name in header:
             table.add_column(name, no_wrap=True)
-        room = max(24, self.console.width - _INDENT - sum(widths) - 2 * len(header))
+        room = max(8, self.console.width - _INDENT - sum(widths) - 2 * len(header))
         for row in rows:
             table.add_row(*map(Text, row[:-1]), Text(textwrap.shorten(row[-1], room, placeholder=" …")))
         self._print(table)
 
-    def _row(self, memory: RetrievedMemory, now: datetime) -> tuple[Text | str, ...]:
-        record = memory.record
-        score = min(max(memory.sona_score, 0.0), 1.0)
-        bar = "█" * round(score * _BAR)
-        text = " ".join(record.text.split())
-        shown = textwrap.shorten(text, _TEXT_LINES * self._text_width, placeholder=" …")
-        return (
-            Text.assemble((f"{memory.sona_score:.2f} ", "bold"), (f"{bar:<{_BAR}}", "cyan")),
-            "-" if memory.relevance is None else f"{memory.relevance:.2f}",
-            age(record.timestamp, now),
-            _ending(record.quality_score),
-            Text.assemble((f"{record.run_id or record.source} ", "dim"), shown),
-        )
-
-    @property
-    def _text_width(self) -> int:
-        return max(24, self.console.width - _INDENT - 65)
+    def _shortened(self, text: str) -> str:
+        room = _TEXT_LINES * (self.console.width - _INDENT - 2) - _INDENT
+        return textwrap.shorten(" · ".join(text.splitlines()), room, placeholder=" …")
 
     def _print(self, what: RenderableType) -> None:
         self._emit(Padding(what, (0, 0, 0, _INDENT)))
@@ -149,9 +163,21 @@ class Screen:
         self.console.file.flush()
 
 
-def _ending(quality: float | None) -> Text:
-    if quality is None:
-        return Text("-", style="dim")
-    style = next(style for least, style in _ENDING_STYLES if quality >= least)
-    word = ending(quality)
-    return Text(f"{word if len(word) < 12 else 'completed'} ({quality:.1f})", style=style)
+def how_it_ended(memory: RetrievedMemory) -> str:
+    """Return how a memory or its run ended, in the words of a block."""
+    return endings(memory).removeprefix("ended: ") or "not known"
+
+
+def _figures(memory: RetrievedMemory, now: datetime) -> tuple[str, ...]:
+    bar = "█" * round(min(max(memory.sona_score, 0.0), 1.0) * _BAR)
+    return (
+        f"{memory.sona_score:.2f} {bar:<{_BAR}}",
+        "not known" if memory.relevance is None else f"{memory.relevance:.2f}",
+        age(memory.record.timestamp, now),
+        how_it_ended(memory),
+        memory.record.run_id or memory.record.source,
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()

@@ -15,7 +15,6 @@ _RUN = "pay-201"
 _STEP = "Reproduce the logout of a customer with two tabs at checkout"
 _EVENTS = 3
 _MOST_MS = 5_000.0
-_SHOWN_LINES = 12
 
 
 def let_memory_speak(stage: Stage) -> None:
@@ -33,7 +32,8 @@ def let_memory_speak(stage: Stage) -> None:
     stage.wait_until_handled()
     found = stage.client().get(plan.get("memories", []))
     prompt = plan.get("prompt", "")
-    stage.screen.block("what its prompt begins with", "\n".join(prompt.splitlines()[:_SHOWN_LINES]))
+    block, small = prompt.partition("\n\nThe request:")[0], step.get("text", "")
+    stage.screen.block("what its prompt begins with", block)
     stage.screen.promise(
         f"the block came {plan.get('came_ms', 0.0):.0f} ms after the message was acknowledged, and has "
         f"{request.expects}, the run that helps",
@@ -41,10 +41,17 @@ def let_memory_speak(stage: Stage) -> None:
     )
     stage.screen.promise(
         "the message itself, which was stored meanwhile, is not in its answer",
-        request.text not in prompt.partition("The request:")[0],
+        request.text not in block,
     )
-    stage.screen.block("what its worker has for the first step", step.get("text", ""))
-    stage.screen.promise("the worker has a smaller block of its own", 0 < len(step.get("text", "")) < len(prompt))
+    stage.screen.block("what its worker has for the first step", small)
+    stage.screen.promise(
+        "the worker has a smaller block of its own, and both begin with what worked",
+        0 < len(small) < len(block) and all("approved" in _first_entry(text) for text in (block, small)),
+    )
+
+
+def _first_entry(block: str) -> str:
+    return block.partition("\n1. ")[2].partition("\n2. ")[0]
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from ops.demo.story import Event, Story
 HEROINE = "alice"
 OTHER = "bob"
 PATIENCE_S = 60.0
+DEADLINE_MS = 20_000.0
+"""Of each recall: on a busy machine a part may be later than the usual two seconds, and would be missing."""
 
 _POLL_S = 0.01
 _ALL = 1_000

@@ -1,4 +1,4 @@
-"""Describes carol's answers: which past run leads each week, why one does, and the gate's evidence. Pure."""
+"""Describes carol's answers: how often the run that worked leads, why it does, and the gate's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from memory_agent.cli.render import counted
 from memory_agent.recall.context import ending
 from memory_agent.records import RetrievedMemory
 from memory_agent.trajectory import SonaStatus
@@ -13,7 +14,7 @@ from ops.demo.recurring import Page
 from ops.demo.story import Week
 from sona.gate import SHADOW_LESSONS
 
-_BAR = 24
+_KINDS_OF_PAGES = ((True, False), (True,), (False,))
 _PARTS = {
     "association": "was used for requests like this one",
     "shift": "lies where such requests lead",
@@ -23,29 +24,40 @@ _PARTS = {
 
 @dataclass
 class Standings:
-    """Counts by week, for pages whose most similar run did not work: the pages, and which run came first.
+    """Counts by week, and by whether the most similar past run misleads: pages, and how often the run that worked led.
 
-    `unlearned` counts when the run that worked comes first in the order without what runs taught.
+    `unlearned` counts when it leads in the order without what runs taught.
     """
 
-    pages: Counter[Week] = field(default_factory=Counter)
-    closest: Counter[Week] = field(default_factory=Counter)
-    worked: Counter[Week] = field(default_factory=Counter)
-    unlearned: Counter[Week] = field(default_factory=Counter)
+    pages: Counter[tuple[Week, bool]] = field(default_factory=Counter)
+    worked: Counter[tuple[Week, bool]] = field(default_factory=Counter)
+    unlearned: Counter[tuple[Week, bool]] = field(default_factory=Counter)
 
     def count(self, page: Page, shown: Sequence[RetrievedMemory]) -> None:
         """Count the answer to a page."""
-        kind = page.kind
-        if kind.looks_deceive:
-            self.pages[page.week] += 1
-            self.closest[page.week] += rank_of(kind.closest, shown) == 1
-            self.worked[page.week] += rank_of(kind.worked, shown) == 1
-            self.unlearned[page.week] += rank_of(kind.worked, by_likeness(shown)) == 1
+        key = page.week, page.kind.looks_deceive
+        self.pages[key] += 1
+        self.worked[key] += rank_of(page.kind.worked, shown) == 1
+        self.unlearned[key] += rank_of(page.kind.worked, by_likeness(shown)) == 1
+
+    def led(self, week: Week) -> tuple[int, int]:
+        """Return how often the run that worked led in all answers of a week, and in their order by likeness alone."""
+        return _sum(self.worked, week), _sum(self.unlearned, week)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return a row per week: its name, the pages, and how often each run came first."""
-        counts = (self.pages, self.closest, self.worked, self.unlearned)
-        return [(f"week {week}", *(f"{count[week]}" for count in counts)) for week in sorted(self.pages)]
+        """Return a row per week: all pages, those whose most similar run misleads, and the others."""
+        weeks = sorted({week for week, _ in self.pages})
+        return [(f"week {week}", *(self._cell(week, *kinds) for kinds in _KINDS_OF_PAGES)) for week in weeks]
+
+    def _cell(self, week: Week, *kinds: bool) -> str:
+        worked, unlearned, pages = (
+            sum(count[week, kind] for kind in kinds) for count in (self.worked, self.unlearned, self.pages)
+        )
+        return f"{worked} ({unlearned}) of {pages}"
+
+
+def _sum(count: Counter[tuple[Week, bool]], week: Week) -> int:
+    return count[week, True] + count[week, False]
 
 
 def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
@@ -63,36 +75,46 @@ def by_likeness(shown: Sequence[RetrievedMemory]) -> list[RetrievedMemory]:
     return sorted(shown, key=plain_score, reverse=True)
 
 
-def progress(done: int, total: int, status: SonaStatus) -> str:
-    """Return a line with the progress and the gate's evidence."""
-    full = round(_BAR * done / total)
-    return f"{'█' * full}{'░' * (_BAR - full)} {done:>3} pages  {status.gate.state}: {_evidence(status)}"
+def raised(memory: RetrievedMemory) -> float:
+    """Return what runs taught a memory's score: the sum of the parts as they are printed."""
+    return sum(part for _, part in _parts(memory))
+
+
+def progress(week: Week, done: int, status: SonaStatus) -> str:
+    """Return a line with the number of pages so far and what the gate lets learning do."""
+    return f"week {week}, page {done:>3}  {status.gate.state}: {_evidence(status)}"
 
 
 def reasons(best: RetrievedMemory, asked: Mapping[str, str]) -> Iterator[str]:
     """Yield lines on what raised a memory: the parts of its score, and past runs with their requests (`asked`)."""
-    parts = best.explanation
-    yield f"learned {parts['learned']:+.2f}:"
-    yield from (f"  {parts[name]:+.2f} {words}" for name, words in _PARTS.items())
-    for cause in parts["caused_by"]:
+    yield f"raised by {raised(best):+.2f}:"
+    yield from (f"  {part:+.2f} {_PARTS[name]}" for name, part in _parts(best))
+    for cause in best.explanation["caused_by"]:
         quality = cause["quality"]
         ended = "" if quality is None else f", ended: {ended_as(quality)}"
         request = asked.get(cause["trajectory_id"], "?")
-        yield f"because of {cause['trajectory_id']} “{request}”, alike {cause['similarity']:.2f}{ended}"
+        yield f"because of {cause['trajectory_id']} “{request}”, {100 * cause['similarity']:.0f} % alike{ended}"
     if best.record.quality_score is not None:
-        yield f"and it is of {best.record.run_id}: that run was {ended_as(best.record.quality_score)}"
+        yield f"and it is of {best.record.run_id}, which was {ended_as(best.record.quality_score)}"
 
 
-def ended_as(quality: float | None) -> str:
+def ended_as(quality: float) -> str:
     """Return a quality as a word and a number."""
-    return "-" if quality is None else f"{ending(quality)} ({quality:.1f})"
+    return f"{ending(quality)} ({quality:.1f})"
+
+
+def _parts(memory: RetrievedMemory) -> list[tuple[str, float]]:
+    return [(name, round(memory.explanation.get(name, 0.0), 2)) for name in _PARTS]
 
 
 def _evidence(status: SonaStatus) -> str:
     gate = status.gate
+    decided = gate.won + gate.lost
+    won = f"won {gate.won} of {counted(decided, 'comparison')}" if decided else "no comparison yet"
     if gate.state == "shadow":
-        return f"{status.credited} of {SHADOW_LESSONS} lessons; no answer is changed"
-    contests = f"learned won {gate.won} of {gate.won + gate.lost} decided"
+        return f"{status.credited} of the {SHADOW_LESSONS} runs that it must learn from first"
     if gate.state == "trial":
-        return f"compared, not shown; {contests}, wealth {gate.evidence:.0f} of {gate.threshold:g}"
-    return f"what was learned ranks; {contests} since" if gate.state == "on" else f"{contests}: no help"
+        return f"compared, not shown; {won}" + (f", the bet is at {gate.evidence:.0f}" if decided else "")
+    if gate.state == "on":
+        return f"{won} since" if decided else f"the bet reached {gate.threshold:g}, learning ranks from here"
+    return f"learning did not help; {won}"

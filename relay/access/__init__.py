@@ -1,6 +1,6 @@
 """Access control: keys, the principals that hold them, the credentials of clients, and endpoints."""
 
-from relay.access.credentials import Credentials
+from relay.access.credentials import PRESENTED_WITH, Credentials
 from relay.access.endpoints import CURVE, check_endpoint, ipc_endpoint, is_curve
 from relay.access.identity import (
     TOKEN_FILE,
@@ -28,6 +28,7 @@ __all__ = [
     "ALL_SCOPES",
     "CURVE",
     "LOCAL",
+    "PRESENTED_WITH",
     "TOKEN_FILE",
     "Credentials",
     "CurvePair",

@@ -20,7 +20,9 @@ from relay.log import log
 _Version = tuple[int, int, int]
 
 
-_HOW = "--key-file or MEMORY_AGENT_TOKEN; the owner of the data folder creates one with memory-agent keys create"
+PRESENTED_WITH = "--key-file or MEMORY_AGENT_TOKEN"
+"""How a program of this project presents a key, as refusals say it; a door of another kind says its own way."""
+_HOW = f"{PRESENTED_WITH}; the owner of the data folder creates one with memory-agent keys create"
 
 
 class _Table(NamedTuple):

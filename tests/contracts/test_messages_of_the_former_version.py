@@ -167,4 +167,4 @@ def test_a_host_answers_an_older_client(tmp_path: Path) -> None:
                 except Exception as error:  # each is compared
                     faults.append((message.verb.method, str(error)))
         host.close()
-        assert faults == [("feedback", "recall_id: unknown recall: mistyped, or too old to be credited")]
+        assert faults == [("feedback", "recall_id: unknown recall or run: mistyped, or too old to be credited")]

@@ -71,7 +71,7 @@ def test_a_conductor_and_the_command_line_receive_the_block_of_a_message(daemon:
     ):
         assert following.stdout is not None
         assert following.stderr is not None
-        assert "following" in following.stderr.readline()
+        assert "blocks for conductor, caused by chat.user_msg, user_input; end" in following.stderr.readline()
         known = memory.remember(VPN)
         said = [say(daemon, "block-reader", QUESTION), say(daemon, "block-reader", "which index do orders need?")]
         read = {block.cause_event_id: block for block in (the_next(blocks), the_next(blocks))}
@@ -81,6 +81,14 @@ def test_a_conductor_and_the_command_line_receive_the_block_of_a_message(daemon:
         assert VPN in printed
         assert "nothing relevant" in printed
         assert memory.status().triggers["published"] >= 2
+
+
+def test_a_role_that_no_trigger_has_is_noted(daemon: DaemonProcess) -> None:
+    command = [sys.executable, "-m", "memory_agent", "blocks", "--role", "conducter", "--timeout", "0.2"]
+    ran = subprocess.run(
+        [*command, "--data-dir", str(daemon.data_dir)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ran.returncode, "has no role conducter: there are conductor, worker, writer" in ran.stderr) == (1, True)
 
 
 def test_a_follower_that_nothing_comes_for_ends_with_its_timeout(daemon: DaemonProcess) -> None:

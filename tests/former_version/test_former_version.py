@@ -141,6 +141,39 @@ def test_python_recalls_the_same_and_continues(root: Path, embedder: Embedder) -
         assert memory.stats().memories == before.memories + 1
 
 
+def test_an_id_of_a_former_run_is_used_again_and_what_follows_is_inferred(root: Path, embedder: Embedder) -> None:
+    """Former runs stay as they are; the new one is another run, is followed, and is forgotten with its session."""
+    folder, now = root / "plain" / "users" / "alice", datetime(2026, 11, 23, 10, tzinfo=UTC)
+
+    def told(event_id: str, event_type: str, minute: int, session_id: str, **payload: Any) -> dict[str, Any]:
+        at = (now + timedelta(minutes=minute)).isoformat()
+        named = {"event_id": event_id, "event_type": event_type, "timestamp": at, "user_id": "alice"}
+        return named | {"session_id": session_id, "payload": payload}
+
+    events = [
+        told("again", "conductor.run.started", 0, "s-again", run_id="pay-104", objective="Charge each order only once"),
+        told(
+            "again-end", "conductor.run.completed", 5, "s-again", run_id="pay-104", summary="Added an idempotency key"
+        ),
+        told("asked", "chat.user_msg", 7, "s-later", text="Please charge each order only once"),
+    ]
+    with Memory.open(folder, embedder=embedder) as memory:
+        former = {run.id: run for run in memory.runs.list(limit=100)}
+        assert not memory.ingest(events, now=now + timedelta(hours=1)).rejected
+        memory.sona.consolidate(now + timedelta(hours=1))
+    with Memory.open(folder, embedder=embedder) as memory:
+        runs = {run.id: run for run in memory.runs.list(limit=100)}
+        (new,) = runs.keys() - former.keys()
+        assert new == "pay-104@2026-11-23T10:00:00Z"
+        assert {run_id: runs[run_id] for run_id in former} == former
+        assert [sign.kind for sign in runs[new].implicit] == ["asked_again"]
+        memory.forget_session("s-later")
+        assert [run.implicit for run in memory.runs.list(limit=1)] == [()]
+        memory.forget_session("s-again")
+        assert {run.id: run for run in memory.runs.list(limit=100)} == former
+        assert memory._archive.store.verify()
+
+
 def test_python_opens_encrypted_folders_with_the_key_ring(root: Path, embedder: Embedder) -> None:
     keys = EncryptionSettings(keys_folder=str(root / "keys"))
     with Memory.open(root / "encrypted" / "users" / "erin", embedder=embedder, encryption_settings=keys) as memory:

@@ -13,7 +13,7 @@ from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
 
 from memory_agent import Memory, MemoryClient, MemoryStats
-from memory_agent.errors import InvalidInputError, StoreError
+from memory_agent.errors import InvalidInputError, RunUnknownError, StoreError
 from memory_agent.learning.export import read_export
 from memory_agent.storage.folders import known_users
 
@@ -95,6 +95,15 @@ def test_a_first_recall_takes_feedback_and_starts_a_run(served: Served) -> None:
         assert client.runs.end(run.id).state == "ended"
         assert client.feedback(recall_id, quality=1.0).trajectory_id == recall_id
         assert [one.id for one in client.runs.list()] == [run.id]
+
+
+def test_a_run_of_a_user_without_memories_is_unknown_and_leaves_no_folder(served: Served) -> None:
+    with MemoryClient("mistyped", data_dir=served.data_dir, endpoint=served.gateway) as client:
+        with pytest.raises(RunUnknownError, match="run-7 is not known"):
+            client.runs.step("run-7", "Went on")
+        with pytest.raises(RunUnknownError, match="run-7 is not known"):
+            client.runs.end("run-7")
+    assert "mistyped" not in known_users(served.data_dir)
 
 
 def test_a_recall_for_a_run_wakes_the_user(served: Served) -> None:

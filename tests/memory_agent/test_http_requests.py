@@ -126,7 +126,8 @@ def test_a_revoked_key_is_refused_at_its_next_request(served: Served) -> None:
     caller = HttpCaller(served.http, create_key(served.data_dir, "passing", "alice", ALL_SCOPES).token)
     assert caller.post("stats").json()["user_id"] == "alice"
     revoke_key(served.data_dir, "passing")
-    refused(caller.post("stats"), 401, "unauthorized")
+    detail = refused(caller.post("stats"), 401, "unauthorized")["detail"]
+    assert "with the header Authorization: Bearer TOKEN; the owner of the data folder creates one" in detail
     caller.close()
 
 
@@ -197,7 +198,8 @@ def test_a_path_has_its_methods_alone(caller: HttpCaller) -> None:
     for stream in ("blocks", "events"):  # a stream for a client that reads no body would hold its connection for ever
         assert caller.send("HEAD", f"/v1/{stream}").status == 405
         assert caller.post("stats").status == 200
-    refused(caller.send("GET", "/"), 404, "protocol")
+    refused(caller.send("GET", "/nothing"), 404, "protocol")
+    assert caller.send("POST", "/").status == 405
 
 
 SAME_NAMES = [one for one in BAD if not one[0].startswith("erasure.") and "nan" not in repr(one[1])]
@@ -251,7 +253,8 @@ def test_the_key_of_a_repeat_writes_once(caller: HttpCaller) -> None:
     steps = twice("run_step", {"run_id": runs[0]["id"], "text": "Put a mutex there"}, "key-2")
     assert [len(run["steps"]) for run in steps] == [1, 1]
     memories = twice("remember", {"text": "staging needs the VPN", "tags": ["once"]}, "key-3")
-    assert [memory["id"] for memory in memories] == ["key-3", "key-3"]
+    assert memories[0] == memories[1]
+    assert (memories[0]["id"], memories[0]["updated_at"]) == ("key-3", None)
     assert caller.post("list", {"user_id": "ida", "filter": {"tags": ["once"]}}).json()["total"] == 1
     own = caller.post("remember", {"user_id": "ida", "id": "own", "text": "x y z"}, Idempotency_Key="key-4")
     assert own.json()["id"] == "own"
@@ -263,7 +266,18 @@ def test_a_run_that_has_ended_does_not_begin_again_and_its_repeat_is_none(caller
     assert caller.post("run_begin", begun, Idempotency_Key="begin").status == 200
     assert caller.post("run_end", run | {"outcome": "completed"}).status == 200
     assert refused(caller.post("run_begin", begun), 409, "run_ended")["args"][0] == "run-1"
+    assert refused(caller.post("run_end", run | {"outcome": "failed"}), 409, "run_ended")["args"][0] == "run-1"
+    assert refused(caller.post("run_step", run | {"text": "Went on"}), 409, "run_ended")["args"][0] == "run-1"
+    assert caller.post("feedback", {"user_id": "eda", "recall_id": "run-1", "quality": 0.1}).json()["quality"] == 0.1
     assert caller.post("run_begin", begun, Idempotency_Key="begin").json()["state"] == "ended"
+
+
+def test_a_run_that_is_not_known_or_is_about_something_else_is_refused(caller: HttpCaller) -> None:
+    run = {"user_id": "eda", "run_id": "run-2"}
+    assert refused(caller.post("run_end", run), 404, "run_unknown")["args"] == ["run-2"]
+    assert refused(caller.post("run_step", run | {"text": "Went on"}), 404, "run_unknown")["args"] == ["run-2"]
+    assert caller.post("run_begin", run | {"objective": "Fix the race"}).status == 200
+    refused(caller.post("run_begin", run | {"objective": "Bake bread"}), 409, "run_begun")
 
 
 def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(served: Served) -> None:
@@ -407,6 +421,13 @@ def test_the_page_that_shows_the_description_needs_nothing_from_elsewhere(caller
         assert answer.headers["content-security-policy"].startswith("default-src 'self';")
     named = re.findall(r'(?:src|href)="([^"]+)"', caller.send("GET", "/docs").body.decode())
     assert set(named) - {"data:,"} == PAGES.keys() - {"/docs"}
+    assert caller.send("GET", "/").json() == {
+        "docs": "/docs",
+        "openapi": "/openapi.json",
+        "verbs": "POST /v1/VERB",
+    }
+    browser = caller.send("GET", "/", Accept="text/html,*/*")
+    assert (browser.status, browser.headers["location"]) == (303, "/docs")
     refused(caller.send("GET", "/docs/../app.py"), 404, "protocol")
     refused(caller.send("GET", "/docs/LICENSE"), 404, "protocol")
 

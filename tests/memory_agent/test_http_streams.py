@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -16,10 +18,13 @@ from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
 
 from memory_agent import MemoryClient
+from memory_agent.doors.http.streams import Stream
 from memory_agent.embedders import open_embedder
 from memory_agent.settings import DaemonSettings, EmbedderSettings, HttpSettings, Settings
 from relay import (
     ALL_SCOPES,
+    AsyncSubscriber,
+    Batch,
     BrokerSettings,
     JournalSettings,
     Publisher,
@@ -205,6 +210,31 @@ def test_a_subscriber_that_stops_reading_costs_nobody_anything(world: World) -> 
                 {"event_type": "note.taken", "user_id": "lea", "payload": {"text": f"{number} {big}"}}
             )
         assert [int(text.split()[0]) for text in texts(reading, 150)] == list(range(150))
+
+
+def test_idle_streams_read_nothing_while_others_are_busy(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Counter[str | None]()
+    read = AsyncSubscriber.fetch
+
+    async def counted(
+        journal: AsyncSubscriber, after: int, limit: int, *, max_bytes: int, user_id: str | None = None
+    ) -> Batch:
+        batch = await read(journal, after, limit, max_bytes=max_bytes, user_id=user_id)
+        reads[user_id] += limit > 0
+        return batch
+
+    idle = [f"idle-{number}" for number in range(8)]
+    monkeypatch.setattr(AsyncSubscriber, "fetch", counted)
+    monkeypatch.setattr("memory_agent.doors.http.app.Stream", lambda *given: Stream(*given[:-1], heartbeat_s=60.0))
+    with ExitStack() as stack:
+        streams = {user_id: stack.enter_context(world.listen("events", user_id=user_id)) for user_id in (*idle, "pia")}
+        while not all(reads[user_id] for user_id in idle):
+            pass  # now they wait
+        for number in range(30):
+            world.tell("pia", str(number), "note.taken")
+            assert texts(streams["pia"], 1) == [str(number)]
+        assert reads["pia"] >= 30
+        assert sum(reads[user_id] for user_id in idle) == len(idle)
 
 
 def test_one_user_cannot_take_all_streams(world: World) -> None:

@@ -28,6 +28,7 @@ EXAMPLES: dict[str, errors.MemoryAgentError] = {
     "user_not_allowed": errors.UserNotAllowedError("user_id", "is another"),
     "unhandled_event": errors.UnhandledEventError("e-1", "no text"),
     "settings": errors.SettingsError("recall.vector_weight", "above 1"),
+    "run_begun": errors.RunBegunError("run-7", "2026-02-16T10:20:00Z"),
     "run_ended": errors.RunEndedError("run-7", "2026-02-16T10:20:00Z"),
     "store_full": errors.StoreFullError("users/a", 1024),
     "store_owned_elsewhere": errors.StoreOwnedElsewhereError("users/a", "process 7"),

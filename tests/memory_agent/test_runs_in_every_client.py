@@ -14,7 +14,7 @@ from memory_agent import AsyncMemoryClient, Memory, MemoryClient
 from memory_agent.client.async_methods import AsyncRunsMethods, AsyncSonaMethods
 from memory_agent.client.methods import RunsMethods, SonaMethods
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import InvalidInputError, RunBegunError, RunEndedError, RunUnknownError
 from memory_agent.namespaces import Sona
 from memory_agent.runs import Runs
 from memory_agent.trajectory import Trajectory
@@ -119,6 +119,62 @@ def test_a_repeated_event_id_is_applied_once(memory: Either) -> None:
     judged = memory.runs.get(run.id)
     assert judged is not None
     assert [revision.quality for revision in judged.revisions] == [0.0, 0.5]
+
+
+def test_a_run_ends_once_and_feedback_on_it_revises_its_quality(memory: Either) -> None:
+    fix = memory.remember("Quarterly totals belong into a table of their own")
+    run = memory.runs.begin("Add up the quarter", run_id="once")
+    ended = memory.runs.end(run.id, summary="The totals  agree", quality=0.7, memory_ids=[fix.id])
+    same = memory.runs.end(run.id, "completed", "The totals agree", 0.7, [fix.id])
+    assert same == memory.runs.end(run.id) == ended
+    for other in (
+        lambda: memory.runs.end(run.id, "failed"),
+        lambda: memory.runs.end(run.id, quality=0.1),
+        lambda: memory.runs.end(run.id, summary="The totals do not agree"),
+        lambda: memory.runs.end(run.id, memory_ids=[memory.remember("Another table").id]),
+        lambda: memory.runs.step(run.id, "Counted once more"),
+    ):
+        with pytest.raises(RunEndedError, match="feedback revises"):
+            other()
+    assert memory.runs.get(run.id) == ended
+    report = memory.feedback(run.id, [], 0.2, "Two of the totals were wrong after all")
+    assert (report.trajectory_id, report.quality) == (run.id, 0.2)
+    judged = memory.runs.get(run.id)
+    assert judged is not None
+    assert (judged.outcome, judged.quality, len(judged.steps)) == ("completed", 0.2, len(ended.steps))
+    kept = memory.recall("which totals were wrong after all", mode="lexical").memories[0].record
+    assert (kept.text, kept.run_id) == ("Feedback: Two of the totals were wrong after all", run.id)
+
+
+def test_feedback_on_a_run_credits_what_it_names(memory: Either) -> None:
+    chosen, other = memory.remember("The scanner needs two passes"), memory.remember("The scanner is in room four")
+    memory.runs.begin("Scan the contracts", run_id="scanned")
+    memory.runs.end("scanned")
+    report = memory.feedback("scanned", [chosen.id, "no-such-memory"])
+    assert report.credited == (chosen.id,)
+    assert list(report.not_credited) == ["no-such-memory"]
+    assert memory.get([chosen.id, other.id])[0].utility.used == 1
+
+
+def test_a_run_begins_once(memory: Either) -> None:
+    begun = memory.runs.begin("Sort the archive", run_id="begun", session_id="s-begun")
+    assert memory.runs.begin(" Sort  the archive", run_id="begun") == begun
+    found = memory.recall("sort archive", mode="lexical")
+    more = memory.runs.begin("Sort the archive", run_id="begun", session_id="s-begun", recall_ids=[found.recall_id])
+    assert (more.recall_ids, more.began_at) == ((found.recall_id,), begun.began_at)
+    for objective, session in (("Burn the archive", None), ("Sort the archive", "s-other")):
+        with pytest.raises(RunBegunError, match="begun was begun at"):
+            memory.runs.begin(objective, run_id="begun", session_id=session)
+    kept = memory.runs.get("begun")
+    assert kept is not None
+    assert (kept.objective, kept.session_id) == ("Sort the archive", "s-begun")
+
+
+def test_an_unknown_run_takes_neither_steps_nor_an_end(memory: Either) -> None:
+    for ask in (lambda: memory.runs.step("mistyped", "Went on"), lambda: memory.runs.end("mistyped", "failed")):
+        with pytest.raises(RunUnknownError, match="mistyped is not known"):
+            ask()
+    assert memory.runs.get("mistyped") is None
 
 
 def test_an_unknown_run_is_none(memory: Either) -> None:

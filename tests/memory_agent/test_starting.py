@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
+from pathlib import Path
 
-from memory_agent.daemon.process import Starting
+import pytest
+
+from memory_agent.daemon.process import Starting, ready_words
 
 
 class Terminal(io.StringIO):
@@ -27,3 +31,17 @@ def test_a_terminal_shows_each_part_and_readiness() -> None:
 
 def test_a_file_gets_no_progress() -> None:
     assert tell(io.StringIO()) == []
+
+
+def test_a_terminal_reads_where_the_doors_are_and_what_to_do_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(tmp_path / "usual"))
+    ready = {"pid": 7, "data_dir": str(tmp_path / "my data"), "endpoints": {"http": "http://127.0.0.1:7421"}}
+    said = ready_words(ready)
+    assert f"http://127.0.0.1:7421/docs, with the token in {tmp_path / 'my data'}/token\n" in said
+    assert f"memory-agent status --data-dir '{tmp_path}/my data'\n" in said
+    usual = ready_words({"pid": 7, "data_dir": str(tmp_path / "usual"), "endpoints": {}})
+    assert ("--data-dir" in usual, "/docs" in usual) == (False, False)
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(usual)

@@ -130,8 +130,8 @@ def test_python_functions_are_counted_but_not_those_of_c() -> None:
 
 
 def test_events_of_a_growing_memory_go_on_where_they_ended_and_carry_their_tags() -> None:
-    made = grown_events(0, 4_000)
-    assert grown_events(1_000, 2_000) == made[1_000:2_000]
+    made = list(grown_events(0, 4_000))
+    assert list(grown_events(1_000, 2_000)) == made[1_000:2_000]
     for share in SHARES:
         tagged = [event for event in made if f"share {share:g}" in event["payload"]["tags"]]
         assert len(tagged) / len(made) == pytest.approx(share, rel=0.25)

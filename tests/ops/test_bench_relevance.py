@@ -15,7 +15,9 @@ from conversations import write_locomo
 from memory_agent.evaluation.locomo import read_locomo
 from memory_agent.evaluation.swe import read_swe
 from ops.bench import relevance
-from ops.bench.relevance import Answered, Judged, Measured, calibration, reliability, separate
+from ops.bench.judged_answers import Answered, Judged, Measured, calibration, reliability
+from ops.bench.relevance import separate
+from ops.bench.store_sizes import MIXTURES, Size
 
 
 def answered(shown: list[float], evidence: int = 0, places: tuple[int, ...] = ()) -> Answered:
@@ -35,10 +37,23 @@ def test_kept_refused_and_area_are_those_of_the_best_memories() -> None:
     assert found.refused("hybrid", 0.6) == pytest.approx(2 / 3)
     assert found.shown("hybrid", 0.6) == pytest.approx(1.0)
     assert found.area("hybrid") == pytest.approx(5 / 6)
+    assert math.isnan(found.strange("hybrid", 0.6))
     judged = found.judged("hybrid")
     assert judged.weights.sum() == pytest.approx(2.0)
     assert judged.weights[judged.is_evidence].sum() == pytest.approx(1.0)
     assert len(judged.logits) == 6  # two pieces of evidence, and four that answer others' questions
+
+
+def test_memories_of_something_else_are_counted_among_answers_that_have_any() -> None:
+    own = [
+        Answered(np.array(shown), np.array([True, False]), 1, np.array(strange))
+        for shown, strange in (
+            ([0.9, 0.7], [False, True]),
+            ([0.9, 0.2], [False, True]),
+            ([0.9, 0.7], [False, False]),
+        )
+    ]
+    assert Measured("some", 2, {"apart 3": own}).strange("apart 3", 0.6) == 0.5
 
 
 def test_calibration_finds_the_slope_and_offset_that_made_the_outcomes() -> None:
@@ -73,6 +88,7 @@ def test_the_page_has_every_line_of_every_data_set_there_is(
         write_chat(data / "beam_dev" / chat, BATCHES)
     shutil.move(write_locomo(tmp_path, 3), data / "locomo_dev.json")
     monkeypatch.setattr(relevance, "PAGE", tmp_path / "relevance.md")
+    monkeypatch.setattr(relevance, "SIZES", (Size(1, 3, 1), Size(3, 3, 2)))
     assert relevance.main(["--data", str(data)]) == 0
     page = (tmp_path / "relevance.md").read_text(encoding="utf-8")
     assert capsys.readouterr().out.strip() == page.strip()
@@ -81,6 +97,13 @@ def test_the_page_has_every_line_of_every_data_set_there_is(
         rows = [row.split("|")[1:-1] for row in table.splitlines() if row.startswith("| ")]
         assert [row[0].strip() for row in rows] == ["", "LoCoMo", "BEAM", "all"]
         assert all(math.isfinite(float(row[place])) for row in rows[1:3] for place in (2, 3, 4, 5, 6, 8))
+    for mixture in MIXTURES:
+        table = page.partition(f"| {mixture.name} | memories |")[2].partition("\n\n")[0]
+        rows = [row.split("|")[1:-1] for row in table.splitlines() if row.startswith("| ")]
+        assert [(row[0].strip(), int(row[1])) for row in rows] == [
+            (name, size) for name in ("LoCoMo", "BEAM") for size in (1, 3)
+        ]
+        assert all(math.isfinite(float(row[place])) for row in rows for place in (3, 4, 5, 8, 9))
     assert (tmp_path / "relevance.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
+
+import pytest
 
 
 def run(script: str, stderr: int | None = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
@@ -42,3 +46,18 @@ def test_a_log_that_cannot_be_written_ends_no_process() -> None:
             full.fileno(),
         )
     assert ran.stdout == "on\n"
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", ["relay.late"]), ("debug", ["relay.waiting", "relay.late"])])
+def test_on_a_terminal_info_shows_warnings_alone(level: str, shown: list[str]) -> None:
+    reader, writer = pty.openpty()
+    run(
+        f"from relay.log import configure_logging, log; configure_logging({level!r})\n"
+        "log.info('relay.waiting'); log.warning('relay.late')",
+        writer,
+    )
+    os.close(writer)
+    said = os.read(reader, 10_000).decode()
+    os.close(reader)
+    assert [name for name in ("relay.waiting", "relay.late") if name in said] == shown
+    assert len(said.splitlines()) == len(shown)

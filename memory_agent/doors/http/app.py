@@ -18,12 +18,13 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from memory_agent import protocol
 from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request, request_of
 from memory_agent.doors.http.guard import Place, refuse_names
+from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
 from memory_agent.doors.http.streams import EVENT_STREAM, Stream, Take, blocks_for, events_of, read_place
@@ -54,6 +55,7 @@ ALL_USERS = "*"
 """The user id with which a key for all users follows everybody's events."""
 MCP = "/mcp"
 _PREFIX = "/v1/"
+_BEGINNING = msgspec.json.encode({"docs": "/docs", "openapi": "/openapi.json", "verbs": f"POST {_PREFIX}VERB"})
 _JSON = "application/json"
 _LARGE_BYTES = 1 << 20
 _PIECE_BYTES = 64 << 10
@@ -71,11 +73,14 @@ Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 class Routes:
     """Answers the requests of one door. Lives in one event loop."""
 
-    def __init__(self, reception: Reception, relay: Endpoints, settings: HttpSettings, bodies_bytes: int) -> None:
+    def __init__(
+        self, reception: Reception, relay: Endpoints, watch: JournalWatch, settings: HttpSettings, bodies_bytes: int
+    ) -> None:
         """Hold at most `bodies_bytes` of bodies and of answers at a time each, unless it is a single one."""
         self._reception = reception
         self._mcp = McpDoor(reception)
         self._relay = relay
+        self._watch = watch
         self._settings = settings
         self._bodies, self._answers = ByteQuota(bodies_bytes), ByteQuota(bodies_bytes)
         self._streams = RequestQuota(settings.streams)
@@ -87,6 +92,7 @@ class Routes:
             _stream_route("blocks", self.follow_blocks),
             _stream_route("events", self.follow_events),
             Route(MCP, self.answer_mcp, methods=["POST"]),
+            Route("/", _begin, methods=["GET"]),
             Route("/openapi.json", _describe, methods=["GET"]),
             *(Route(path, _page, methods=["GET"]) for path in PAGES),
         ]
@@ -175,7 +181,7 @@ class Routes:
             owner = partial(self._owner, credential, wanted)
         async with AsyncExitStack() as stack:
             stack.enter_context(self._streams.slot(principal))
-            stream = Stream(self._relay, credential.token, name, take, self._settings.heartbeat_s)
+            stream = Stream(self._relay, self._watch, credential.token, name, take, self._settings.heartbeat_s)
             stack.push_async_callback(stream.close)
             await stream.begin(user_id, after, owner)
             frames = stream.frames()
@@ -259,6 +265,13 @@ class _Followed(StreamingResponse):
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         async with self._resources:
             await super().__call__(scope, receive, send)
+
+
+async def _begin(request: Request) -> Response:
+    """Say where the description is: a browser is sent there."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("/docs", 303)
+    return Response(_BEGINNING, media_type=_JSON)
 
 
 async def _describe(_: Request) -> Response:

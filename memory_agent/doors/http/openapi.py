@@ -36,7 +36,8 @@ _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
         {"block": Block, "gap": Gap, "problem": Problem},
         {
             "user_id": "The user; default: that of the key. `system` follows the owner of the run or session.",
-            "role": "Only blocks for this role.",
+            "role": "Only blocks for this role of the table of triggers: `conductor` (messages), `worker` (runs, "
+            "assignments), `writer` (documents), or one of your own table's.",
             "run": "Only blocks about this run.",
             "session": "Only blocks about this session.",
         },

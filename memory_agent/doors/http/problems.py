@@ -12,7 +12,9 @@ from memory_agent.errors import (
     MemoryAgentError,
     ModelError,
     ProtocolError,
+    RunBegunError,
     RunEndedError,
+    RunUnknownError,
     ScopeMissingError,
     StoreFullError,
     UnauthorizedError,
@@ -20,6 +22,7 @@ from memory_agent.errors import (
     UserNotAllowedError,
 )
 from relay import RelayError
+from relay.access import PRESENTED_WITH
 
 PROBLEM_TYPE = "application/problem+json"
 _STATUS: dict[type[Exception], int] = {
@@ -28,12 +31,15 @@ _STATUS: dict[type[Exception], int] = {
     ScopeMissingError: 403,
     UserNotAllowedError: 403,
     UnknownMethodError: 404,
+    RunUnknownError: 404,
+    RunBegunError: 409,
     RunEndedError: 409,
     InvalidInputError: 422,
     DeadlineExceededError: 504,
     StoreFullError: 507,
     ModelError: 503,
 }
+_WITH_HEADER = "the header Authorization: Bearer TOKEN"
 _RETRYABLE = 503
 _FAILED = 500
 _RETRY_AFTER_S = 1
@@ -69,7 +75,7 @@ def problem(error: MemoryAgentError | RelayError, status: int | None = None) -> 
         type=f"urn:memory-agent:error:{error.code}",
         title=summary,
         status=_status(error) if status is None else status,
-        detail=str(error),
+        detail=str(error).replace(PRESENTED_WITH, _WITH_HEADER),
         code=error.code,
         retryable=error.retryable,
         args=error.args,

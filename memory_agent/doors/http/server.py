@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from memory_agent.doors.http.app import Routes, make_app
 from memory_agent.doors.http.guard import Place
+from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.reception import Reception
 from memory_agent.errors import SettingsError
 from memory_agent.settings import HttpSettings
@@ -48,7 +49,8 @@ class HttpDoor:
 
         `bodies_bytes` are held of bodies at most, unless it is a single one.
         """
-        routes = Routes(reception, relay, self._settings, bodies_bytes).routes()
+        watch = JournalWatch(relay)
+        routes = Routes(reception, relay, watch, self._settings, bodies_bytes).routes()
         loop = asyncio.get_running_loop()
         config = Config(
             make_app(routes, self._place, self._settings.hosts),
@@ -74,7 +76,7 @@ class HttpDoor:
             ssl_handshake_timeout=_HANDSHAKE_S if self._tls else None,
         )
         try:
-            await asyncio.Event().wait()
+            await watch.run()
         finally:
             server.close()
             running = list(state.tasks)

@@ -2,7 +2,8 @@
 
 The id of an event is its number in the journal, so a client that reconnects with `Last-Event-ID` misses only what the
 journal no longer keeps, and is told so (`gap`). Nothing is held for a subscriber: one that stops reading is not read
-for. Each stream reads the relay with the caller's own key, so the relay's rules on who may read what hold.
+for. Each stream reads the relay with the caller's own key, so the relay's rules on who may read what hold; when to read
+on it hears from `journal_watch`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.http.problems import problem
 from memory_agent.errors import InvalidInputError, ProtocolError, UnavailableError
 from memory_agent.triggers.block import Wanted
 from relay import (
     AsyncSubscriber,
-    Batch,
     Endpoints,
     Event,
     Identity,
@@ -40,7 +41,6 @@ _AT_ONCE = 200
 _MOST_BYTES = 1 << 20
 _RETRY_MS = 1_000
 _PAUSE_S = 0.2
-_PACE_S = 0.02
 _LARGEST_SEQ = 1 << 62
 
 
@@ -95,9 +95,12 @@ def read_place(last_event_id: str | None) -> int | None:
 class Stream:
     """One subscriber's stream. For one task."""
 
-    def __init__(self, relay: Endpoints, token: str, name: str, take: Take, heartbeat_s: float) -> None:
+    def __init__(
+        self, relay: Endpoints, watch: JournalWatch, token: str, name: str, take: Take, heartbeat_s: float
+    ) -> None:
         """Say what `take` makes of the journal's entries, under the event name `name`."""
-        self._subscriber = AsyncSubscriber(*relay, identity=Identity(token=token))
+        self._subscriber = AsyncSubscriber(relay.ingest, None, identity=Identity(token=token))
+        self._watch = watch
         self._name = name
         self._take = take
         self._heartbeat_s = heartbeat_s
@@ -157,13 +160,9 @@ class Stream:
             if data is not None:
                 yield event_frame(self._name, data, entry.seq)
         if not batch.entries:
-            await self._wait(batch)
-
-    async def _wait(self, batch: Batch) -> None:
-        self._seq = batch.last_seq
-        rest_s = self._heartbeat_s - (time.monotonic() - self._said_s)
-        if await self._subscriber.wait(max(0.0, rest_s)):
-            await asyncio.sleep(_PACE_S)  # a doorbell rings for every event of every user: read several at once
+            self._seq = batch.last_seq
+            rest_s = self._heartbeat_s - (time.monotonic() - self._said_s)
+            await self._watch.wait(self._user_id, batch.last_seq, max(0.0, rest_s))
 
     def _said(self, frame: bytes) -> bytes:
         self._said_s = time.monotonic()

@@ -49,6 +49,32 @@ def test_a_second_import_changes_nothing(run: Run, run_json: RunJson, sessions: 
     assert PROMPT in [memory["record"]["text"] for memory in found["memories"]]
 
 
+def test_what_was_forgotten_is_counted_apart_and_stays_so(run: Run, run_json: RunJson, sessions: Path) -> None:
+    run("import-sessions", str(sessions))
+    session = min(one["session_id"] for one in run_json("list", "--limit", "100")["records"])
+    assert run("forget", "--session", session, "--yes").exit_code == 0
+    left = run_json("list", "--limit", "100")["total"]
+    again = run_json("import-sessions", str(sessions))["delivered"]
+    assert (again["new"], again["known"], again["forgotten"]) == (0, 20, 20 - left)
+    told = run("import-sessions", str(sessions))
+    assert f"imported 0 new, {left} were there already, {20 - left} were forgotten" in told.stdout
+    assert "`memory-agent import` of an export made before brings it back" in told.stderr
+    assert run_json("list", "--limit", "100")["total"] == left
+
+
+def test_an_import_that_finds_nothing_says_where_it_looked(
+    run: Run, run_json: RunJson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path / "elsewhere"))
+    nothing = run("import-sessions", "--client", "claude-code", "--client", "codex")
+    assert (nothing.exit_code, nothing.stdout.splitlines()[0]) == (0, "sessions: none")
+    for place in (".claude/projects/**/*.jsonl", "elsewhere/sessions/**/rollout-*.jsonl"):
+        assert str(tmp_path / place) in nothing.stderr
+    assert run_json("import-sessions", str(tmp_path))["looked_in"] == [f"{tmp_path}/**/*{{.jsonl,.json,.traj,.zip}}"]
+    assert "in no place: name files or folders" in run("import-sessions", "--client", "chatgpt").stderr
+
+
 def test_a_dry_run_counts_and_imports_nothing(run: Run, run_json: RunJson, sessions: Path, data_dir: Path) -> None:
     result = run("import-sessions", str(sessions), "--dry-run")
     assert result.exit_code == 0, result.output
@@ -64,7 +90,7 @@ def test_bad_places_are_named_and_the_rest_is_imported(run: Run, sessions: Path)
     path = sessions / "s.jsonl"
     path.write_text(path.read_text() + "{broken\n")
     result = run("import-sessions", str(sessions))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     assert f"cannot be read: {path}: line 20: is not JSON" in result.stderr
     assert "imported 20 new, 0 were there already" in result.stdout
 

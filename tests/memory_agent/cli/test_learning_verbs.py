@@ -54,10 +54,22 @@ def test_a_run_from_its_recall_to_its_feedback(run: Run, run_json: RunJson) -> N
     shown = " ".join(run("trajectory", "show", "run-7").stdout.split())
     assert "0.8 completed" in shown
     assert f"{record_id} 1 " in shown
+    assert "outcome completed" in shown
+    assert "Two tabs refresh and stay signed in" in shown
+    assert "feedback.recall" in shown
+    assert "Feedback: Held for a week" in shown
     assert (
         f"worker.report.received {run_json('trajectory', 'show', 'run-7')['steps'][0]['record_id']} Put a mutex"
         in shown
     )
+
+
+def test_a_recall_with_feedback_and_without_a_run_is_listed_as_one(run: Run, run_json: RunJson) -> None:
+    recall_id, record_id = remember_and_recall(run_json)
+    run_json("feedback", recall_id, "--used", record_id, "--quality", "1")
+    (listed,) = run_json("trajectory", "list")
+    assert (listed["id"], listed["objective"]) == (recall_id, None)
+    assert "(a recall with feedback, of no run)" in " ".join(run("trajectory", "show", recall_id).stdout.split())
 
 
 def test_runs_like_a_text_are_printed_and_said_in_the_block_of_a_recall(run: Run, run_json: RunJson) -> None:

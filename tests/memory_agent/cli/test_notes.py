@@ -30,7 +30,7 @@ def test_a_bad_entry_is_named_and_the_others_are_imported(run: Run, tmp_path: Pa
     path = tmp_path / "notes.jsonl"
     path.write_text('{"text": "Use uv here."}\n{broken\n{"text": "x", "kind": "hunch"}\n')
     result = run("import", str(path))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     assert result.stdout == "1 added, 0 replaced, 0 removed, 0 unchanged\n"
     assert f"left out: {path}: line 2: is not JSON\n" in result.stderr
     assert f"left out: {path}: line 3: kind: must be one of" in result.stderr
@@ -58,7 +58,7 @@ def test_a_folder_is_indexed_and_its_sections_are_recalled_with_file_and_heading
     (docs / "release.md").write_text("# Release\n## Steps\nTag the commit, then push the tag.\n")
     (docs / "broken.md").write_bytes(b"\xff\xfe")
     result = run("index", str(docs))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output
     assert f"left out: {docs / 'broken.md'}: is not UTF-8 at byte 0" in result.stderr
     assert "1 added, 0 replaced, 0 removed, 0 unchanged" in result.stdout
     (found,) = run_json("recall", "how do we release?", "--type", "document.section", "--min-relevance", "0")[
@@ -66,8 +66,13 @@ def test_a_folder_is_indexed_and_its_sections_are_recalled_with_file_and_heading
     ]
     assert found["record"]["title"] == "Release > Steps"
     assert found["record"]["metadata"]["file"] == str(docs / "release.md")
+    shown = run("recall", "how do we release?", "--min-relevance", "0").stdout
+    assert f"of {docs / 'release.md'}" in "".join(line.strip() for line in shown.splitlines())
     (docs / "release.md").unlink()
-    assert run_json("index", str(docs))["removed"] == 1
+    (docs / "broken.md").unlink()
+    nothing = run("index", str(docs))
+    assert (nothing.exit_code, nothing.stdout) == (0, "0 added, 0 replaced, 1 removed, 0 unchanged\n")
+    assert f"no document below {docs}: looked for names that end in .md or .markdown" in nothing.stderr
 
 
 def test_a_document_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_an_answer_without_memories_says_what_was_looked_at_and_how_to_see_the_n
     assert (nothing.exit_code, nothing.stderr) == (0, hint)
     assert run("recall", "wer hat die Mona Lisa gemalt?", "--context").stderr == hint
     assert (
-        "note: none of the 1 memories that match bears on this"
+        "note: the only memory that matches does not bear on this"
         in run("recall", "Mona Lisa?", "--kind", "pattern").stderr
     )
     assert run("recall", "who painted the Mona Lisa?", "--json").stderr == ""
@@ -223,6 +223,15 @@ def test_without_a_model_recall_goes_by_words_and_says_so(run: Run, run_json: Ru
     assert document["degraded"] != []
     assert f"degraded: {', '.join(document['degraded'])}" in run("recall", "deploy", *no_model).stdout
     assert run_json("stats", *no_model)["without_vector"] == 1
+
+
+def test_what_was_stored_without_a_model_gets_its_vector_with_the_next_recall_that_has_one(
+    run: Run, run_json: RunJson
+) -> None:
+    run("remember", "Rotating the token twice signs users out.", "--set", "embedder.folder=/nowhere")
+    asked = ("recall", "why are people logged off?", "--min-relevance", "0")
+    assert run_json(*asked)["degraded"] == ["vectors_pending"]
+    assert (run_json("stats")["without_vector"], run_json(*asked)["degraded"]) == (0, [])
 
 
 def test_stats_count_the_memories(run: Run, run_json: RunJson, deploy: None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from run_samples import LATER, at, begin, end, event, note, step, things_to_use, whole, without_model
 
-from memory_agent.errors import InvalidInputError, StoreFullError
+from memory_agent.errors import InvalidInputError, RunUnknownError, StoreFullError
 from memory_agent.memory import Memory
 from memory_agent.records import Utility
 from memory_agent.settings import EmbedderSettings, StoreSettings
@@ -100,7 +100,7 @@ def test_a_forgotten_session_leaves_only_ids(memory: Memory) -> None:
     assert store.verify() == 7
     memory.ingest([*gone, approval_of("gone")], now=LATER)
     assert [run.id for run in memory.runs.list()] == ["stays"]
-    with pytest.raises(InvalidInputError, match="forgotten"):
+    with pytest.raises(RunUnknownError, match="forgotten"):
         memory.runs.step("gone", "Going on all the same")
 
 

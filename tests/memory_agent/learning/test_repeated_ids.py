@@ -134,7 +134,9 @@ def test_a_start_that_is_delivered_again_or_told_twice_begins_nothing(memory: Me
 def test_what_is_said_of_a_run_under_its_full_id_is_its_own(memory: Memory) -> None:
     memory.ingest(story(prepared(memory)), now=LATER)
     two = again("one", 20)
-    run = memory.runs.step(two, "And cleaned the oven", now=at(60))
+    memory.ingest([named(step(two, 9, 60), "two-later")], now=LATER)
+    run = memory.runs.get(two)
+    assert run is not None
     assert (run.id, [step.event_id for step in run.steps][:1], len(run.steps)) == (two, ["two-step"], 2)
     memory.ingest([named(begin("one", 19, BREAD), "two-earlier")], now=LATER)
     assert [len(run.steps) for run in memory.runs.list() if run.id == again("one", 19)] == [2]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_samples import LATER, OBJECTIVE, START, at, begin, end, event, note, step, things_to_use, whole, without_model
 
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import InvalidInputError, RunEndedError
 from memory_agent.learning.run_writer import MOST_STEPS
 from memory_agent.memory import Memory
 
@@ -58,6 +60,37 @@ def test_a_change_is_idempotent_by_event_id(memory: Memory) -> None:
         memory.runs.step("r", "Looked at it", event_id="e-2", now=at(1))
         run = memory.runs.end("r", event_id="e-3", now=at(2))
     assert (len(run.steps), len(run.revisions), memory.stats().memories) == (1, 1, 2)
+
+
+def test_events_of_an_ended_run_count_where_calls_are_refused(memory: Memory) -> None:
+    memory.runs.begin(OBJECTIVE, "r", now=START)
+    memory.runs.end("r", quality=0.9, now=at(2))
+    late = [step("r", 1, 1), event("reversed", "conductor.run.failed", 3, "r", error="It came back"), step("new", 1, 4)]
+    memory.ingest(late, now=LATER)
+    run, new = memory.runs.get("r"), memory.runs.get("new")
+    assert run is not None
+    assert new is not None
+    assert (run.outcome, len(run.steps), new.objective) == ("failed", 1, None)
+    assert memory.runs.begin("Bake bread", "new", now=at(5)).objective == "Bake bread"
+
+
+def test_of_two_ends_at_once_one_counts_and_the_other_is_refused(memory: Memory) -> None:
+    memory.runs.begin(OBJECTIVE, "r", now=START)
+    together = threading.Barrier(8)
+
+    def end_it(number: int) -> bool:
+        together.wait()
+        try:
+            memory.runs.end("r", quality=number / 10, now=at(1))
+        except RunEndedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        took = list(threads.map(end_it, range(8)))
+    run = memory.runs.get("r")
+    assert run is not None
+    assert (sum(took), run.quality, len(run.revisions)) == (1, took.index(True) / 10, 1)
 
 
 def test_runs_are_listed_newest_first_and_by_state(memory: Memory) -> None:

@@ -146,6 +146,16 @@ def test_what_failed_is_told_with_its_retry_that_worked(memory: Memory) -> None:
     assert [run.id for run in memory.recall(OBJECTIVE, runs=2).runs] == ["other", "first"]
 
 
+def test_the_retry_that_worked_comes_before_the_run_that_was_sent_back(memory: Memory) -> None:
+    """Also where the run that was sent back is nearer: a small block has room for one, and that is what worked."""
+    memory.ingest(run_events("first", 0, OBJECTIVE, ["Retry in the client"], end("first", 9)), now=LATER)
+    memory.ingest([event("sent-back", "feedback.retry", 10, "first", comment="Fix the race, not the symptom")])
+    again = run_events("second", 20, "Once more, and properly", ["Add a mutex"], end("second", 29), retry_of="first")
+    memory.ingest([*again, approval("second", 30)], now=LATER)
+    assert [run.id for run in memory.runs.similar(OBJECTIVE)] == ["first", "second"]
+    assert [(run.id, run.quality) for run in memory.recall(OBJECTIVE, runs=2).runs] == [("second", 1.0), ("first", 0.4)]
+
+
 def test_a_run_that_never_ends_is_not_among_them_and_one_without_worded_steps_is(memory: Memory) -> None:
     memory.ingest([begin("open", 0), begin("silent", 1)], now=LATER)
     assert memory.runs.similar(OBJECTIVE) == []
@@ -212,8 +222,10 @@ def test_a_cancelled_run_is_neither_success_nor_failure(memory: Memory) -> None:
     assert all(record.quality_score is None for record in memory.list({"run_id": "r"}).records)
     assert "| Cancelled before: Read the log, because The customer withdrew the order" in block(memory, OBJECTIVE)
     assert only(memory, OBJECTIVE).end == "cancelled"
-    assert memory.runs.end("r", "completed").outcome == "completed"
-    assert memory.runs.end("r", "cancelled", "Again").is_cancelled
+    memory.ingest([event("then-completed", "conductor.run.completed", 10, "r")], now=LATER)
+    assert memory.runs.get("r").outcome == "completed"
+    memory.ingest([event("cancelled-again", "conductor.run.cancelled", 11, "r")], now=LATER)
+    assert memory.runs.get("r").is_cancelled
     assert memory.sona.status().gate.state == "shadow"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from memory_agent.recall.context import age, context_block
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import MemoryRecord, Origin, Provenance, RecallResult, RetrievedMemory
+from memory_agent.trajectory import RunLine, SimilarRun
+from memory_agent.triggers.table import Trigger, TriggerTable
 
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
@@ -181,7 +184,7 @@ def test_each_memory_is_counted_once() -> None:
         return len(text.split())
 
     assert len(context_block(recalled(*records), 100_000, now=NOW, count_tokens=count).splitlines()) == 2003
-    assert len(counted) == 1001
+    assert len(counted) == 1002  # with the fence, and with the line that says what is left out
     assert sum(map(len, counted)) < 100_000
 
 
@@ -198,12 +201,79 @@ def test_a_text_that_cannot_fit_is_not_counted_as_a_whole() -> None:
     assert len(counted) < 25
 
 
-def test_only_memories_that_do_not_fit_are_shortened() -> None:
+def test_only_a_long_memory_is_cut_at_a_word_and_says_so() -> None:
     first, second = memory("alpha " * 20), memory("beta " * 500)
-    block = context_block(recalled(first, second), 300, now=NOW)
+    block = context_block(recalled(first, second, first), 300, now=NOW)
     assert f"| {'alpha ' * 20}" in block
-    assert 290 <= estimate_tokens(block) <= 300
-    assert block.splitlines()[-2].endswith("…")
+    assert 285 <= estimate_tokens(block) <= 300
+    *_, cut, more, _ = block.splitlines()
+    said = re.fullmatch(r"\| ((?:beta )*beta)… \((\d+) of 2,500 characters\)", cut)
+    assert said is not None
+    assert len(said[1]) == int(said[2])
+    assert more == "1 more left out: no room"
+
+
+def test_a_part_of_a_long_memory_has_a_hundred_characters_or_more() -> None:
+    blocks = [context_block(recalled(memory("beta " * 500)), budget, now=NOW) for budget in range(300)]
+    lengths = [block.count("beta ") * 5 for block in blocks]
+    assert min(length for length in lengths if length) in range(115, 126)
+    assert lengths == sorted(lengths)
+
+
+def test_a_short_memory_is_whole_or_left_out() -> None:
+    short = memory("alpha " * 35 + "omega")
+    blocks = [context_block(recalled(short, short, short), budget, now=NOW) for budget in range(600)]
+    assert {block.count("alpha ") for block in blocks} == {0, 35, 70, 105}
+    assert all(block.count("omega") * 35 == block.count("alpha") for block in blocks)
+    assert {block.splitlines()[-2] for block in blocks if "left out" in block} == {
+        "1 more left out: no room",
+        "2 more left out: no room",
+    }
+
+
+def run(number: int, said: list[str]) -> SimilarRun:
+    request, *steps = (RunLine(text=text, record_id=f"{number}.{place}") for place, text in enumerate(said))
+    return SimilarRun(id=f"run-{number}", request=request, end="completed", quality=0.8, steps=tuple(steps))
+
+
+def prose(most_words: int) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(["a", "deploy", "\n", "the", "mutex"]), max_size=most_words).map(
+        lambda words: "\n".join(line.strip() for line in " ".join([*words, "end"]).split("\n"))
+    )
+
+
+said_by_a_run = st.lists(prose(20), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize(("name", "row"), TriggerTable.load().rows.items())
+@given(st.lists(prose(15) | prose(200), max_size=8), st.lists(said_by_a_run, max_size=3), st.data())
+def test_at_every_budget_the_fence_closes_around_whole_entries(
+    name: str, row: Trigger, told: list[str], ran: list[list[str]], data: st.DataObject
+) -> None:
+    """Each entry has its text, and what is shown and what is left out are all there is: for each role, any budget."""
+    budget = data.draw(st.sampled_from([row.max_tokens]) | st.integers(0, 2 * row.max_tokens))
+    result = msgspec.structs.replace(
+        recalled(*(memory(text) for text in told)), runs=tuple(run(number, said) for number, said in enumerate(ran))
+    )
+    block = context_block(result, budget, heading=row.heading, now=NOW)
+    assert estimate_tokens(block) <= budget
+    if not block:
+        return
+    heading, opening, _, *lines, closing = block.split("\n")
+    assert (heading, opening, closing) == (row.heading, "<recalled_memories>", "</recalled_memories>")
+    more = re.fullmatch(r"(\d+) more left out: no room", lines[-1])
+    body = "\n".join(lines[:-1] if more else lines)
+    entries = re.split(r"^\d+\. .*\n", body, flags=re.MULTILINE)[1:]
+    assert len(entries) + (int(more[1]) if more else 0) == len(told) + len(ran)
+    shown = [entry.removesuffix("\n") for entry in entries if not entry.startswith("| asked: ")]
+    whole = ["| " + text.replace("\n", "\n| ") for text in told[: len(shown)]]
+    cut = [pair for pair in zip(shown, whole, strict=True) if pair[0] != pair[1]]
+    assert len(cut) <= 1
+    for part, text in cut:
+        assert part == shown[-1]
+        words, count = re.fullmatch(r"(?s)(.*)… \((\d+) of [\d,]+ characters\)", part).groups()  # type: ignore[union-attr]
+        assert text.startswith(words)
+        assert 120 <= int(count) < len(told[len(shown) - 1])
 
 
 @pytest.mark.parametrize("title", [None, "The title of it, in some words " * 9])

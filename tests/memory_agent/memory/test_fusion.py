@@ -98,7 +98,15 @@ def test_wanted_slots_are_found_where_they_are(held: set[int], wanted: list[int]
 def test_the_highest_are_those_of_a_sort_with_ties(seed: int, limit: int, count: int, are_tied: bool) -> None:
     rng = np.random.default_rng(seed)
     scores = np.round(rng.normal(size=count), 1) if are_tied else rng.normal(size=count)
-    scores[rng.random(count) < rng.random()] = -np.inf
-    present = np.sort(scores[scores > -np.inf])
+    scores[rng.random(count) < rng.random()] = rng.choice([-np.inf, np.nan])
+    above = rng.choice([-np.inf, 0.0, 2.0])
+    present = np.sort(scores[scores > above])
     least = present[max(0, present.size - limit)] if present.size else np.inf
-    assert np.array_equal(highest(scores, limit), np.flatnonzero(scores >= least))
+    assert np.array_equal(highest(scores, limit, above), np.flatnonzero(scores >= least))
+
+
+def test_the_highest_are_found_where_only_the_sample_is_high() -> None:
+    scores = np.zeros(20_000)
+    scores[::16] = np.arange(1_250)
+    assert highest(scores, 500, above=0.0).tolist() == list(range(16 * 750, 20_000, 16))
+    assert highest(scores, 5_000).size == scores.size

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from talks import INFO, NDIM, SHOWN, VOCABULARY, Talk, Turn, asked_of, open_talk, signs_of, turns, word_vector
@@ -56,31 +57,53 @@ def nearness(word: str, turn: Turn, *, compared: bool) -> float:
     return likeness(word, turn) if is_known else float(word in turn.words)
 
 
+def is_known(turn: Turn) -> bool:
+    """Whether its words can be compared; a text of none is near nothing."""
+    return not (turn.words or turn.padding) or (turn.has_words and len(signs_of(turn)) > 0)
+
+
+def lent(own: float, nearest: float, credit: float) -> float:
+    return own + credit * (nearest - own)
+
+
 def expected(
-    talk: Talk, words: Sequence[str], slots: Sequence[int], shown: Sequence[int], *, compared: bool = True
+    talk: Talk,
+    words: Sequence[str],
+    slots: Sequence[int],
+    shown: Sequence[int],
+    credits: Sequence[float] | None = None,
+    *,
+    compared: bool = True,
 ) -> Met:
-    """The scores of each of `slots`, word by word and neighbour by neighbour; only `shown` are neighbours."""
+    """The scores of each of `slots`, word by word and neighbour by neighbour; only `shown` are neighbours.
+
+    `credits` are 1 by default.
+    """
     counts = [sum(word in turn.words for turn in talk.turns) for word in words]
     live = len(talk.turns)
     rarity = [max(log((live + 1) / (count + 0.5)), 0.0) + formula._LEAST_RARITY for count in counts]
     smooth = [log((live + formula._PRIOR_MEMORIES) / (count + 1)) for count in counts]
     right: dict[str, list[float]] = {name: [] for name in Met._fields if name != "rarity"}
-    for slot in slots:
+    for slot, credit in zip(slots, credits or [1.0] * len(slots), strict=True):
         turn = talk.turns[slot]
         around = [talk.turns[other] for other in talk.around(slot, REACH, set(shown))]
-        known = [one for one in around if compared and one.has_words and len(signs_of(one))]
         parts = list(zip((one / sum(rarity) for one in rarity), words, strict=True))
         even = list(zip((one / sum(smooth) for one in smooth), words, strict=True))
-        right["own"].append(sum(s * met(w, turn, compared=compared) for s, w in parts))
-        right["near"].append(sum(s * max(met(w, one, compared=compared) for one in around) for s, w in parts))
+        mine = {w: met(w, turn, compared=compared) for w in words}
+        best = {w: max(met(w, one, compared=compared) for one in around) for w in words}
+        right["own"].append(sum(s * mine[w] for s, w in parts))
+        right["near"].append(sum(s * best[w] for s, w in parts))
+        like = {w: nearness(w, turn, compared=compared) for w in words}
         nearest = {w: max(nearness(w, one, compared=compared) for one in around) for w in words}
-        right["closeness"].append(sum(s * nearest[w] for s, w in even) if turn in known else np.nan)
-        short = [one * (1.0 - min(max(nearest[w], 0.0), 1.0)) for one, w in zip(smooth, words, strict=True)]
+        like = {w: lent(like[w], nearest[w], credit) for w in words}
+        can_compare = compared and is_known(turn)
+        right["closeness"].append(sum(s * like[w] for s, w in even) if can_compare else np.nan)
+        short = [one * (1.0 - min(max(like[w], 0.0), 1.0)) for one, w in zip(smooth, words, strict=True)]
         right["lacked"].append(hypot(*short))
-        closest = max(met(w, one, compared=compared) for w in words for one in around) if turn in known else np.nan
-        right["closest"].append(closest)
+        right["closest"].append(max(lent(mine[w], best[w], credit) for w in words) if can_compare else np.nan)
         right["held"].append(sum(s for s, w in even if w in turn.words))
-        right["held_nearby"].append(sum(s for s, w in even if any(w in one.words for one in around)))
+        nearby = ((s, w in turn.words, any(w in one.words for one in around)) for s, w in even)
+        right["held_nearby"].append(sum(s * lent(here, beside, credit) for s, here, beside in nearby))
     return Met(**{name: np.array(values) for name, values in right.items()}, rarity=sum(smooth))
 
 
@@ -94,8 +117,9 @@ def every(found: Search) -> list[int]:
     return passing(found, np.arange(found.view.count)).tolist()
 
 
-def score(found: Search, slots: Sequence[int] | None = None) -> Met:
-    return late_interaction(found, np.array(every(found) if slots is None else slots, dtype=np.int64))
+def score(found: Search, slots: Sequence[int] | None = None, credits: Sequence[float] | None = None) -> Met:
+    chosen = np.array(every(found) if slots is None else slots, dtype=np.int64)
+    return late_interaction(found, chosen, np.ones(chosen.shape) if credits is None else np.array(credits, float))
 
 
 @given(talks, queries, st.booleans(), st.data())
@@ -106,7 +130,8 @@ def test_it_scores_what_a_computation_word_by_word_scores(
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         found = asked_of(talk.archive, words, filter=SHOWN if is_filtered else None)
         slots = [slot for slot in every(found) if data.draw(st.booleans() | st.just(True))]
-        check(score(found, slots), expected(talk, words, slots, every(found)))
+        credits = [data.draw(st.sampled_from([0.0, 0.3, 1.0])) for _ in slots]
+        check(score(found, slots, credits), expected(talk, words, slots, every(found), credits))
 
 
 @given(talks, queries, st.sampled_from([WITHOUT_WORDS, OTHER_WORDS, OTHER_WEIGHTS]))
@@ -156,6 +181,35 @@ def test_words_two_places_away_in_the_session_help_and_no_others(tmp_path: Path)
     assert helped.tolist() == [False, True, True, False, False, False]
     assert found.near[1] == found.near[2] == found.own[0]
     assert np.allclose(found.own[1:], found.own[1])
+
+
+def test_what_neighbours_add_counts_by_credit_for_the_relevance_and_wholly_for_the_ranking(tmp_path: Path) -> None:
+    said = [Turn(0, ("walnut",)), *(Turn(0, ("ferry",)) for _ in range(3))]
+    with open_talk(tmp_path / "a", said) as talk:
+        found = asked_of(talk.archive, ["walnut"])
+        none, half, whole = (score(found, [1], [credit]) for credit in (0.0, 0.5, 1.0))
+        alone = score(found, [3])
+    assert none.near == half.near == whole.near > none.own
+    for name in ("closeness", "closest", "held_nearby"):
+        assert np.allclose(getattr(half, name), (getattr(none, name) + getattr(whole, name)) / 2), name
+        assert np.allclose(getattr(none, name), getattr(alone, name)), name
+    assert np.allclose(none.lacked, alone.lacked)
+    assert none.lacked > half.lacked > whole.lacked
+
+
+@pytest.mark.parametrize("is_asking", [False, True])
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("is_alike", [False, True])
+def test_what_follows_a_question_like_the_query_owes_it_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asking: bool, asks: bool, is_alike: bool
+) -> None:
+    said = [Turn(0, ("walnut",), is_asking=is_asking), Turn(0, ("ferry",)), Turn(0, ("ferry",))]
+    monkeypatch.setattr(formula, "_LIKE_QUESTION", -1.0 if is_alike else 1.1)  # their vectors are drawn
+    with open_talk(tmp_path / "a", said) as talk:
+        found = score(asked_of(talk.archive, ["walnut"], asks=asks), credits=[0.0] * 3)
+    goes_on = is_asking and asks and is_alike
+    assert (found.closeness[1] > found.closeness[2] + 1e-6) == goes_on
+    assert (found.lacked[1] < found.lacked[2] - 1e-6) == goes_on
 
 
 def test_a_longer_text_with_the_same_words_is_met_less(tmp_path: Path) -> None:

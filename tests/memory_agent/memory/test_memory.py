@@ -151,7 +151,7 @@ def test_an_unknown_option_of_recall_is_refused_with_a_suggestion(memory: Memory
 def test_feedback_on_an_unknown_recall_says_why_it_may_be_unknown(memory: Memory) -> None:
     with pytest.raises(InvalidInputError) as caught:
         memory.feedback("01JM0000000000000000000000", quality=1.0)
-    assert str(caught.value) == "recall_id: unknown recall: mistyped, or too old to be credited"
+    assert str(caught.value) == "recall_id: unknown recall or run: mistyped, or too old to be credited"
 
 
 def test_forgotten_memories_are_gone_from_store_and_indexes_and_stay_so(tmp_path: Path, embedder: Embedder) -> None:

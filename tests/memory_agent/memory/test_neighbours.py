@@ -140,7 +140,7 @@ def test_the_answer_that_follows_the_question_comes_first_and_names_its_lender(
 
 def test_without_neighbours_it_is_not_found(tmp_path: Path, embedder: Embedder) -> None:
     with open_memory(tmp_path, embedder, contiguity=0.0, context_words=0.0) as memory:
-        result = memory.recall(ASKED, top_k=2)
+        result = memory.recall(ASKED, top_k=2, min_relevance=0)
     assert texts(result)[0] == QUESTION
     assert ANSWER not in texts(result)
     assert {one.explanation["contiguity"] for one in result.memories} == {0.0}

@@ -101,7 +101,7 @@ def test_an_approved_run_is_before_a_failed_one_that_shares_more_words_with_the_
         with opened(tmp_path / name, embedder, settings) as memory:
             memory.ingest(events("worked", worked, START))
             memory.ingest(events("failed", failed, START + WEEK))
-            memory.runs.end("worked", quality=0.8, now=START + timedelta(hours=1))
+            memory.feedback("worked", quality=0.8, now=START + timedelta(hours=1))
             result = asked(memory, query)
             leading[name] = first_run(result)
             assert result.memories[0].explanation["arm"] is None
@@ -182,7 +182,7 @@ def test_a_clearly_better_match_stays_first_though_its_run_failed(tmp_path: Path
     with opened(tmp_path / "alice", embedder, RecallSettings()) as memory:
         memory.ingest(events("failed", Work("scaffold a new service module", (), "It broke", failed=True), START))
         memory.ingest(events("worked", Work("write the tests of the login page", SETUP, "All is green"), START + WEEK))
-        memory.runs.end("worked", quality=1.0, now=START + WEEK + timedelta(hours=1))
+        memory.feedback("worked", quality=1.0, now=START + WEEK + timedelta(hours=1))
         result = memory.recall("scaffold a new service module today", 10, now=NOW, min_relevance=0.0)
         assert first_run(result) == "failed"
         assert {found.record.run_id for found in result.memories} >= {"failed", "worked"}
@@ -209,8 +209,8 @@ def test_a_later_revision_counts(tmp_path: Path, embedder: Embedder) -> None:
         assert first_run(before) == "a"
         memory.feedback(before.recall_id, [], 0.0, now=NOW)  # about the recall, not about either run
         assert first_run(asked(memory, query)) == "a"
-        memory.runs.end("a", "failed", now=NOW)
-        memory.runs.end("b", quality=1.0, now=NOW)
+        memory.feedback("a", quality=0.0, now=NOW)
+        memory.feedback("b", quality=1.0, now=NOW)
         assert first_run(asked(memory, query)) == "b"
 
 
@@ -229,7 +229,8 @@ def test_a_message_has_the_outcome_of_the_run_that_it_began(tmp_path: Path, embe
         ended = {}
         for session in ("late", "interrupted", "begun"):
             of_session = {"sources": ["user_input"], "session_id": session}
-            result = memory.recall(request, 50, of_session, now=NOW, context_tokens=400, deadline_ms=60_000)
+            options = {"context_tokens": 400, "min_relevance": 0}
+            result = memory.recall(request, 50, of_session, now=NOW, deadline_ms=60_000, **options)
             ended[session] = [(one.record.text == request, quality(one)) for one in result.memories]
             assert ("ended: completed (0.8)" in (result.context or "")) == (session != "late")
         assert message.count == 3
@@ -279,7 +280,7 @@ def test_an_approach_that_failed_repeatedly_says_so(tmp_path: Path, embedder: Em
         (step,) = (found for found in result.memories if found.record.text == approach[0])
         assert (step.count, step.failed, len(step.origins)) == (12, 12, 8)
         assert len(said_in_block(result, "ended: failed (0.0), failed 12 times")) >= 1
-        memory.runs.end("run-3", quality=1.0, now=NOW)
+        memory.feedback("run-3", quality=1.0, now=NOW)
         again = asked(memory, "apply the migration of the customers table in one statement")
         (step,) = (found for found in again.memories if found.record.text == approach[0])
         assert step.failed == 11

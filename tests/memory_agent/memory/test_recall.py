@@ -222,8 +222,11 @@ def test_without_a_model_words_answer_and_the_vectors_come_later(tmp_path: Path,
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         assert memory.recall("sourdough").degraded == ("vectors_pending",)
         assert (memory.fill_vectors(4), memory.stats().without_vector) == (4, 6)
+    with open_without_model(tmp_path / "a") as memory:  # the others came when it was closed
+        assert memory.stats().without_vector == 0
+        memory.ingest([message(10)], now=NOW)
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
-        assert (memory.fill_vectors(), memory.fill_vectors()) == (6, 0)
+        assert (memory.fill_vectors(), memory.fill_vectors()) == (1, 0)
         result = memory.recall("dough for baking", top_k=1, mode="vector")
         assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ())
 

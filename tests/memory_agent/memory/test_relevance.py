@@ -92,6 +92,45 @@ def test_relevance_is_the_same_in_hybrid_and_by_vector(pottery: Memory) -> None:
         assert len(hybrid) == len(TALK)
 
 
+MANY_THINGS = (
+    "Lunch is at noon",
+    "Users stay signed in at checkout: two tabs raced for one token, a mutex per session fixed it",
+    "Staging needs the VPN",
+    "Done.",
+    "\N{PARTY POPPER}",
+    "The office coffee machine is broken again",
+)
+
+
+@pytest.mark.parametrize("session_id", [None, "talk"])
+def test_others_beside_the_answer_are_left_out_however_few_there_are(memory: Memory, session_id: str | None) -> None:
+    """Neither the words beside them in the session nor the good answer speak for what is of something else."""
+    for text in MANY_THINGS:
+        memory.remember(text, tags=["deploy"] if "VPN" in text else (), session_id=session_id)
+    for query, answer in (
+        ("why does the deploy hang?", MANY_THINGS[2]),
+        ("do I need the VPN for staging?", MANY_THINGS[2]),
+        ("when do we have lunch?", MANY_THINGS[0]),
+        ("what is wrong with the coffee machine?", MANY_THINGS[5]),
+    ):
+        assert texts(memory.recall(query, 10)) == [answer], query
+    assert texts(memory.recall("what is the capital of France?", 10)) == []
+
+
+@pytest.mark.parametrize("text", ["\N{PARTY POPPER}", "...", "?!"])
+def test_a_text_without_words_bears_on_no_words(memory: Memory, text: str) -> None:
+    memory.remember(text)
+    for query in (*ALIEN, *RELATED, "kiln", "thanks"):
+        assert memory.recall(query).memories == (), query
+
+
+def test_an_answer_in_other_words_beside_its_question_stays(memory: Memory) -> None:
+    """Its own words are not those of the query, but it is near enough to owe something to those before it."""
+    talk = ("Where does your sister Ann live these days?", "She moved to Bergen, near the harbour", "And Per is fine")
+    memory.ingest([message(number, text, session_id="talk") for number, text in enumerate(talk)], now=NOW)
+    assert talk[1] in texts(memory.recall("where does Ann live?", 10, now=NOW))
+
+
 def test_the_words_of_what_the_filter_leaves_out_do_not_count(pottery: Memory) -> None:
     """Neighbours lend nearness, but not through a filter."""
     query = "why did the glaze crack?"

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from memory_samples import NOW, message, texts
 
@@ -79,6 +81,18 @@ def test_only_the_fields_are_replaced_where_the_words_stay(memory: Memory) -> No
     assert (record.phase, record.timestamp, record.updated_at) == ("act", NOW - timedelta(hours=1), LATER)
     assert (memory._archive.store.vectors([1]) == before).all()
     assert texts(memory.recall("is there a VPN?", filter={"phase": "act"})) == [VPN]
+
+
+def test_the_same_again_changes_nothing(memory: Memory) -> None:
+    fields: dict[str, Any] = {"tags": ["ops"], "metadata": {"host": "staging"}, "id": "vpn"}
+    first = memory.remember(VPN, **fields, now=NOW)
+    memory.recall("do I need the VPN?", top_k=1)
+    again = memory.remember(VPN, **fields, now=LATER)
+    assert again == msgspec.structs.replace(first, times_recalled=1, last_recalled_at=again.last_recalled_at)
+    dated = memory.remember(VPN, **fields, timestamp=LATER, now=LATER)
+    assert (dated.timestamp, dated.updated_at) == (LATER, LATER)
+    assert memory.remember(VPN, **fields, timestamp=LATER, now=LATER + timedelta(hours=1)) == dated
+    assert memory.remember(VPN, id="vpn", now=LATER).tags == ()
 
 
 def test_calls_without_an_id_add_memories(memory: Memory) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.recall.relevance import Parts, evidence, relevance
+from memory_agent.recall.relevance import Parts, credit, evidence, relevance
 
 shares = st.floats(0, 1)
 parts = st.fixed_dictionaries(
@@ -42,6 +42,11 @@ def one(**drawn: float) -> float:
             )
         )[0]
     )
+
+
+def relevance_of(own: float, share: float, best: float) -> float:
+    """Return the relevance of one memory with this evidence and credit."""
+    return float(relevance(np.array([own]), np.array([share]), best)[0])
 
 
 @settings(deadline=None)
@@ -79,11 +84,11 @@ logits = st.lists(st.floats(-1e6, 1e6) | st.just(np.nan), max_size=9).map(
 
 
 @settings(deadline=None)
-@given(logits, st.floats(-1e6, 1e6) | st.just(-np.inf))
+@given(logits, shares, st.floats(-1e6, 1e6) | st.just(-np.inf))
 def test_relevance_is_a_probability_that_keeps_the_order_and_what_is_unknown(
-    found: np.ndarray[tuple[int], np.dtype[np.float64]], best: float
+    found: np.ndarray[tuple[int], np.dtype[np.float64]], share: float, best: float
 ) -> None:
-    probabilities = relevance(found, best)
+    probabilities = relevance(found, np.full(found.shape, share), best)
     known = ~np.isnan(found)
     assert (np.isnan(probabilities) == ~known).all()
     assert ((probabilities[known] >= 0) & (probabilities[known] <= 1)).all()
@@ -93,17 +98,27 @@ def test_relevance_is_a_probability_that_keeps_the_order_and_what_is_unknown(
 @settings(deadline=None)
 @given(st.floats(-30, 30), st.floats(-30, 30), st.floats(0, 30))
 def test_a_better_best_only_raises_the_others_and_not_without_bound(own: float, best: float, more: float) -> None:
-    by_itself, beside, beside_better = (
-        float(relevance(np.array([own]), one)[0]) for one in (-np.inf, best, best + more)
-    )
+    by_itself, beside, beside_better = (relevance_of(own, 1.0, one) for one in (-np.inf, best, best + more))
     assert by_itself <= beside <= beside_better
-    assert float(relevance(np.array([-8.0]), 1e6)[0]) < 0.1
+    assert relevance_of(-8.0, 1.0, 1e6) < 0.1
+
+
+@settings(deadline=None)
+@given(st.floats(-30, 30), st.floats(-30, 30), shares, shares)
+def test_the_best_vouches_for_more_the_more_credit_there_is(own: float, best: float, share: float, more: float) -> None:
+    assert relevance_of(own, 0.0, best) == relevance_of(own, 1.0, -np.inf)
+    assert relevance_of(own, share, best) <= relevance_of(own, min(share + more, 1.0), best)
+
+
+def test_credit_grows_with_the_cosine_up_to_one_and_is_whole_without_a_vector() -> None:
+    found = credit(np.array([-0.2, 0.1, 0.2, 0.3, 0.9, np.nan]))
+    assert found == pytest.approx([0.0, 0.0, 0.5, 1.0, 1.0, 1.0])
 
 
 def test_no_memories_have_no_relevance() -> None:
     nothing = np.empty(0)
     found = evidence(Parts(*[nothing] * 6, np.empty(0, dtype=np.int32), 3.0, 0))
-    assert relevance(found, -np.inf).shape == (0,)
+    assert relevance(found, credit(nothing), -np.inf).shape == (0,)
 
 
 def test_without_word_vectors_or_words_the_scale_is_the_same_at_what_each_is_sure_of() -> None:
@@ -121,8 +136,8 @@ def test_without_word_vectors_or_words_the_scale_is_the_same_at_what_each_is_sur
     alien = known | {"cosine": 0.15, "near": 0.35, "closest": 0.45, "held": 0.0, "held_nearby": 0.0, "lacked": 8.0}
     for lacking in ({}, {"near": np.nan}, {"rarity": 0.0}, {"cosine": np.nan, "near": np.nan}):
         sure, unsure = one(**known | lacking), one(**alien | lacking)
-        assert relevance(np.array([sure]), sure)[0] > 0.9, lacking
-        assert relevance(np.array([unsure]), unsure)[0] < 0.1, lacking
+        assert relevance_of(sure, 1.0, sure) > 0.9, lacking
+        assert relevance_of(unsure, 1.0, unsure) < 0.1, lacking
     best_by_chance = [np.sqrt(2 * np.log1p(tokens / 30)) for tokens in (19_500, 20_000)]
     met = 1.35 * 0.8 + 0.4 * 0.8 + 0.35 * 0.81 - 0.03 * 2.0
     s = 0.75 + met - 0.3 * (best_by_chance[0] - best_by_chance[1])

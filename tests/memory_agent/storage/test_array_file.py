@@ -220,5 +220,16 @@ def test_pages_that_were_only_checked_are_not_resident(tmp_path: Path) -> None:
     assert int(planes.sum()) == 64 << 20
 
 
+def test_arrays_that_are_chosen_are_in_memory_of_their_own(tmp_path: Path) -> None:
+    path, size = tmp_path / "columns", 64 << 20
+    write_arrays(path, STATE, {"planes": np.ones(size, dtype=np.uint8), "rows": np.arange(5)})
+    before = resident_bytes()
+    arrays = read_arrays(path, State, is_copied=lambda name, array: name == "planes" and len(array) == size)[1]
+    assert arrays["planes"].flags.owndata
+    assert not arrays["rows"].flags.owndata
+    assert resident_bytes() - before < size + (8 << 20)  # what it was copied from is not resident
+    assert int(arrays["planes"].sum()) == size
+
+
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

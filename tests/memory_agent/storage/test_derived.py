@@ -22,7 +22,7 @@ from memory_agent.storage.columns import Columns
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
-from memory_agent.storage.vector_table import VectorTable
+from memory_agent.storage.vector_table import TableView, VectorTable
 
 GRAPH = msgspec.structs.replace(SMALL, exact_search_limit=50)
 COUNT = 120
@@ -136,6 +136,20 @@ def test_a_damaged_file_is_rebuilt_and_answers_correctly(
     again = archives(closed)
     assert was_loaded(again)
     assert_right(again)
+
+
+def test_only_what_scans_read_whole_is_copied_from_a_plain_file(tmp_path: Path) -> None:
+    archive = Archive.open(tmp_path / "plain", SMALL, "library")
+    add(archive, COUNT)
+    archive.close()
+    for settings, is_copied in ((SMALL, True), (GRAPH, False)):
+        _, columns = derived.read_columns(tmp_path / "plain", settings, None)
+        first = columns.vectors.view()._first
+        assert isinstance(first, TableView)
+        (chunk,) = first._planes.chunks
+        assert chunk.coarse.flags.owndata == is_copied
+        assert not chunk.fine.flags.owndata
+        columns.close()
 
 
 def test_a_file_of_another_version_is_rebuilt(

@@ -1,0 +1,256 @@
+"""Deals small stores from data sets and asks them: whether relevance means the same in a store of any size.
+
+Three kinds. A part: memories of one conversation, chat or project, the evidence of some of its questions among them.
+Apart: such evidence among memories of other stores, of all data sets, each in no session. One session: the same, all in
+one session, as of somebody who talks about many things, where anything may stand beside anything. Each store is asked
+the questions whose evidence it has, as many that nothing in it answers, and those of its own conversation whose
+evidence was not dealt (missing: some of them are answered by something else).
+
+Texts keep the embeddings of the whole stores, so dealing embeds nothing.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from rich.progress import Progress
+
+from memory_agent.embedded import Embedded, EmbeddedQuery, embedded_text
+from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Settled, open_embedder
+from memory_agent.embedders import Progress as Told
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+from memory_agent.evaluation.runs import Prepared, opener
+from memory_agent.settings import Settings
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.folders import user_folder
+from ops.bench.judged_answers import Answered, Measured, ask
+
+T = TypeVar("T")
+
+_SEED = 1
+_USER = "dealt"
+_EVIDENCE_SHARE = 0.6  # of a store, at most, unless one question has more
+_MOST_STRANGE = 6  # other stores that memories of something else come from
+_BATCH = 64
+
+
+class Size(NamedTuple):
+    """How many memories a store has, how many such stores are dealt, and own questions of each, at most."""
+
+    memories: int
+    stores: int
+    questions: int
+
+
+SIZES = (Size(1, 120, 1), Size(3, 60, 2), Size(10, 40, 5), Size(30, 20, 8), Size(100, 12, 12), Size(300, 6, 24))
+
+
+class Mixture(NamedTuple):
+    """A kind of store: whether it has memories of other stores, and whether all are of one session."""
+
+    name: str
+    is_mixed: bool
+    has_one_session: bool = False
+
+
+MIXTURES = (Mixture("a part", False), Mixture("apart", True), Mixture("one session", True, has_one_session=True))
+
+
+class Dealt(NamedTuple):
+    """A small store: its items, questions that it answers and others, and the ids of items of other stores."""
+
+    items: tuple[Item, ...]
+    own: tuple[Question, ...]
+    others: tuple[Question, ...]
+    missing: tuple[Question, ...]
+    strangers: frozenset[str]
+
+
+class Embeddings:
+    """What a model made of texts, by text."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, Embedded] = {}
+
+    def add(self, prepared: Prepared) -> None:
+        """Add those of all memories of the stores."""
+        for user_id, _ in prepared.plan.users():
+            archive = Archive.open(user_folder(prepared.data_dir, user_id), prepared.plan.settings.store, "library")
+            try:
+                with archive.store.snapshot() as snapshot:
+                    for row, record in snapshot.scan():
+                        vector, words, passages = snapshot.vector(row), snapshot.words(row), snapshot.passages(row)
+                        if vector is None or words is None:
+                            continue
+                        text, vectors = embedded_text(record), vector[None]
+                        spans = np.array([[0, len(text)]], dtype=np.int32)
+                        if passages is not None:
+                            spans, vectors = passages[0], np.concatenate([vectors, passages[1]])
+                        self.of[text] = Embedded(vectors, spans, words.bits, words.length)
+            finally:
+                archive.close()
+
+
+class Remembering(PassageEmbedder):
+    """An embedder that looks up texts, and asks another one only for those that are not known, and for queries."""
+
+    def __init__(self, embedder: Embedder, known: Mapping[str, Embedded]) -> None:
+        self._embedder, self._known = embedder, dict(known)
+
+    @property
+    def info(self) -> EmbedderInfo:
+        """As `Embedder.info`."""
+        return self._embedder.info
+
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
+        """As `Embedder.begin_query_words`."""
+        return self._embedder.begin_query_words(text, timeout_s)
+
+    def begin_passages(
+        self, texts: Sequence[str], progress: Told | None = None, timeout_s: float | None = None
+    ) -> Pending[list[Embedded]]:
+        """As `Embedder.begin_passages`, known texts at once."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        if new:
+            self._known.update(zip(new, self._embedder.embed_passages(new, progress), strict=True))
+        return Settled([self._known[text] for text in texts])
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """As `Embedder.count_tokens`."""
+        return self._embedder.count_tokens(text, timeout_s)
+
+    def close(self) -> None:
+        """As `Embedder.close`."""
+        self._embedder.close()
+
+
+def ask_small_stores(
+    datasets: Mapping[str, Dataset], embeddings: Embeddings, progress: Progress, sizes: Sequence[Size]
+) -> list[Measured]:
+    """Deal and ask small stores of each data set. The answers are by kind and size: "apart 10", "apart 10 missing"."""
+    embedder = Remembering(open_embedder(Settings().embedder), embeddings.of)
+    try:
+        found = []
+        for name, dataset in datasets.items():
+            answers: defaultdict[str, list[Answered]] = defaultdict(list)
+            stores = 0
+            task = progress.add_task(f"{name}: small stores", total=len(MIXTURES) * sum(size.stores for size in sizes))
+            for mixture in MIXTURES:
+                random = np.random.default_rng(_SEED)
+                for size in sizes:
+                    line = f"{mixture.name} {size.memories}"
+                    for number in range(size.stores):
+                        histories = dataset.histories
+                        history = histories[number % len(histories)]
+                        dealt = deal(name, datasets, history, size, mixture, random)
+                        progress.advance(task)
+                        if dealt is not None:
+                            stores += 1
+                            _ask(dealt, embedder, answers[line], answers[f"{line} missing"])
+            found.append(Measured(name, stores, dict(answers)))
+    finally:
+        embedder.close()
+    return found
+
+
+def deal(
+    name: str,
+    datasets: Mapping[str, Dataset],
+    history: History,
+    size: Size,
+    mixture: Mixture,
+    random: np.random.Generator,
+) -> Dealt | None:
+    """Deal a store with the evidence of questions of `history`; None where there are too few of either."""
+    own = _questions(history, size, random)
+    evidence = {id_ for question in own for id_ in question.relevant}
+    if not own or len(evidence) > size.memories or size.memories > len(history.items) * (1 + mixture.is_mixed):
+        return None
+    if not mixture.is_mixed:
+        rest = [item.id for item in history.items if item.id not in evidence]
+        chosen = evidence.union(_drawn(rest, size.memories - len(evidence), random))
+        others = [one for other in datasets[name].histories if other is not history for one in other.answerable]
+        missing = [one for one in history.answerable if chosen.isdisjoint(one.relevant)]
+        return Dealt(
+            items=tuple(item for item in history.items if item.id in chosen),
+            own=tuple(own),
+            others=tuple(_drawn(others, len(own), random)),
+            missing=tuple(_drawn(missing, len(own), random)),
+            strangers=frozenset(),
+        )
+    return _mixed(name, datasets, history, own, size, mixture, random)
+
+
+def _mixed(
+    name: str,
+    datasets: Mapping[str, Dataset],
+    history: History,
+    own: Sequence[Question],
+    size: Size,
+    mixture: Mixture,
+    random: np.random.Generator,
+) -> Dealt | None:
+    """Deal a store whose other memories are of other stores; the questions of others are of yet other ones."""
+    rest = [(of, other) for of, dataset in datasets.items() for other in dataset.histories if other is not history]
+    rest = _drawn(rest, len(rest), random)
+    used, unused = rest[: min(_MOST_STRANGE, len(rest) // 2)], rest[min(_MOST_STRANGE, len(rest) // 2) :]
+    evidence = {id_ for question in own for id_ in question.relevant}
+    strange = [
+        msgspec.structs.replace(item, id=f"{place}/{item.id}", session=None)
+        for place, (_, other) in enumerate(used)
+        for item in _drawn(other.items, size.memories, random)
+    ]
+    strange = _drawn(strange, size.memories - len(evidence), random)
+    items = [*(item for item in history.items if item.id in evidence), *strange]
+    if len(items) < size.memories:
+        return None
+    if mixture.has_one_session:
+        items = [msgspec.structs.replace(item, session="one", timestamp=None) for item in items]
+    same_set = [one for of, other in unused if of == name for one in other.answerable]
+    others = same_set or [one for _, other in unused for one in other.answerable]
+    return Dealt(
+        items=tuple(_drawn(items, len(items), random)),
+        own=tuple(own),
+        others=tuple(_drawn(others, len(own), random)),
+        missing=(),
+        strangers=frozenset(item.id for item in strange),
+    )
+
+
+def _questions(history: History, size: Size, random: np.random.Generator) -> list[Question]:
+    """Return questions of `history` whose evidence leaves room for other memories."""
+    known = {item.id for item in history.items}
+    asked = [one for one in history.answerable if known.issuperset(one.relevant)]
+    asked = [one for one in asked if len(one.relevant) <= max(1, size.memories // 2)]
+    chosen: list[Question] = []
+    evidence: set[str] = set()
+    for question in _drawn(asked, len(asked), random):
+        if not chosen or len(evidence.union(question.relevant)) <= _EVIDENCE_SHARE * size.memories:
+            chosen.append(question)
+            evidence.update(question.relevant)
+        if len(chosen) == size.questions:
+            break
+    return chosen
+
+
+def _drawn(given: Sequence[T], most: int, random: np.random.Generator) -> list[T]:
+    return [given[place] for place in random.permutation(len(given))[:most].tolist()]
+
+
+def _ask(dealt: Dealt, embedder: Embedder, answers: list[Answered], missing: list[Answered]) -> None:
+    events = History(user=_USER, items=dealt.items, questions=()).events(_USER)
+    with (
+        tempfile.TemporaryDirectory(prefix="small-store-") as folder,
+        opener(Settings(), Path(folder), embedder)(_USER) as memory,
+    ):
+        for start in range(0, len(events), _BATCH):
+            memory.ingest(events[start : start + _BATCH])
+        own = (ask(memory, _USER, one, "hybrid", is_own=True, strangers=dealt.strangers) for one in dealt.own)
+        answers += [*own, *(ask(memory, _USER, one, "hybrid", is_own=False) for one in dealt.others)]
+        missing += [ask(memory, _USER, one, "hybrid", is_own=False) for one in dealt.missing]
