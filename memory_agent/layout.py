@@ -7,7 +7,9 @@ DATA/encryption             the id of the key of `system`, which identifies the 
 DATA/journal/ owners/ users/
 DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.sock embedder.sock,
                             of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
-                            http: the address of the door over HTTP, while it is open
+                            http: the address of the door over HTTP, while it is open;
+                            start.lock: held by a client that starts a daemon
+DATA/daemon.log             what a daemon says that `memory-agent mcp` started; daemon.log.1 before it
 """
 
 from __future__ import annotations
@@ -23,9 +25,6 @@ from typing import TextIO
 import platformdirs
 
 from memory_agent.errors import DaemonRunningError, SettingsError
-from memory_agent.storage.folder_moves import finish_moves, has_unfinished_moves
-from relay import ensure_local_key
-from relay.access import ipc_endpoint
 
 CONSUMER = "memory"
 """The name of the daemon's cursor in the journal."""
@@ -70,6 +69,8 @@ class Layout:
     @property
     def gateway(self) -> str:
         """The daemon's socket for clients."""
+        from relay.access import ipc_endpoint
+
         return ipc_endpoint(self.run / "gateway.sock")
 
     @property
@@ -78,8 +79,15 @@ class Layout:
         return self.run / "http"
 
     @property
+    def log(self) -> Path:
+        """The file with the standard error of a daemon that a client started."""
+        return self.data_dir / "daemon.log"
+
+    @property
     def embedder(self) -> str:
         """The embedder's socket for hosts."""
+        from relay.access import ipc_endpoint
+
         return ipc_endpoint(self.run / "embedder.sock")
 
     def token(self) -> str:
@@ -94,6 +102,8 @@ class Layout:
 
         Raises `KeyFileError`.
         """
+        from relay import ensure_local_key  # late, as all below: a client on this machine asks for paths alone
+
         return ensure_local_key(self.data_dir)
 
     def clear_sockets(self) -> None:
@@ -115,8 +125,29 @@ class Layout:
             os.close(lock)
         return False
 
+    def claim_start(self) -> TextIO | None:
+        """Return a file to keep open while a client starts a daemon; None while another client does.
+
+        Creates the folders. Raises `SettingsError`.
+        """
+        self.create()
+        file = open(self.run / "start.lock", "w")  # noqa: SIM115
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        return file
+
+    @property
+    def served_for_s(self) -> float:
+        """How long ago a daemon took this folder's lock, in seconds of wall time."""
+        return max(0.0, time.time() - self._lock.stat().st_mtime)
+
     def finish_restore(self) -> None:
         """Finish an interrupted restore. Raises `DaemonRunningError`."""
+        from memory_agent.storage.folder_moves import has_unfinished_moves
+
         if has_unfinished_moves(self.data_dir):
             with self.hold():
                 pass
@@ -127,6 +158,8 @@ class Layout:
 
         Raises `DaemonRunningError` (with the process that holds the lock).
         """
+        from memory_agent.storage.folder_moves import finish_moves
+
         with open(self._lock, "a+") as file:
             if not _locked(file):
                 file.seek(0)

@@ -31,6 +31,7 @@ VERBS = {
     "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
     "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
     "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
+    "mcp": Verb("mcp", "mcp", "Serve a coding agent's tools, on standard input."),
     "remember": Verb("recall", "remember", "Store one memory, or replace one."),
     "list": Verb("recall", "list_memories", "List memories by time."),
     "get": Verb("recall", "get", "Show one memory in full."),

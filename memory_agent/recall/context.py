@@ -53,6 +53,8 @@ _MOST_CHARS_PER_TOKEN = 32
 """Longer entries do not fit and are not counted: eight times the mean of English prose."""
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
+_PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
+"""Ids that can stand in a heading: callers may choose theirs, and one with spaces could say anything."""
 
 
 def context_block(
@@ -62,12 +64,13 @@ def context_block(
     heading: str = "",
     now: datetime | None = None,
     count_tokens: CountTokens | None = None,
+    with_ids: bool = False,
 ) -> str:
     """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" when none fits.
 
     `heading` is the line above the fence, for a reader of several blocks. The runs of `result` come first, in at most
     half of the tokens where there are memories too. A memory of which a line of a run says all but little is not
-    repeated.
+    repeated. `with_ids` names each memory's id, for a reader who can ask for more of it.
 
     The first memory that does not fit ends the block: it is left out or, if it is long, cut at the end of a word. The
     last line before the fence says how many runs and memories are left out. Each entry is counted once by
@@ -95,7 +98,7 @@ def context_block(
     unsaid = [memory for memory in result.memories if not _is_said(memory, said)]
     missing += len(unsaid)
     for place, memory in enumerate(unsaid, len(entries) + 1):
-        facts, body = _heading(place, memory, now), _body(memory)
+        facts, body = _heading(place, memory, now, with_ids), _body(memory)
         entry = f"{facts}\n{_quoted(body)}"
         tokens = _tokens(entry, room, count)
         if tokens > room:
@@ -197,12 +200,14 @@ def _span(elapsed: timedelta) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}" if number > 0 else ""
 
 
-def _heading(place: int, memory: RetrievedMemory, now: datetime) -> str:
+def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) -> str:
     record = memory.record
     facts = [f"{place}. {age(record.timestamp, now)}", f"{record.kind} ({record.source})"]
     facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
     if record.provenance:
         facts.append(f"provenance: {record.provenance}")
+    if with_id and _PLAIN_ID.fullmatch(record.id):
+        facts.append(f"id {record.id}")
     return " · ".join(facts)
 
 

@@ -34,6 +34,7 @@ from ops.bench import (
     journal,
     learning,
     load,
+    mcp,
     recall,
     resident,
     storage,
@@ -53,6 +54,7 @@ _ON_STORE = {
     "learning": learning.measure,
     "triggers": triggers.measure,
     "http": http.measure,
+    "mcp": mcp.measure,
 }
 _ON_GROWN = {
     "cost": cost.measure,

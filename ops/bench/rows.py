@@ -8,6 +8,9 @@ from typing import Any
 
 Figures = dict[str, Any]
 
+_MCP_START_MS = 150
+_MCP_MB = 25
+
 
 @dataclass(frozen=True)
 class Row:
@@ -37,6 +40,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "learning": learning_rows,
         "triggers": triggers_rows,
         "http": http_rows,
+        "mcp": mcp_rows,
     }
     return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
 
@@ -303,6 +307,32 @@ def http_rows(figures: Figures) -> Iterator[Row]:
         f"recalls over HTTP, {figures['callers']} callers",
         f"{_spread(rates['http'])} requests/s",
         f"over ZeroMQ {_spread(rates['zmq'])} requests/s",
+    )
+
+
+def mcp_rows(figures: Figures) -> Iterator[Row]:
+    """Yield start and memory of `memory-agent mcp`, and a recall through it beside that of ZeroMQ."""
+    own, bare = figures["start"]["mcp"], figures["start"]["bare"]
+    start_ms, held_mb = own["ms"]["median"], own["mb"]["median"]
+    yield Row(
+        "mcp, from its start to its first answer",
+        f"{_spread(own['ms'])} ms",
+        f"bare Python {_spread(bare['ms'])} ms",
+        f"< {_MCP_START_MS} ms",
+        start_ms < _MCP_START_MS,
+    )
+    yield Row(
+        "mcp, resident",
+        f"{_spread(own['mb'])} MB",
+        f"bare Python {_spread(bare['mb'])} MB; after recalls {figures['in_use_mb']}",
+        f"< {_MCP_MB} MB",
+        held_mb < _MCP_MB,
+    )
+    through, zmq = figures["recall"]["mcp"], figures["recall"]["zmq"]
+    yield Row(
+        "a recall through mcp",
+        f"p50 {_spread(through['p50_ms'])} ms, p99 {through['p99_ms']} ms",
+        f"over ZeroMQ {_spread(zmq['p50_ms'])} ms, p99 {zmq['p99_ms']} ms",
     )
 
 

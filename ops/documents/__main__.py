@@ -1,4 +1,4 @@
-"""`python -m ops.documents`: write the pages made from the code and `meanings.toml`, and the clients' methods."""
+"""`python -m ops.documents`: write the pages made from code and `meanings.toml`, the clients, and the list of tools."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import msgspec
+
+from memory_agent.doors.mcp.introduction import CATALOGUE
+from memory_agent.doors.mcp.tools import describe_catalogue
 from ops.documents.clients import client_pages
 from ops.documents.errors_page import errors_page
 from ops.documents.settings_page import settings_page
@@ -19,6 +23,7 @@ def make_pages() -> dict[Path, str]:
     return {
         OPS / "SETTINGS.md": settings_page(meanings["settings"], meanings["variables"]),
         OPS / "ERRORS.md": errors_page(meanings),
+        CATALOGUE: msgspec.json.format(msgspec.json.encode(describe_catalogue()), indent=1).decode() + "\n",
         **client_pages(),
     }
 

@@ -16,7 +16,7 @@ import pytest
 from http_caller import HttpCaller
 from served_gateway import Served, gateway_without_ray
 
-from memory_agent.doors.http.bodies import PUBLIC
+from memory_agent.doors.bodies import PUBLIC
 from memory_agent.embedders import open_embedder
 from memory_agent.settings import EmbedderSettings
 from relay import BrokerSettings, RelaySettings

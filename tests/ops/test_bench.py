@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.settings import EmbedderSettings
-from ops.bench import cost, filters, http, ingesting, recall, resident, storage, triggers
+from ops.bench import cost, filters, http, ingesting, mcp, recall, resident, storage, triggers
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
 from ops.bench.filled_store import filled_store
@@ -278,6 +278,19 @@ def test_measuring_both_doors_makes_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     rows = {row.figure: row for row in all_rows({"http": figures})}
     assert set(rows) == {"a recall over HTTP", "the verb owner over HTTP", "recalls over HTTP, 4 callers"}
     assert all("over ZeroMQ" in row.baseline for row in rows.values())
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_measuring_mcp_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few requests; checks that it measures, not the figures."""
+    for name, value in (("_STARTS", 2), ("_TURNS", 1), ("_QUESTIONS", 4), ("_WARM_UP", 2)):
+        monkeypatch.setattr(mcp, name, value)
+    with filled_store(250) as store:
+        figures = mcp.measure(store)
+    rows = {row.figure: row for row in all_rows({"mcp": figures})}
+    assert set(rows) == {"mcp, from its start to its first answer", "mcp, resident", "a recall through mcp"}
+    assert "over ZeroMQ" in rows["a recall through mcp"].baseline
 
 
 _FEW_HOSTS = """

@@ -6,6 +6,7 @@ A caller's key is checked before its body is read. A refusal that leaves a body 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from email.utils import formatdate
@@ -21,16 +22,22 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from memory_agent import protocol
-from memory_agent.doors.http.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request
+from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request, request_of
 from memory_agent.doors.http.guard import Place, refuse_names
 from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
-from memory_agent.doors.http.streams import Stream, Take, blocks_for, events_of, read_place
+from memory_agent.doors.http.streams import EVENT_STREAM, Stream, Take, blocks_for, events_of, read_place
+from memory_agent.doors.http.work import Work
+from memory_agent.doors.mcp.door import McpDoor
+from memory_agent.doors.mcp.introduction import TOOL_SETS
+from memory_agent.doors.mcp.messages import MOST_BYTES
+from memory_agent.doors.mcp.tools import Context
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.doors.request_quota import ByteQuota, RequestQuota
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ProtocolError, UnknownMethodError
-from memory_agent.params import OwnerParams
+from memory_agent.params import OwnerParams, RebuildParams
+from memory_agent.records import MemoryStats
 from memory_agent.settings import HttpSettings
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs import BY_NAME, Verb
@@ -46,10 +53,10 @@ PAGES = {
 """The page that shows the description: a file of `docs` and its media type, by path."""
 ALL_USERS = "*"
 """The user id with which a key for all users follows everybody's events."""
+MCP = "/mcp"
 _PREFIX = "/v1/"
 _BEGINNING = msgspec.json.encode({"docs": "/docs", "openapi": "/openapi.json", "verbs": f"POST {_PREFIX}VERB"})
 _JSON = "application/json"
-_EVENT_STREAM = "text/event-stream"
 _LARGE_BYTES = 1 << 20
 _PIECE_BYTES = 64 << 10
 _LINGER_S = 1.0
@@ -71,6 +78,7 @@ class Routes:
     ) -> None:
         """Hold at most `bodies_bytes` of bodies and of answers at a time each, unless it is a single one."""
         self._reception = reception
+        self._mcp = McpDoor(reception)
         self._relay = relay
         self._watch = watch
         self._settings = settings
@@ -83,6 +91,7 @@ class Routes:
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             _stream_route("blocks", self.follow_blocks),
             _stream_route("events", self.follow_events),
+            Route(MCP, self.answer_mcp, methods=["POST"]),
             Route("/", _begin, methods=["GET"]),
             Route("/openapi.json", _describe, methods=["GET"]),
             *(Route(path, _page, methods=["GET"]) for path in PAGES),
@@ -95,12 +104,48 @@ class Routes:
         async with self._body(request, principal) as body:
             read = partial(read_request, verb, body, credential.token, request.headers.get(IDEMPOTENCY_KEY))
             asked = await asyncio.to_thread(read) if len(body) > _LARGE_BYTES else read()
-            reply = await self._reception.answer(credential, asked)
-        write = partial(_as_json, reply, verb)
-        content = await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write()
+            if _wants_stream(request):
+                return await self._follow_work(principal, credential, verb, asked)
+            content = await self._result(credential, verb, asked)
         if len(content) > _PIECE_BYTES:
             return _Held(content, self._answers, principal)
         return Response(content, media_type=_JSON)
+
+    async def answer_mcp(self, request: Request) -> Response:
+        """Answer a message of the Model Context Protocol, for the context that the query names."""
+        credential = _credential(request)
+        principal = self._reception.principal(credential)
+        context = _context(request)
+        async with self._body(request, principal, MOST_BYTES) as body:
+            reply = await self._mcp.reply(body, request.headers, context, credential)
+        if len(reply.body) > _PIECE_BYTES:
+            return _Held(reply.body, self._answers, principal)
+        return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
+
+    async def _result(self, credential: Credential, verb: Verb, asked: protocol.Request) -> bytes:
+        """Return the result of a verb as JSON. Raises the fault that it is."""
+        reply = await self._reception.answer(credential, asked)
+        write = partial(_as_json, reply, verb)
+        return await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write()
+
+    async def _follow_work(
+        self, principal: Principal, credential: Credential, verb: Verb, asked: protocol.Request
+    ) -> Response:
+        """Answer with a stream; a request that is refused at once has the status of its problem."""
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._streams.slot(principal))
+            work = Work(self._result(credential, verb, asked), self._settings.heartbeat_s)
+            await work.refuse()
+            embeds = verb.name == "rebuild" and protocol.decode(asked.params, RebuildParams).vectors
+            frames = work.frames(partial(self._waiting, credential, asked.user_id) if embeds else None)
+            stack.push_async_callback(frames.aclose)
+            return _Followed(frames, stack.pop_all())
+
+    async def _waiting(self, credential: Credential, user_id: str) -> int:
+        """Return how many memories of a user lack a vector."""
+        asked = request_of(BY_NAME["stats"], {}, credential.token, user_id)
+        stats = protocol.decode_reply(await self._reception.answer(credential, asked), MemoryStats)
+        return int(stats.waiting)
 
     async def follow_blocks(self, request: Request) -> Response:
         """Follow the blocks that memory publishes for a user: of a role, a run and a session, where those are named."""
@@ -157,19 +202,19 @@ class Routes:
         return owner
 
     @asynccontextmanager
-    async def _body(self, request: Request, principal: Principal) -> AsyncIterator[bytes]:
-        """Lend the body of a request. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
+    async def _body(self, request: Request, principal: Principal, most: int = sys.maxsize) -> AsyncIterator[bytes]:
+        """Lend the body of a request, of `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
         body = bytearray()
         try:
-            await self._read(request, principal, body)
+            await self._read(request, principal, body, min(most, self._settings.body_bytes))
             if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
                 raise HTTPException(415, f"the body must be {_JSON}")
             yield bytes(body)
         finally:
             self._bodies.release(principal, len(body))
 
-    async def _read(self, request: Request, principal: Principal, body: bytearray) -> None:
-        limit, timeout_s = self._settings.body_bytes, self._settings.timeout_s
+    async def _read(self, request: Request, principal: Principal, body: bytearray, limit: int) -> None:
+        timeout_s = self._settings.timeout_s
         _require_room(int(request.headers.get("content-length", "0")), limit)
         try:
             async with asyncio.timeout(timeout_s):
@@ -214,7 +259,7 @@ class _Followed(StreamingResponse):
     """A stream whose subscriber is closed when the client is gone, however that came."""
 
     def __init__(self, frames: AsyncGenerator[bytes], resources: AsyncExitStack) -> None:
-        super().__init__(frames, media_type=_EVENT_STREAM, headers={"x-accel-buffering": "no"})
+        super().__init__(frames, media_type=EVENT_STREAM, headers={"x-accel-buffering": "no"})
         self._resources = resources
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -321,6 +366,12 @@ def _credential(request: Request) -> Credential:
     return Credential(token.strip() if scheme.lower() == "bearer" else "")
 
 
+def _wants_stream(request: Request) -> bool:
+    """Whether a stream is what the client names first."""
+    first = request.headers.get("accept", "").partition(",")[0]
+    return first.partition(";")[0].strip().lower() == EVENT_STREAM
+
+
 def _query(request: Request, names: set[str]) -> dict[str, str]:
     """Return the parameters of a query. Raises `InvalidInputError` for one that does not exist, or is empty."""
     for name, value in request.query_params.multi_items():
@@ -329,6 +380,14 @@ def _query(request: Request, names: set[str]) -> dict[str, str]:
         if not value:
             raise InvalidInputError(name, "is empty: leave it out")
     return dict(request.query_params)
+
+
+def _context(request: Request) -> Context:
+    """Return who calls over MCP. Raises `InvalidInputError`."""
+    named = _query(request, set(Context.__struct_fields__))
+    if named.get("tools", "standard") not in TOOL_SETS:
+        raise InvalidInputError("tools", f"must be one of {', '.join(TOOL_SETS)}")
+    return msgspec.convert(named, Context)
 
 
 def _user_id(named: str | None, principal: Principal) -> str:

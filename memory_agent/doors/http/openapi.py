@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.doors.http.bodies import IDEMPOTENCY_KEY, PUBLIC, body_type, key_field
+from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, body_type, key_field
 from memory_agent.doors.http.problems import PROBLEM_TYPE, Problem
-from memory_agent.doors.http.streams import Gap, JournaledEvent
+from memory_agent.doors.http.streams import EVENT_STREAM, Gap, JournaledEvent
+from memory_agent.doors.http.work import WorkProgress
 from memory_agent.triggers.block import Block
 from memory_agent.verbs import VERBS, Verb
 from memory_agent.version import VERSION
@@ -58,7 +59,7 @@ def describe_door() -> dict[str, Any]:
     bodies = [body_type(verb.params) for verb in PUBLIC]
     results = [type(None) if verb.result is None else verb.result for verb in PUBLIC]
     schemas, components = msgspec.json.schema_components(
-        [*bodies, *results, Problem, Block, JournaledEvent, Gap], ref_template=_REF
+        [*bodies, *results, Problem, Block, JournaledEvent, Gap, WorkProgress], ref_template=_REF
     )
     of_verbs = zip(PUBLIC, schemas[: len(bodies)], schemas[len(bodies) :], strict=False)
     return {
@@ -91,7 +92,7 @@ def _operation(verb: Verb, body: dict[str, Any], result: dict[str, Any]) -> dict
             "required": any(field.required for field in msgspec.structs.fields(body_type(verb.params))),
             "content": {"application/json": {"schema": _plain(body)}},
         },
-        "responses": _responses("The result.", "application/json", {"schema": _plain(result)}),
+        "responses": _responses("The result.", _result(_plain(result))),
     }
     if key_field(verb) is not None:
         described["parameters"] = [
@@ -124,7 +125,7 @@ def _stream(name: str) -> dict[str, Any]:
         "description": "The data of an event is JSON; `x-events` has the schema of each kind. A `problem` is the last.",
         "tags": ["streams"],
         "parameters": [*query, after],
-        "responses": _responses("The stream.", "text/event-stream", {"schema": {"type": "string"}, **said}),
+        "responses": _responses("The stream.", {EVENT_STREAM: {"schema": {"type": "string"}, **said}}),
     }
 
 
@@ -133,9 +134,16 @@ def _text(parameter: str) -> dict[str, Any]:
     return {"type": "array", "items": text} if parameter == "type" else text
 
 
-def _responses(described: str, media_type: str, content: dict[str, Any]) -> dict[str, Any]:
+def _result(schema: Any) -> dict[str, Any]:
+    """Return the forms of a result: itself, or, where `Accept` names it first, a stream that ends with it."""
+    progress, failed = ({"$ref": _REF.format(name=type_.__name__)} for type_ in (WorkProgress, Problem))
+    events = {"progress": progress, "result": schema, "problem": failed}
+    return {"application/json": {"schema": schema}, EVENT_STREAM: {"schema": {"type": "string"}, "x-events": events}}
+
+
+def _responses(described: str, content: dict[str, Any]) -> dict[str, Any]:
     refusals = {status: {"$ref": f"#/components/responses/{status}"} for status in _REFUSALS}
-    return {"200": {"description": described, "content": {media_type: content}}, **refusals}
+    return {"200": {"description": described, "content": content}, **refusals}
 
 
 def _refusal(why: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -37,6 +36,7 @@ Take = Callable[[JournalEntry], bytes | None]
 """Returns what a stream says of an entry, as JSON; None to pass it over."""
 Owner = Callable[[], Awaitable[str | None]]
 
+EVENT_STREAM = "text/event-stream"
 _AT_ONCE = 200
 _MOST_BYTES = 1 << 20
 _RETRY_MS = 1_000
@@ -132,7 +132,7 @@ class Stream:
             except (RelayUnavailableError, UnavailableError):
                 await asyncio.sleep(_PAUSE_S)
             except RelayError as error:
-                yield _frame(self._seq, "problem", msgspec.json.encode(problem(error)))
+                yield event_frame("problem", msgspec.json.encode(problem(error)), self._seq)
                 return
             if time.monotonic() - self._said_s >= self._heartbeat_s:
                 yield self._said(f": still here\nid: {self._seq}\n\n".encode())
@@ -153,12 +153,12 @@ class Stream:
         if batch.first_seq > self._seq + 1 and batch.last_seq > self._seq:
             gap = Gap(first=self._seq + 1, last=batch.first_seq - 1)
             self._seq = gap.last
-            yield _frame(self._seq, "gap", msgspec.json.encode(gap))
+            yield event_frame("gap", msgspec.json.encode(gap), self._seq)
         for entry in batch.entries:
             data = self._take(entry)
             self._seq = entry.seq
             if data is not None:
-                yield _frame(entry.seq, self._name, data)
+                yield event_frame(self._name, data, entry.seq)
         if not batch.entries:
             self._seq = batch.last_seq
             rest_s = self._heartbeat_s - (time.monotonic() - self._said_s)
@@ -169,5 +169,7 @@ class Stream:
         return frame
 
 
-def _frame(seq: int, name: str, data: Any) -> bytes:
-    return b"event: %s\nid: %d\ndata: %s\n\n" % (name.encode(), seq, data)
+def event_frame(name: str, data: bytes, seq: int | None = None) -> bytes:
+    """Return an event as it is sent: JSON `data`, which has no line breaks, under an id where `seq` is one."""
+    place = b"" if seq is None else b"id: %d\n" % seq
+    return b"event: %s\n%sdata: %s\n\n" % (name.encode(), place, data)

@@ -40,6 +40,8 @@ def test_a_command_changes_no_files_itself(file: Path) -> None:
 
 ROOT = {f"memory_agent.cli.{name}" for name in ("__init__", "group", "failure")}
 HEAVY = {"asyncio", "numpy", "structlog", "rich", "zmq", "relay.broker", "memory_agent.memory"}
+BRIDGE = {"ssl", "http.client", "importlib.metadata", "subprocess", "memory_agent.settings", "memory_agent.verbs"}
+"""What a process that each session of a client starts can do without."""
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,8 @@ HEAVY = {"asyncio", "numpy", "structlog", "rich", "zmq", "relay.broker", "memory
     [
         (["--help"], HEAVY | {f"memory_agent.cli.{file.stem}" for file in FILES} - ROOT),
         (["recall", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
+        (["mcp", "--help"], HEAVY | BRIDGE),
+        (["mcp", "--no-start", "--data-dir", "none"], HEAVY | BRIDGE),
         (["remember", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
         (["import", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
         (["import-sessions", "--help"], HEAVY - {"asyncio", "rich", "zmq"}),
@@ -58,5 +62,7 @@ def test_a_command_imports_only_what_it_needs(arguments: list[str], heavy: set[s
         "import sys; from memory_agent.cli.group import cli; cli(sys.argv[1:], standalone_mode=False); "
         "print(*sys.modules)"
     )
-    shown = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", script, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    )
     assert heavy & set(shown.stdout.splitlines()[-1].split()) == set()

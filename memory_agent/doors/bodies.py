@@ -6,9 +6,10 @@ that a client would fill in (`Params.implied`, an `event_id`) need not be there;
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -22,6 +23,8 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 _KEYED = ("event_id", "id")
 """Fields that identify a repeated write. A body without one gets its value from the idempotency key."""
 _SAFE_WHOLE = 1 << 53
+
+T = TypeVar("T")
 
 UserId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}$")]
 DeadlineMs = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_DEADLINE_MS)]
@@ -61,12 +64,19 @@ def read_request(verb: Verb, body: bytes, token: str, key: str | None = None) ->
 
     Raises `ProtocolError` for what is not JSON, `InvalidInputError` (with the field's name).
     """
-    given = msgspec.structs.asdict(_decoded(body, body_type(verb.params)))
+    given = msgspec.structs.asdict(decode_body(body, body_type(verb.params)))
     user_id, deadline_ms = given.pop("user_id"), given.pop("deadline_ms")
     keyed = key_field(verb)
     if key is not None and keyed is not None and given[keyed] is None:
         given[keyed] = key
-    params = verb.params.stated(given, deadline_ms)
+    return request_of(verb, given, token, user_id, deadline_ms)
+
+
+def request_of(
+    verb: Verb, fields: Mapping[str, Any], token: str, user_id: str | None, deadline_ms: float | None = None
+) -> Request:
+    """Return the request with these parameters, as a caller states them. Raises `InvalidInputError` (with the name)."""
+    params = verb.params.stated(fields, deadline_ms)
     return Request(
         method=verb.name,
         user_id=user_id or "",
@@ -77,8 +87,11 @@ def read_request(verb: Verb, body: bytes, token: str, key: str | None = None) ->
     )
 
 
-def _decoded(body: bytes, wanted: type[msgspec.Struct]) -> msgspec.Struct:
-    """Decode a body; where a number does not fit, once more with `49.0` read as 49, as JSON Schema reads it."""
+def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
+    """Decode a body; where a number does not fit, once more with `49.0` read as 49, as JSON Schema reads it.
+
+    Raises `ProtocolError` for what is not JSON, `InvalidInputError` (with the field's name).
+    """
     try:
         try:
             return msgspec.json.decode(body or b"{}", type=wanted)
@@ -86,9 +99,9 @@ def _decoded(body: bytes, wanted: type[msgspec.Struct]) -> msgspec.Struct:
             field, reason = located(str(error))
             with suppress(msgspec.ValidationError):
                 return msgspec.convert(_whole(msgspec.json.decode(body)), wanted)
-            raise InvalidInputError(field or "body", reason) from error
+            raise InvalidInputError(field or what, reason) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"the body is not JSON: {error}") from error
+        raise ProtocolError(f"the {what} is not JSON: {error}") from error
 
 
 def _whole(value: Any) -> Any:

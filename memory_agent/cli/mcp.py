@@ -1,0 +1,120 @@
+"""`mcp`: a client's tools, over standard input and output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from memory_agent.cli.failure import note
+from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
+from memory_agent.doors.mcp.stdio import Bridge, Door, LocalDoor
+from memory_agent.errors import UnavailableError
+from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
+
+
+@click.command()
+@click.option(
+    "--tools", type=click.Choice(TOOL_SETS), default="standard", show_default=True, help="Which tools to offer."
+)
+@click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, else default.")
+@click.option(
+    "--session", metavar="ID", help="The client's session: memories belong to it, recalls leave out its words."
+)
+@click.option("--run", metavar="ID", help="The run that the client carries out, likewise.")
+@click.option("--agent", metavar="ID", help="The agent that remembers.")
+@click.option("--channel", metavar="ID", help="The channel that memories belong to.")
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
+              help="The data folder. Default: $MEMORY_AGENT_DATA_DIR, else the platform's.")  # fmt: skip
+@click.option(
+    "--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (its token in ${TOKEN_VARIABLE}) instead."
+)
+@click.option("--key-file", type=click.Path(dir_okay=False, path_type=Path), envvar=KEY_FILE_VARIABLE, metavar="FILE",
+              help=f"Use this key, from `keys create --out`. Default: ${KEY_FILE_VARIABLE}.")  # fmt: skip
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), envvar="MEMORY_AGENT_CONFIG", metavar="FILE",
+              help="Settings as TOML, for a daemon that this starts. Default: $MEMORY_AGENT_CONFIG.")  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
+@click.option("--start/--no-start", default=True, show_default=True, help="Start a daemon where none runs.")
+@click.option("--json", "as_json", is_flag=True, help="Changes nothing here: all output is JSON.")
+def mcp(
+    tools: ToolSet,
+    user: str | None,
+    session: str | None,
+    run: str | None,
+    agent: str | None,
+    channel: str | None,
+    data_dir: Path | None,
+    url: str | None,
+    key_file: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
+    start: bool,
+    as_json: bool,
+) -> None:
+    """Serve the Model Context Protocol on standard input and output, for one client, until its end.
+
+    The tools recall, remember, get, feedback, forget and timeline; with --tools classic search_memory, extract_memory,
+    vector_memory_search and vector_memory_write. The daemon answers them, at /mcp of its door over HTTP too; where none
+    runs, one is started and stays.
+
+    \b
+    Examples:
+      claude mcp add --scope user memory -- memory-agent mcp
+      codex mcp add memory -- memory-agent mcp --user alice
+      memory-agent mcp --tools classic --session s-17
+    """
+    token = _token(key_file)
+    if url is not None:
+        if not _is_address(url):
+            raise click.UsageError(f"--url {url!r} is not http(s)://HOST:PORT")
+        door = Door(url, token or "")
+        find = lambda _: door  # noqa: E731
+    else:
+        folder = data_dir or _configured(config, settings) or default_data_dir()
+        own = ["--config", str(config.absolute())] if config else []
+        own += [word for pair in settings for word in ("--set", pair)]
+        local = LocalDoor(Layout(folder), token, note, own if start else None)
+        find = local.find
+        try:
+            local.start()  # now, since clients list tools first and call one when it is up
+        except UnavailableError as error:
+            note(str(error))
+    named = {
+        "tools": tools,
+        "user_id": user,
+        "session_id": session,
+        "run_id": run,
+        "agent_id": agent,
+        "channel_id": channel,
+    }
+    context = {name: value for name, value in named.items() if value is not None}
+    Bridge(find, context, tools, sys.stdout.buffer).run(sys.stdin.buffer)
+
+
+def _token(key_file: Path | None) -> str | None:
+    if key_file is None:
+        return os.environ.get(TOKEN_VARIABLE) or None
+    from relay import identity_of, read_key_file  # late: most clients use the data folder's own key
+
+    return identity_of(read_key_file(key_file.expanduser())).token
+
+
+def _is_address(url: str) -> bool:
+    try:
+        place = urlsplit(url)
+        return place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+    except ValueError:  # a port that is none
+        return False
+
+
+def _configured(config: Path | None, settings: tuple[str, ...]) -> Path | None:
+    """Return the data folder that the settings name."""
+    if config is None and not settings:
+        return None
+    from memory_agent.cli.options import read_settings  # late: 6 MB, for those who configure
+
+    named = read_settings(config, settings).data_dir
+    return Path(named) if named else None

@@ -1,0 +1,127 @@
+"""Results of verbs as a model reads them: one text, in `content` and in `structuredContent`. Pure.
+
+Some clients show a model the text alone, others the structured content alone, so the text is in both. Memories stand in
+the fenced block of `context_block`, as data; outside of it are only words of ours, ids and numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.recall.context import context_block
+from memory_agent.records import MemoryPage, MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.trajectory import FeedbackReport
+
+RECALL_TOKENS = 1_000
+"""Tokens, estimated, of the block that a recall answers with."""
+_ALL_TOKENS = 10_000_000
+_LINE_CHARS = 300
+"""Of a memory in a timeline."""
+
+
+def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a tool. `asked` are the parameters of the verb."""
+    text, fields = _SHOWN[verb](result, asked)
+    return {"content": [{"type": "text", "text": text}], "structuredContent": {"text": text, **fields}}
+
+
+def block_of(result: RecallResult, max_tokens: int = RECALL_TOKENS) -> str:
+    """Return the block of a recall with the ids of its memories, or a line that there is none."""
+    return context_block(result, max_tokens, with_ids=True) or "Nothing that is remembered bears on this."
+
+
+def block_of_records(records: Iterable[MemoryRecord]) -> str:
+    """Return these memories in full, fenced; "" without any."""
+    retrieved = tuple(
+        RetrievedMemory(record=record, score=None, lexical_score=None, sona_score=0.0, retrieval="lexical")
+        for record in records
+    )
+    return context_block(RecallResult(recall_id="", memories=retrieved), _ALL_TOKENS, with_ids=True)
+
+
+def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    lines = [block_of(result), f"recall_id: {result.recall_id}"]
+    if result.degraded:
+        lines.append(f"missing in this answer: {', '.join(result.degraded)}")
+    memories = [{"id": one.record.id, "relevance": _rounded(one.relevance)} for one in result.memories]
+    return "\n".join(lines), {
+        "recall_id": result.recall_id,
+        "memories": memories,
+        "runs": [run.id for run in result.runs],
+        "degraded": result.degraded,
+    }
+
+
+def _remember(record: MemoryRecord, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return f"Remembered. id: {_plain(record.id)}", {"id": record.id}
+
+
+def _get(records: list[MemoryRecord], asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    found = {record.id for record in records}
+    missing = [one for one in dict.fromkeys(asked["ids"]) if one not in found]
+    lines = [block_of_records(records)] if records else []
+    lines += [f"There is no memory with these ids: {', '.join(map(_plain, missing))}"] if missing else []
+    return "\n".join(lines), {"ids": [record.id for record in records], "missing": missing}
+
+
+def _feedback(report: FeedbackReport, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    how = "not rated" if report.quality is None else f"quality {round(report.quality, 2)}"
+    text = f"Recorded: {how}; memories credited: {len(report.credited)}, not credited: {len(report.not_credited)}."
+    return text, msgspec.to_builtins(report)
+
+
+def _forget(forgotten: int, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return f"Memories forgotten: {forgotten}.", {"forgotten": forgotten}
+
+
+def _timeline(page: MemoryPage, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    lines = [block_of_records(map(_line, page.records)) or "There are no such memories."]
+    lines.append(f"shown: {len(page.records)} of {page.total}")
+    lines += [f"next_cursor: {page.next_cursor}"] if page.next_cursor is not None else []
+    ids = [record.id for record in page.records]
+    return "\n".join(lines), {"ids": ids, "total": page.total, "next_cursor": page.next_cursor}
+
+
+def _line(record: MemoryRecord) -> MemoryRecord:
+    if len(record.text) <= _LINE_CHARS:
+        return record
+    return msgspec.structs.replace(record, text=record.text[: _LINE_CHARS - 1].rstrip() + "…")
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def _plain(id: str) -> str:
+    return id if id.isprintable() else repr(id)
+
+
+_SHOWN: dict[str, Any] = {
+    "recall": _recall,
+    "remember": _remember,
+    "get": _get,
+    "feedback": _feedback,
+    "forget": _forget,
+    "list": _timeline,
+}
+
+
+def check_task(arguments: Any) -> str:
+    """Return the argument of the prompt. Raises `InvalidInputError`."""
+    task = arguments.get("task") if isinstance(arguments, dict) else None
+    if not isinstance(task, str) or not task.strip():
+        raise InvalidInputError("task", "say what is to be done")
+    return task
+
+
+def planning_prompt(task: str, result: RecallResult) -> str:
+    """Return the prompt: the task, what is remembered of such tasks, and what to do with it."""
+    return (
+        f"{task}\n\n{block_of(result)}\n\n"
+        "Before you plan, read the records above: what was tried, how it ended, what failed. Say which of them you "
+        "rely on, and check what may have changed since. Then plan."
+    )

@@ -1,0 +1,150 @@
+"""Answers messages: what is about the memory goes through the reception, like the requests of any door.
+
+Stateless in every version: there is no session to lose when the daemon restarts, so a client goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+
+from memory_agent import protocol
+from memory_agent.doors.mcp.answers import answered, block_of_records, check_task, planning_prompt
+from memory_agent.doors.mcp.introduction import complete, introduce
+from memory_agent.doors.mcp.messages import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+    VERSION_KEY,
+    Message,
+    RpcError,
+    error_line,
+    failed_call,
+    is_stateless,
+    read_message,
+    result_line,
+)
+from memory_agent.doors.mcp.tools import BY_SET, PLANNED_RUNS, PROMPT, URI, Context, request_in
+from memory_agent.doors.reception import Credential, Reception
+from memory_agent.errors import InvalidInputError, MemoryAgentError
+from memory_agent.records import MemoryRecord
+from memory_agent.verbs import BY_NAME, Verb
+
+_STATUS = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    UNSUPPORTED_VERSION: 400,
+    METHOD_NOT_FOUND: 404,
+}
+"""The status that a refusal has over HTTP; in the versions with handshake only that of a message that is none."""
+_LARGE_BYTES = 1 << 18
+
+
+class Reply(NamedTuple):
+    """What a transport sends: nothing for a notification, whose status is 202."""
+
+    status: int
+    body: bytes = b""
+
+
+class McpDoor:
+    """Answers messages. Lives in the event loop of its reception."""
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+
+    async def reply(self, body: bytes, headers: Mapping[str, str], context: Context, credential: Credential) -> Reply:
+        """Answer one message. Raises nothing: a refusal is a reply."""
+        has_status = True
+        try:
+            message = read_message(body)
+            has_status = stateless = is_stateless(message, headers)
+            if isinstance(message.id, msgspec.UnsetType):
+                return Reply(202)
+            try:
+                result = introduce(message, context.tools, stateless)
+                if result is None:
+                    result = complete(
+                        await self._answer(message, context, credential),
+                        stateless,
+                        0 if message.method == "resources/read" else None,
+                    )
+            except RpcError as error:
+                raise RpcError(error.code, error.message, error.data, message.id) from error
+            return Reply(200, result_line(message.id, result))
+        except RpcError as error:
+            return Reply(_STATUS.get(error.code, 200) if has_status else 200, error_line(error))
+
+    async def _answer(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
+        match message.method:
+            case "tools/call":
+                return await self._call(message, context, credential)
+            case "resources/read":
+                return await self._read(message, context, credential)
+        assert message.method == "prompts/get", message.method
+        return await self._prompt(message, context, credential)
+
+    async def _call(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
+        tools, name = BY_SET[context.tools], message.params.get("name")
+        tool = tools.get(name) if isinstance(name, str) else None
+        if tool is None:
+            raise RpcError(INVALID_PARAMS, f"unknown tool {str(name)[:64]!r}; there are: {', '.join(tools)}")
+        try:
+            arguments = msgspec.json.encode(message.params.get("arguments") or {})
+            request = tool.request(arguments, context, credential.token)
+            reply = await self._reception.answer(credential, request)
+            show = partial(_shown, tool.verb, reply, request)
+            return await asyncio.to_thread(show) if len(reply) > _LARGE_BYTES else show()
+        except MemoryAgentError as error:
+            return failed_call(error.code, str(error), error.retryable)
+
+    async def _read(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
+        uri = message.params.get("uri")
+        if not isinstance(uri, str):
+            raise RpcError(INVALID_PARAMS, "uri must be a text")
+        records: list[MemoryRecord] = []
+        if uri.startswith(URI):
+            records = await self._ask("get", {"ids": (uri.removeprefix(URI),)}, context, credential)
+        if not records:
+            code = INVALID_PARAMS if VERSION_KEY in message.meta else RESOURCE_NOT_FOUND
+            raise RpcError(code, f"there is no such memory; the uri of one is {URI}ID", {"uri": uri})
+        return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": block_of_records(records)}]}
+
+    async def _prompt(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
+        name = message.params.get("name")
+        if name != PROMPT:
+            raise RpcError(INVALID_PARAMS, f"unknown prompt {str(name)[:64]!r}; there is: {PROMPT}")
+        try:
+            task = check_task(message.params.get("arguments"))
+        except InvalidInputError as error:
+            raise RpcError(INVALID_PARAMS, str(error)) from error
+        asked = {"query": task, "profile": "before_planning", "runs": PLANNED_RUNS}
+        text = planning_prompt(task, await self._ask("recall", asked, context, credential))
+        return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
+
+    async def _ask(self, name: str, fields: Mapping[str, Any], context: Context, credential: Credential) -> Any:
+        """Return the result of a verb. Raises `RpcError`."""
+        verb = BY_NAME[name]
+        try:
+            asked = request_in(context, verb, fields, credential.token)
+            return protocol.decode_reply(await self._reception.answer(credential, asked), verb.result)
+        except MemoryAgentError as error:
+            code = INVALID_PARAMS if isinstance(error, InvalidInputError) else INTERNAL_ERROR
+            data = {"code": error.code, "retryable": error.retryable}
+            raise RpcError(code, f"{error.code}: {error}", data) from error
+
+
+def _shown(verb: Verb, reply: bytes, request: protocol.Request) -> dict[str, Any]:
+    """Return the result in a reply as a tool's. Raises the fault in it."""
+    return answered(verb.name, protocol.decode_reply(reply, verb.result), msgspec.msgpack.decode(request.params))

@@ -1,0 +1,366 @@
+"""The way from standard input to the daemon's `/mcp`: a line is a message, and each request its own connection.
+
+A client starts one such process for each session, so it is small: msgspec, sockets, threads. It says who it is and
+which tools there are without a daemon, starts one if none runs, and answers every request within its deadline, at worst
+with an error that says what to do. asyncio would add 9 MB and .05 s, `http.client` 7 MB and .03 s (measured).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from memory_agent.doors.mcp.introduction import ToolSet, introduce
+from memory_agent.doors.mcp.messages import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    MOST_BYTES,
+    Id,
+    Message,
+    RpcError,
+    error_line,
+    failed_call,
+    id_within,
+    is_stateless,
+    read_message,
+    result_line,
+)
+from memory_agent.errors import DeadlineExceededError, MemoryAgentError, UnavailableError
+from memory_agent.layout import Layout
+
+ANSWER_S = 15.0
+"""Seconds within which a request is answered. The daemon itself gives up after 10."""
+_MOST_ANSWER_BYTES = 256 << 20
+_MOST_AT_ONCE = 32
+_MOST_LOG_BYTES = 16 << 20
+"""A longer log is set aside when a daemon starts, in place of the one before."""
+_PART_BYTES = 1 << 16
+_POLL_S = 0.05
+_START_S = 30.0
+"""How long a daemon may take to open its door; another is not started meanwhile."""
+_CLOSED = "the daemon's door over HTTP is closed: set daemon.http.listen, such as 127.0.0.1:0"
+_LOST = "the daemon ended the connection before it answered; whether it carried the request out is not known"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where to send: the address, the token, and the context as the query of the path."""
+
+    url: str
+    token: str
+
+
+class LocalDoor:
+    """Finds the door of the daemon that serves a data folder, and starts a daemon if none does."""
+
+    def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
+        """`token`: that of the caller's own key, None for the data folder's.
+
+        `start_with`: further words for `serve`, which runs in the data folder; None to start no daemon.
+        """
+        self._layout = layout
+        self._token = token
+        self._start_with = start_with
+        self._say = say
+        self._guard = threading.Lock()
+        self._tried_s: float | None = None
+        self._process: Any = None
+
+    def find(self, until_s: float) -> Door:
+        """Return the door; wait for a daemon that starts until `until_s` of the monotonic clock.
+
+        Raises `UnavailableError`.
+        """
+        while True:
+            if self._layout.daemon_runs():  # a file that a killed daemon left may name another program's port
+                with contextlib.suppress(FileNotFoundError):
+                    url = self._layout.http.read_text().strip()
+                    return Door(url, self._layout.token() if self._token is None else self._token)
+                if self._layout.served_for_s > _START_S:
+                    raise UnavailableError(_CLOSED)
+            else:
+                self.start()
+            if time.monotonic() + _POLL_S >= until_s:
+                raise UnavailableError(
+                    f"the daemon for {self._layout.data_dir} is starting; ask again in a few seconds"
+                )
+            time.sleep(_POLL_S)
+
+    def start(self) -> None:
+        """Start a daemon if none runs and none is starting.
+
+        Raises `UnavailableError`, and `SettingsError` and `OSError` for a data folder that cannot be used.
+        """
+        folder = self._layout.data_dir
+        with self._guard, contextlib.ExitStack() as stack:
+            if self._layout.daemon_runs():
+                return
+            if self._start_with is None:
+                raise UnavailableError(
+                    f"no daemon serves {folder}; start it with: memory-agent serve --data-dir {folder}"
+                )
+            if self._process is not None and self._process.poll() is None:
+                return
+            if self._tried_s is not None and time.monotonic() - self._tried_s < _START_S:
+                raise UnavailableError(f"the daemon did not start; {self._layout.log} says why")
+            claim = self._layout.claim_start()
+            if claim is None:  # another session's daemon starts
+                return
+            stack.enter_context(claim)
+            if self._layout.daemon_runs():  # another session's, which has given the claim back since
+                return
+            self._say(
+                f"no daemon serves {folder}: starting one, which takes some seconds (its log: {self._layout.log})"
+            )
+            self._process = self._spawn()
+            self._tried_s = time.monotonic()
+            threading.Thread(target=self._watch, args=(self._process, stack.pop_all()), daemon=True).start()
+
+    def _watch(self, process: Any, claim: contextlib.ExitStack) -> None:
+        """Keep the claim until the daemon runs, has failed or takes too long, so that other sessions wait no longer."""
+        with claim:
+            until_s = time.monotonic() + _START_S
+            while process.poll() is None and time.monotonic() < until_s:
+                if self._layout.daemon_runs():
+                    self._tried_s = None
+                    break
+                time.sleep(_POLL_S)
+        process.wait()  # reaps it, should it end before this session
+
+    def _spawn(self) -> Any:
+        import subprocess  # late: most sessions find a daemon
+
+        folder = self._layout.data_dir.absolute()
+        command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(folder), *(self._start_with or ())]
+        with contextlib.suppress(FileNotFoundError):
+            if self._layout.log.stat().st_size > _MOST_LOG_BYTES:
+                self._layout.log.replace(self._layout.log.with_suffix(".log.1"))
+        log = os.open(self._layout.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd=folder,  # a client's is a project, whose modules must not be imported, and which may be removed
+                start_new_session=True,  # it outlives the client that asked for it
+            )
+        finally:
+            os.close(log)
+
+
+class Bridge:
+    """Answers the lines of one client."""
+
+    def __init__(self, find: Callable[[float], Door], context: dict[str, str], tools: ToolSet, out: IO[bytes]) -> None:
+        self._find = find
+        self._path = "/mcp?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in context.items())
+        self._tools = tools
+        self._out = out
+        self._guard = threading.Lock()
+        self._slots = threading.Semaphore(_MOST_AT_ONCE)
+        self._open: dict[Id, _Exchange] = {}
+
+    def run(self, lines: IO[bytes]) -> None:
+        """Answer until the end of the lines; requests under way are then still answered."""
+        threads: list[threading.Thread] = []
+        while line := lines.readline(MOST_BYTES + 1):
+            if len(line) > MOST_BYTES and not line.endswith(b"\n"):
+                id = id_within(line, _rest_of(line, lines))
+                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have {MOST_BYTES} bytes", id=id)))
+            elif line.strip():
+                threads = [thread for thread in threads if thread.is_alive()]
+                if (thread := self._take(line)) is not None:
+                    threads.append(thread)
+        for thread in threads:
+            thread.join()
+
+    def _take(self, line: bytes) -> threading.Thread | None:
+        """Answer a line, or return the thread that does."""
+        try:
+            message = read_message(line)
+            stateless = is_stateless(message, None)
+        except RpcError as error:
+            self._write(error_line(error))
+            return None
+        if isinstance(message.id, msgspec.UnsetType):
+            if message.method == "notifications/cancelled":
+                self._cancel(message.params.get("requestId"))
+            return None
+        try:
+            if (result := introduce(message, self._tools, stateless)) is not None:
+                self._write(result_line(message.id, result))
+                return None
+        except RpcError as error:
+            self._write(error_line(RpcError(error.code, error.message, error.data, message.id)))
+            return None
+        if not self._slots.acquire(blocking=False):
+            self._write(_failure(message, UnavailableError(f"more than {_MOST_AT_ONCE} requests under way")))
+            return None
+        exchange = self._open[message.id] = _Exchange(message, line)
+        thread = threading.Thread(target=self._forward, args=(message.id, exchange), daemon=True)
+        thread.start()
+        return thread
+
+    def _forward(self, id: Id, exchange: _Exchange) -> None:
+        answer = _failure(exchange.message, MemoryAgentError("a bug of memory-agent mcp: standard error has more"))
+        try:
+            until_s = time.monotonic() + ANSWER_S
+            answer = exchange.run(self._find(until_s), self._path, until_s)
+        except MemoryAgentError as error:
+            answer = _failure(exchange.message, error)
+        except OSError as error:
+            reason = f"the daemon cannot be reached: {error.strerror or error}"
+            answer = _failure(exchange.message, UnavailableError(reason))
+        finally:
+            if not exchange.is_cancelled:
+                self._write(answer)
+            if self._open.get(id) is exchange:
+                del self._open[id]
+            self._slots.release()
+
+    def _cancel(self, id: object) -> None:
+        """Drop a request: it is not sent if it has not been, and its answer is not written."""
+        exchange = self._open.get(id) if isinstance(id, str | int) else None
+        if exchange is not None:
+            exchange.cancel()
+
+    def _write(self, line: bytes) -> None:
+        with self._guard, contextlib.suppress(OSError, ValueError):  # the client is gone
+            self._out.write(line.rstrip() + b"\n")
+            self._out.flush()
+
+
+class _Exchange:
+    """A request over HTTP/1.0: one connection, which its answer ends."""
+
+    def __init__(self, message: Message, line: bytes) -> None:
+        self.message = message
+        self.is_cancelled = False
+        self._line = line.strip()
+        self._socket: socket.socket | None = None
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def run(self, door: Door, path: str, until_s: float) -> bytes:
+        """Return the answer's line. Raises `MemoryAgentError`, `OSError`."""
+        place = urlsplit(door.url)
+        host = place.hostname or ""
+        try:
+            with socket.create_connection((host, place.port or _port(place.scheme)), _left_s(until_s)) as plain:
+                self._socket = _secured(plain, host) if place.scheme == "https" else plain
+                with self._socket as connection:
+                    if self.is_cancelled:  # while the daemon started, say: `cancel` saw no socket
+                        return b""
+                    connection.settimeout(_left_s(until_s))
+                    connection.sendall(self._head(place.netloc, path, door.token) + self._line)
+                    return self._answer(_read(connection, until_s))
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"no answer from the daemon within {ANSWER_S:g} s") from error
+        except (ConnectionResetError, BrokenPipeError) as error:
+            raise UnavailableError(_LOST) from error
+
+    def _head(self, netloc: str, path: str, token: str) -> bytes:
+        lines = {
+            "Host": netloc,
+            "Authorization": f"Bearer {token}",
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "Content-Length": str(len(self._line)),
+            **self.message.headers,
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        return f"POST {path} HTTP/1.0\r\n{head}\r\n".encode("latin-1")
+
+    def _answer(self, data: bytes) -> bytes:
+        head, complete, body = data.partition(b"\r\n\r\n")
+        first, *fields = head.decode("latin-1").split("\r\n")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+        with contextlib.suppress(ValueError, msgspec.DecodeError):
+            if not complete or len(body) != int(headers.get("content-length", len(body))):
+                raise UnavailableError(_LOST)
+            if headers.get("content-type", "").startswith("application/problem+json"):
+                found = msgspec.json.decode(body, type=_Problem)
+                return _failed(self.message, found.code, found.detail, found.retryable)
+            if msgspec.json.decode(body, type=_Answer).id == self.message.id:
+                return b" ".join(body.splitlines())
+        return _failed(self.message, "unavailable", f"what answers at this address is no memory: {first[:80]}", False)
+
+
+class _Answer(msgspec.Struct):
+    jsonrpc: Literal["2.0"]
+    id: Id
+
+
+class _Problem(msgspec.Struct):
+    code: str = "unavailable"
+    detail: str = ""
+    retryable: bool = False
+
+
+def _read(connection: socket.socket, until_s: float) -> bytes:
+    data = bytearray()
+    while True:
+        connection.settimeout(_left_s(until_s))
+        part = connection.recv(_PART_BYTES)
+        data += part
+        if not part:
+            return bytes(data)
+        if len(data) > _MOST_ANSWER_BYTES:
+            raise UnavailableError(f"the answer has more than {_MOST_ANSWER_BYTES} bytes")
+
+
+def _left_s(until_s: float) -> float:
+    """Return the rest of the deadline. Raises `TimeoutError` when there is none."""
+    left_s = until_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def _secured(plain: socket.socket, host: str) -> socket.socket:
+    import ssl  # late: 5 MB, for a daemon of another machine
+
+    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+
+
+def _port(scheme: str) -> int:
+    return 443 if scheme == "https" else 80
+
+
+def _rest_of(line: bytes, lines: IO[bytes]) -> bytes:
+    """Read to the end of a line that has begun; return its last bytes."""
+    end = line
+    while part := lines.readline(_PART_BYTES):
+        end = end[-_PART_BYTES:] + part
+        if part.endswith(b"\n"):
+            break
+    return end
+
+
+def _failure(message: Message, error: MemoryAgentError) -> bytes:
+    return _failed(message, error.code, str(error), error.retryable)
+
+
+def _failed(message: Message, code: str, reason: str, retryable: bool) -> bytes:
+    """Return the answer to a request that failed: to a tool's call as its result, which a model reads."""
+    assert not isinstance(message.id, msgspec.UnsetType)
+    if message.method == "tools/call":
+        return result_line(message.id, failed_call(code, reason, retryable))
+    return error_line(RpcError(INTERNAL_ERROR, f"{code}: {reason}", {"code": code, "retryable": retryable}, message.id))

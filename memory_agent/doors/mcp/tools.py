@@ -1,0 +1,355 @@
+"""The tools: which verb each calls, with which of its parameters, and what a caller's context fills in.
+
+A tool of the standard set is a verb with some of its parameters, whose types, defaults and checks are the verb's own.
+The classic set has names and parameters that agents of other systems know; it calls the same verbs. Users, sessions
+and runs come from the context of the connection, so that a model cannot name somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from memory_agent.doors.bodies import decode_body, request_of
+from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
+from memory_agent.errors import InvalidInputError
+from memory_agent.protocol import Request
+from memory_agent.records import Kind, MemoryFilter
+from memory_agent.verbs import BY_NAME, Verb
+from memory_agent.version import VERSION
+
+Scope = Literal["user", "session", "run"]
+Fields = dict[str, Any]
+_OWN_WORDS: Fields = {"by_session": None, "by_run": None}
+"""For a recall in a session or a run by its name: what it said is then what is asked for."""
+PLANNED_RUNS = 2
+"""Past runs in a block that a plan is made with, as by default in a block that the memory renders."""
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who calls: what a connection names once, and no call of a tool can change. `tools` is the set that is listed."""
+
+    tools: ToolSet = "standard"
+    user_id: str | None = None
+    session_id: str | None = None
+    run_id: str | None = None
+    agent_id: str | None = None
+    channel_id: str | None = None
+
+    def scope(self, scope: Scope) -> Fields:
+        """Return the field that limits to a scope. Raises `InvalidInputError` where the context does not name it."""
+        if scope == "user":
+            return {}
+        named = getattr(self, f"{scope}_id")
+        if named is None:
+            raise InvalidInputError("scope", f"the client's configuration names no {scope}; use the scope user")
+        return {f"{scope}_id": named}
+
+
+ToFields = Callable[[Fields, Context], Fields]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool. `fields` turns what a model gives, and the context, into the parameters of the verb."""
+
+    name: str
+    verb: Verb
+    what: str
+    input: type[msgspec.Struct]
+    meanings: dict[str, str]
+    fields: ToFields
+
+    def request(self, arguments: bytes, context: Context, token: str) -> Request:
+        """Return the request for a call. Raises `InvalidInputError` (with the parameter's name)."""
+        given = _stated(decode_body(arguments, self.input, "arguments"))
+        return request_in(context, self.verb, self.fields(given, context), token)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the tool as `tools/list` shows it, short: each list is read by a model, at every turn."""
+        (schema,), components = msgspec.json.schema_components([self.input], ref_template="{name}")
+        inlined = _short(schema, components)
+        for name, meaning in self.meanings.items():
+            _at(inlined, name)["description"] = meaning
+        return {
+            "name": self.name,
+            "description": f"{self.verb.summary} {self.what}".strip(),
+            "inputSchema": {
+                "type": "object",
+                **{key: inlined[key] for key in ("properties", "required") if key in inlined},
+            },
+            "annotations": {
+                "readOnlyHint": self.verb.repeat == "read",
+                "destructiveHint": self.verb.name == "forget",
+                "openWorldHint": False,
+            },
+        }
+
+
+def _as_given(given: Fields, _: Context) -> Fields:
+    return given
+
+
+def _recall(given: Fields, _: Context) -> Fields:
+    runs = {"runs": PLANNED_RUNS} if given["profile"] in ("before_planning", "trajectory") else {}
+    chosen = given["filter"]
+    return {**given, **runs, **(_OWN_WORDS if chosen is not None and (chosen.session_id or chosen.run_id) else {})}
+
+
+def _verb_tool(
+    name: str, verb_name: str, what: str, meanings: dict[str, str], *further: str, fields: ToFields = _as_given
+) -> Tool:
+    """Return the tool that has the parameters in `meanings`, of which `a.b` is a field of `a`, and `further` ones."""
+    verb = BY_NAME[verb_name]
+    tops = dict.fromkeys(path.partition(".")[0] for path in (*meanings, *further))
+    of_filter = [path.partition(".")[2] for path in (*meanings, *further) if path.startswith("filter.")]
+    filter_type = _some(MemoryFilter, of_filter, {}) if of_filter else MemoryFilter
+    return Tool(
+        name,
+        verb,
+        what,
+        _some(verb.params, list(tops), {"filter": filter_type | None}),
+        meanings,
+        fields,
+    )
+
+
+def _some(struct: type[msgspec.Struct], names: list[str], types: dict[str, Any]) -> type[msgspec.Struct]:
+    """Return a struct with some fields of another; what the other fills in need not be given."""
+    known = {field.name: field for field in msgspec.structs.fields(struct)}
+    fields: list[tuple[str, Any, Any]] = []
+    for name in names:
+        field = known[name]
+        type_ = types.get(name, field.type)
+        if field.default_factory is not msgspec.NODEFAULT:
+            fields.append((name, type_, msgspec.field(default_factory=field.default_factory)))
+        else:
+            fields.append((name, type_, msgspec.field() if field.required else field.default))
+    return msgspec.defstruct(struct.__name__, fields, kw_only=True, forbid_unknown_fields=True, omit_defaults=True)
+
+
+class SearchMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of `search_memory`."""
+
+    query: str
+
+
+class ExtractMemory(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of `extract_memory`."""
+
+    topic: str
+    title: str
+    content: str
+    tags: tuple[str, ...] = ()
+
+
+class VectorMemorySearch(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of `vector_memory_search`."""
+
+    query: str
+    scope: Scope = "user"
+    limit: int = 5
+
+
+class VectorMemoryWrite(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of `vector_memory_write`."""
+
+    content: str
+    title: str | None = None
+    kind: Kind = "finding"
+    tags: tuple[str, ...] = ()
+
+
+def _search(given: Fields, _: Context) -> Fields:
+    return {"query": given["query"]}
+
+
+def _extract(given: Fields, _: Context) -> Fields:
+    tags = tuple(dict.fromkeys((given["topic"], *given["tags"])))
+    return {"text": given["content"], "title": given["title"], "tags": tags, "metadata": {"topic": given["topic"]}}
+
+
+def _vector_search(given: Fields, context: Context) -> Fields:
+    scope = context.scope(given["scope"])
+    found = {"query": given["query"], "top_k": given["limit"]}
+    return {**found, "filter": MemoryFilter(**scope), **_OWN_WORDS} if scope else found
+
+
+def _vector_write(given: Fields, _: Context) -> Fields:
+    return {"text" if name == "content" else name: value for name, value in given.items()}
+
+
+_QUERY = "What you are about to do, or what happened: a sentence, an error message, a request."
+_FILTER = {
+    "filter.kinds": "episode: what happened; strategy: how it was done; finding: what was learned.",
+    "filter.since": "RFC 3339.",
+    "filter.until": "RFC 3339.",
+    "filter.tags": "Memories with any of these.",
+}
+_TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
+    "standard": (
+        _verb_tool(
+            "recall",
+            "recall",
+            "Each with its age, how its run ended and its id; an empty answer means that nothing bears on the query.",
+            {
+                "query": _QUERY,
+                "top_k": "At most so many. Default: 5.",
+                "profile": "before_planning: also past runs of such tasks, with what worked.",
+                **_FILTER,
+            },
+            "filter.session_id",
+            "filter.run_id",
+            "min_relevance",
+            fields=_recall,
+        ),
+        _verb_tool(
+            "remember",
+            "remember",
+            "For what a later session needs: findings, decisions, fixes. One thing each, in words that stand alone.",
+            {
+                "text": "What is to be remembered.",
+                "kind": "finding: what was learned; strategy: how to do it; episode: what happened.",
+                "title": "A few words.",
+                "tags": "Words to filter by.",
+                "provenance": "How far it can be trusted.",
+                "id": "Replaces the memory with this id.",
+            },
+        ),
+        _verb_tool("get", "get", "In full.", {"ids": "As recall and timeline show them."}),
+        _verb_tool(
+            "feedback",
+            "feedback",
+            "Later recalls rank by it.",
+            {
+                "recall_id": "Of the recall.",
+                "used": "Ids of the memories that helped.",
+                "quality": "0: the work failed, 1: it was approved.",
+            },
+            "comment",
+        ),
+        _verb_tool("forget", "forget", "Only when the user asks for it.", {"ids": "As recall and timeline show them."}),
+        _verb_tool(
+            "timeline",
+            "list",
+            "For what happened when; to find something, use recall.",
+            {"limit": "A page. Default: 50.", "after": "The next_cursor of the last page.", **_FILTER},
+            "order",
+            "filter.session_id",
+            "filter.run_id",
+        ),
+    ),
+    "classic": (
+        Tool("search_memory", BY_NAME["recall"], "", SearchMemory, {"query": _QUERY}, _search),
+        Tool(
+            "extract_memory",
+            BY_NAME["remember"],
+            "For a finding that a later session needs.",
+            ExtractMemory,
+            {"topic": "A word to file it under; becomes a tag.", "content": "What is to be remembered."},
+            _extract,
+        ),
+        Tool(
+            "vector_memory_search",
+            BY_NAME["recall"],
+            "",
+            VectorMemorySearch,
+            {"query": _QUERY, "scope": "user: everything; session or run: of the present one alone."},
+            _vector_search,
+        ),
+        Tool(
+            "vector_memory_write",
+            BY_NAME["remember"],
+            "It belongs to the present session and run.",
+            VectorMemoryWrite,
+            {"content": "What is to be remembered."},
+            _vector_write,
+        ),
+    ),
+}
+BY_SET: dict[ToolSet, dict[str, Tool]] = {name: {tool.name: tool for tool in _TOOLS[name]} for name in TOOL_SETS}
+PROMPT = "recall_before_planning"
+URI = "memory://"
+
+
+def describe_catalogue() -> dict[str, Any]:
+    """Return what `catalogue.json` holds."""
+    return {
+        "server": {"name": "memory-agent", "title": "Episodic memory", "version": VERSION},
+        "tools": {name: [tool.describe() for tool in tools] for name, tools in _TOOLS.items()},
+        "prompts": [
+            {
+                "name": PROMPT,
+                "title": "Recall before planning",
+                "description": "A task, with what past sessions did about such tasks and how it ended.",
+                "arguments": [{"name": "task", "description": "What is to be done.", "required": True}],
+            }
+        ],
+        "resources": [],
+        "resourceTemplates": [
+            {
+                "uriTemplate": f"{URI}{{id}}",
+                "name": "memory",
+                "title": "A memory by its id",
+                "mimeType": "text/plain",
+            }
+        ],
+    }
+
+
+def request_in(context: Context, verb: Verb, fields: Mapping[str, Any], token: str) -> Request:
+    """Return the request of a verb, with what the context says: whose words a recall leaves out, whose a memory is.
+
+    Raises `InvalidInputError` (with the parameter's name).
+    """
+    known = {
+        "session_id": context.session_id,
+        "run_id": context.run_id,
+        "agent_id": context.agent_id,
+        "channel_id": context.channel_id,
+        "by_session": context.session_id,
+        "by_run": context.run_id,
+    }
+    of_verb = verb.params.__struct_fields__
+    filled = {name: value for name, value in known.items() if value is not None and name in of_verb}
+    return request_of(verb, {**filled, **fields}, token, context.user_id)
+
+
+def _stated(given: msgspec.Struct) -> Fields:
+    """Return the fields as the verb takes them: a part of a filter as a filter."""
+    fields = msgspec.structs.asdict(given)
+    if (of_filter := fields.get("filter")) is not None and not isinstance(of_filter, MemoryFilter):
+        fields["filter"] = MemoryFilter(**msgspec.structs.asdict(of_filter))
+    return fields
+
+
+def _short(schema: Any, components: dict[str, Any]) -> Any:
+    """Return a schema without references, titles, docstrings, and the null and default of what may be left out."""
+    if isinstance(schema, list | tuple):
+        return [_short(one, components) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _short(components[schema["$ref"]], components)
+    if "anyOf" in schema:
+        options = [one for one in schema["anyOf"] if one != {"type": "null"}]
+        if len(options) == 1:
+            return _short(options[0], components)
+    enum = schema.get("enum")
+    if enum is not None:
+        return {"type": "string", "enum": [one for one in enum if one is not None]}
+    kept = {name: value for name, value in schema.items() if name not in ("title", "description", "default")}
+    if "properties" in kept:
+        kept["properties"] = {name: _short(one, components) for name, one in kept["properties"].items()}
+        kept.pop("additionalProperties", None)
+        kept = {name: value for name, value in kept.items() if name != "required" or value}
+    return {name: value if name == "properties" else _short(value, components) for name, value in kept.items()}
+
+
+def _at(schema: dict[str, Any], path: str) -> dict[str, Any]:
+    for name in path.split("."):
+        schema = schema["properties"][name]
+    return schema

