@@ -32,6 +32,7 @@ VERBS = {
     "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
     "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
     "mcp": Verb("mcp", "mcp", "Serve a coding agent's tools, on standard input."),
+    "hook": Verb("hook", "hook", "Answer a coding agent's hook, on standard input."),
     "remember": Verb("recall", "remember", "Store one memory, or replace one."),
     "list": Verb("recall", "list_memories", "List memories by time."),
     "get": Verb("recall", "get", "Show one memory in full."),

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 import click
 
 from memory_agent.cli.failure import note
+from memory_agent.doors.exchange import Door
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
-from memory_agent.doors.mcp.stdio import Bridge, Door, LocalDoor
+from memory_agent.doors.mcp.stdio import Bridge, LocalDoor
 from memory_agent.errors import UnavailableError
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
 
@@ -114,7 +115,6 @@ def _configured(config: Path | None, settings: tuple[str, ...]) -> Path | None:
     """Return the data folder that the settings name."""
     if config is None and not settings:
         return None
-    from memory_agent.cli.options import read_settings  # late: 6 MB, for those who configure
+    from memory_agent.cli.options import configured_folder  # late: 6 MB, for those who configure
 
-    named = read_settings(config, settings).data_dir
-    return Path(named) if named else None
+    return configured_folder(config, settings)
