@@ -47,6 +47,11 @@ def platform_data_dir() -> Path:
     return Path(platformdirs.user_data_dir("memory-agent", appauthor=False))
 
 
+def connections_dir() -> Path:
+    """Return the folder of what `connect` wrote into the settings of clients, and of what these were before."""
+    return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
+
+
 class Layout:
     """The paths and endpoints of one data folder."""
 

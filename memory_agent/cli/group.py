@@ -31,6 +31,8 @@ VERBS = {
     "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
     "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
     "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
+    "connect": Verb("connect", "connect", "Connect a coding agent, in its own settings."),
+    "disconnect": Verb("connect", "disconnect", "Take out of them what `connect` wrote."),
     "mcp": Verb("mcp", "mcp", "Serve a coding agent's tools, on standard input."),
     "hook": Verb("hook", "hook", "Answer a coding agent's hook, on standard input."),
     "remember": Verb("recall", "remember", "Store one memory, or replace one."),
