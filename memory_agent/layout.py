@@ -49,6 +49,8 @@ def platform_data_dir() -> Path:
 
 def connections_dir() -> Path:
     """Return the folder of what `connect` wrote into the settings of clients, and of what these were before."""
+    import platformdirs
+
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
 
 

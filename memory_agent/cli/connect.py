@@ -16,7 +16,7 @@ from memory_agent.cli.options import UNUSED
 from memory_agent.cli.render import plain, print_document
 from memory_agent.integrations.clients import CLIENTS, Command, Scope, this_program
 from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
-from memory_agent.layout import DATA_DIR_VARIABLE, connections_dir
+from memory_agent.layout import DATA_DIR_VARIABLE, connections_dir, default_data_dir
 from relay import Masker
 
 _THIS_USER = ""
@@ -58,8 +58,8 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @_options
 @click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
-              help="All sessions of this user, the default; with an ID: whose memory. Give it after the client.")  # fmt: skip
-@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), envvar=DATA_DIR_VARIABLE,
+              help="All sessions of this user, the default; with ID: whose memory. After the client.")  # fmt: skip
+@click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
               help=f"The data folder. Default: ${DATA_DIR_VARIABLE}, else the platform's.")  # fmt: skip
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Settings as TOML, for a daemon that the client starts.")  # fmt: skip
@@ -92,19 +92,20 @@ def connect(
         raise click.UsageError("--user and --project exclude each other; --user ID says whose memory")
     shared = [
         *(("--user", user) if user else ()),
-        *(("--data-dir", str(data_dir.expanduser().absolute())) if data_dir else ()),
+        *("--data-dir", str((data_dir or default_data_dir()).expanduser().absolute())),
     ]
     own = [
         *(("--config", str(config.expanduser().absolute())) if config else ()),
         *(word for pair in settings for word in ("--set", pair)),
     ]
-    command = Command(this_program(), (*shared, *own), tuple(shared))
+    command = Command(this_program(), (*shared, *own), tuple(shared), Path.cwd() if project else None)
     _edit(client, project, dry_run, yes, as_json, lambda connection: connection.connecting(command), is_connecting=True)
 
 
 @click.command()
 @_options
-@click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]", help="All sessions of this user, the default.")
+@click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
+              help="All sessions of this user, the default.")  # fmt: skip
 @click.option("--data-dir", type=click.Path(path_type=Path), help=UNUSED)
 @click.option("--config", type=click.Path(path_type=Path), help=UNUSED)
 @click.option("--set", "settings", multiple=True, help=UNUSED)

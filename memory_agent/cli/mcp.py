@@ -15,6 +15,7 @@ from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.doors.mcp.stdio import Bridge, LocalDoor
 from memory_agent.errors import UnavailableError
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
+from memory_agent.sessions.history import channel_of
 
 
 @click.command()
@@ -28,6 +29,9 @@ from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, defau
 @click.option("--run", metavar="ID", help="The run that the client carries out, likewise.")
 @click.option("--agent", metavar="ID", help="The agent that remembers.")
 @click.option("--channel", metavar="ID", help="The channel that memories belong to.")
+@click.option(
+    "--project", is_flag=True, help="The channel of the project in whose folder this starts, as hooks have it."
+)
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
               help="The data folder. Default: $MEMORY_AGENT_DATA_DIR, else the platform's.")  # fmt: skip
 @click.option(
@@ -47,6 +51,7 @@ def mcp(
     run: str | None,
     agent: str | None,
     channel: str | None,
+    project: bool,
     data_dir: Path | None,
     url: str | None,
     key_file: Path | None,
@@ -67,6 +72,10 @@ def mcp(
       codex mcp add memory -- memory-agent mcp --user alice
       memory-agent mcp --tools classic --session s-17
     """
+    if project:
+        if channel is not None:
+            raise click.UsageError("--project and --channel exclude each other")
+        channel = channel_of(os.getcwd())
     token = _token(key_file)
     if url is not None:
         if not _is_address(url):

@@ -1,7 +1,7 @@
 """The table of clients: which files they read, and what those say of the memory.
 
-Each file was written by `connect` and read by the real client where one runs without a screen: Claude Code 2.1.330, Codex
-0.169.0, Gemini CLI 0.61.0. Cursor, VS Code and Zed are by their documentation.
+Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0 read these files in the tests, and refuse what the syntax says
+that they refuse. Cursor, VS Code and Zed are by their documentation.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from memory_agent.errors import UnavailableError
+from memory_agent.hooks.inputs import LISTENED
 from memory_agent.integrations.json_text import JsonText, Syntax
 from memory_agent.integrations.json_text import Path as Place
 from memory_agent.integrations.toml_text import TomlText
+from memory_agent.sessions.history import channel_of
 
 PROGRAM = "memory-agent"
 """The name of our command, and that of its server in every client."""
@@ -26,16 +28,17 @@ Text = JsonText | TomlText
 
 
 class Command(NamedTuple):
-    """How a client calls us: the program, and what follows `mcp` and `hook CLIENT`."""
+    """How a client calls us: the program, and what follows `mcp` and `hook CLIENT`; for one `project` or for all."""
 
     program: str
     server_options: tuple[str, ...] = ()
     hook_options: tuple[str, ...] = ()
+    project: Path | None = None
 
-    @property
-    def server(self) -> list[str]:
-        """The words after the program that serve MCP."""
-        return ["mcp", *self.server_options]
+    def server(self, *, starts_in_project: bool) -> list[str]:
+        """Return the words after the program that serve MCP. What is remembered belongs to the project, where known."""
+        channel = ["--channel", channel_of(str(self.project))] if self.project is not None else []
+        return ["mcp", *(["--project"] if starts_in_project else channel), *self.server_options]
 
     def hook(self, client: str) -> str:
         """The line for a shell that takes a hook's input."""
@@ -70,16 +73,21 @@ class Wanted(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The entry of the MCP server, in the object or table `container`, with what this client needs beside the command."""
+    """The entry of the MCP server, in the object or table `container`, with what this client needs beside the command.
+
+    `starts_in_project`: the client starts it in the folder of the session.
+    """
 
     container: str
     before: Mapping[str, Any] = {}
     after: Mapping[str, Any] = {}
+    starts_in_project: bool = False
 
     def wanted(self, command: Command) -> Iterator[Wanted]:
         """Yield what the file should have."""
-        value = {**self.before, "command": command.program, "args": command.server, **self.after}
-        yield Wanted((self.container,), PROGRAM, value, (command.program, *command.server))
+        words = command.server(starts_in_project=self.starts_in_project)
+        value = {**self.before, "command": command.program, "args": words, **self.after}
+        yield Wanted((self.container,), PROGRAM, value, (command.program, *words))
 
     def found(self, text: Text) -> Iterator[Found]:
         """Yield what of ours the file has, also from other versions."""
@@ -93,15 +101,20 @@ class Server(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """The entries of hooks: `client` is whom `memory-agent hook` serves, `events` are its names of events."""
+    """The entries of all hooks that `memory-agent hook CLIENT` listens to.
+
+    The client does not wait for those in `beside`. `per_second`: its units of time in a second.
+    """
 
     client: str
-    events: Mapping[str, Mapping[str, Any]]
+    beside: tuple[str, ...] = ()
+    per_second: int = 1
 
     def wanted(self, command: Command) -> Iterator[Wanted]:
         line = command.hook(self.client)
-        for event, said in self.events.items():
-            hook = {"type": "command", "command": line, **said}
+        for event in LISTENED[self.client]:
+            hook = {"type": "command", "command": line, "timeout": _TIMEOUT_S * self.per_second}
+            hook |= {"async": True} if event in self.beside else {}
             yield Wanted(("hooks", event), None, {"hooks": [hook]}, tuple(shlex.split(line)))
 
     def found(self, text: Text) -> Iterator[Found]:
@@ -169,7 +182,7 @@ class File(NamedTuple):
 
     path: str
     entries: tuple[Entry, ...]
-    syntax: Syntax | None = Syntax()  # noqa: B008
+    syntax: Syntax | None = Syntax()
     home: Home | None = None
 
     def read(self, text: str) -> Text:
@@ -198,30 +211,17 @@ _VS_CODE = (
 )
 
 
-def _seconds(*events: str, later: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
-    """Events whose hooks the client waits for, and those in `later`, which run beside it."""
-    waited = {event: {"timeout": _TIMEOUT_S} for event in events}
-    return waited | {event: {"timeout": _TIMEOUT_S, "async": True} for event in later}
-
-
-_CLAUDE_HOOKS = Hooks(
-    "claude-code",
-    _seconds("SessionStart", "UserPromptSubmit", "Stop", "SessionEnd", later=("PostToolUse", "PostToolUseFailure")),
+_CLAUDE_HOOKS = Hooks("claude-code", beside=("PostToolUse", "PostToolUseFailure"))
+_CODEX_HOOKS = Hooks("codex")
+_GEMINI_HOOKS = Hooks("gemini", per_second=1_000)
+_CLAUDE_SERVER = Server(  # without alwaysLoad it hides the tools behind a search
+    "mcpServers", {"type": "stdio"}, {"alwaysLoad": True}, starts_in_project=True
 )
-_CODEX_HOOKS = Hooks("codex", _seconds("SessionStart", "UserPromptSubmit", "PostToolUse", "Stop", "SessionEnd"))
-_GEMINI_HOOKS = Hooks(
-    "gemini",
-    {
-        event: {"timeout": _TIMEOUT_S * 1_000}
-        for event in ("SessionStart", "BeforeAgent", "AfterTool", "AfterAgent", "SessionEnd")
-    },
-)
-_CLAUDE_SERVER = Server("mcpServers", {"type": "stdio"}, {"alwaysLoad": True})  # else it hides the tools behind a search
 _CODEX_FILES = (
-    File("config.toml", (Server("mcp_servers"),), syntax=None),
+    File("config.toml", (Server("mcp_servers", starts_in_project=True),), syntax=None),
     File("hooks.json", (_CODEX_HOOKS,)),
 )
-_GEMINI_ENTRIES = (Server("mcpServers"), _GEMINI_HOOKS)
+_GEMINI_ENTRIES = (Server("mcpServers", starts_in_project=True), _GEMINI_HOOKS)
 _CURSOR_ENTRIES = (Server("mcpServers"),)
 _VS_CODE_ENTRIES = (Server("servers", {"type": "stdio"}),)
 _ZED_ENTRIES = (Server("context_servers", {"source": "custom"}, {"env": {}}),)
@@ -230,7 +230,10 @@ CLIENTS: Mapping[str, Client] = {
     "claude-code": Client(
         "Claude Code",
         Home(".claude", "CLAUDE_CONFIG_DIR"),
-        (File(".claude.json", (_CLAUDE_SERVER,), home=Home("", "CLAUDE_CONFIG_DIR")), File("settings.json", (_CLAUDE_HOOKS,))),
+        (
+            File(".claude.json", (_CLAUDE_SERVER,), home=Home("", "CLAUDE_CONFIG_DIR")),
+            File("settings.json", (_CLAUDE_HOOKS,)),
+        ),
         (
             File(".mcp.json", (_CLAUDE_SERVER,)),
             File(".claude/settings.local.json", (Approval("enabledMcpjsonServers"), _CLAUDE_HOOKS)),

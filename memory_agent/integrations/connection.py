@@ -1,8 +1,8 @@
 """Connects a client to the memory: writes our entries into its files, and takes exactly those out again.
 
-A change is an edit of the text, so everything else keeps its bytes. The file as it was is kept in the state folder of this
-program: it holds the user's other settings, and beside it a record says what was written, so that disconnecting restores
-the very bytes. Where the file has been edited since, our entries are taken out of what it is now.
+A change is an edit of the text, so everything else keeps its bytes. The file as it was is kept in this program's state
+folder, not beside the file, since a project's folder is shared. A record there says what was written, so that
+disconnecting restores the very bytes; from a file that was edited since, our entries are taken out.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class Connection:
         """Write the files. Durable on return.
 
         Each file is replaced as a whole, with its owner and permissions; a symbolic link stays and its target is
-        replaced. Raises `ChangedMeanwhileError`, before anything is written, if a file is not as it was when the change was
-        made, and `OSError`.
+        replaced. Raises `ChangedMeanwhileError`, before anything is written, if a file is not as it was when the
+        change was made, and `OSError`.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):
@@ -177,7 +177,7 @@ def _without(file: File, now: bytes | None, record: Record | None) -> bytes | No
         return now
     for one in reversed(ours):
         text = _removed(text, one.place, before)
-    is_bare = isinstance(text, JsonText) and not text.value and not text.inside(()).strip() or not text.text.strip()
+    is_bare = (isinstance(text, JsonText) and not text.value and not text.inside(()).strip()) or not text.text.strip()
     if record is not None and is_bare and not (record.before or b"").strip():
         return record.before
     return _encoded(text, now)
@@ -215,7 +215,7 @@ def _encoded(text: Text, like: bytes | None) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content, None where there is no file. Raises `ClientSettingsError` for what is no file, and `OSError`."""
+    """Return the content, None where there is no file. Raises `OSError`, and `ClientSettingsError` for what is none."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -263,5 +263,3 @@ def _locked(path: Path) -> Iterator[None]:
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-

@@ -48,7 +48,7 @@ class Number(NamedTuple):
 class Item:
     """A member of an object or an element of an array.
 
-    `before`: where the token before it ends, comments included; `is_below_comment`: that is one that ends with its line.
+    `before`: where the token before it ends, comments included. `is_below_comment`: that one ends with its line.
     """
 
     key: str | None

@@ -45,7 +45,10 @@ class TomlText:
         return here
 
     def added(self, path: Path, key: str | None, value: Any) -> TomlText:
-        """Add a table of strings, booleans and lists, last. Raises `UneditableError` where something else is in the way."""
+        """Add a table of strings, booleans and lists as the last one.
+
+        Raises `UneditableError` where something else is in the way.
+        """
         name = ".".join(_written_key(str(part)) for part in (*path, key))
         newline = "\r\n" if "\r\n" in self.text else "\n"
         lines = [f"[{name}]", *(f"{_written_key(own)} = {_written(said)}" for own, said in value.items()), ""]
@@ -54,7 +57,9 @@ class TomlText:
             made = TomlText(self.text + above + newline.join(lines))
         except UneditableError as error:
             raise UneditableError(f"[{name}] cannot follow what it says of {path[0]}") from error
-        if made.find((*path, str(key))) != value or _without(made.value, (*path, str(key))) != _pruned(self.value, path):
+        if made.find((*path, str(key))) != value or _without(made.value, (*path, str(key))) != _pruned(
+            self.value, path
+        ):
             raise UneditableError(f"[{name}] cannot follow what it says of {path[0]}")
         return made
 

@@ -34,7 +34,9 @@ def json_texts(draw: st.DrawFn, syntax: Syntax) -> str:
         if isinstance(value, tuple):
             return str(value[1])
         if isinstance(value, dict):
-            return listed("{}", [f"{json.dumps(key)}{draw(gaps)}:{draw(gaps)}{written(own)}" for key, own in value.items()])
+            return listed(
+                "{}", [f"{json.dumps(key)}{draw(gaps)}:{draw(gaps)}{written(own)}" for key, own in value.items()]
+            )
         if isinstance(value, list):
             return listed("[]", [written(own) for own in value])
         return json.dumps(value, ensure_ascii=draw(st.booleans()))
@@ -54,7 +56,8 @@ TOML_TEXTS = (
     'model = "gpt-5.5"',
     "# only a comment\n",
     'model = "x"\n\n\n',
-    '[mcp_servers.github]\ncommand = "npx"  # theirs\nargs = ["-y"]\n\n# about projects\n[projects."/srv"]\ntrust_level = "trusted"\n',
+    '[mcp_servers.github]\ncommand = "npx"  # theirs\nargs = ["-y"]\n\n'
+    '# about projects\n[projects."/srv"]\ntrust_level = "trusted"\n',
     "[mcp_servers]\n",
     "[features]\r\nweb = true\r\n",
     'note = """\n[mcp_servers.memory-agent]\ncommand = "no table"\n"""\nweight = nan\n',

@@ -1,4 +1,4 @@
-"""Connecting a client and disconnecting it: nothing else in its files changes, whatever they hold and whoever edits them."""
+"""Connecting a client and disconnecting it: nothing else in its files changes, whatever they hold."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_client_that_has_no_settings_gets_them_and_loses_them_again(
     place = Place(tmp_path, client, is_project)
     place.connect()
     lines = [line for path in place.paths for line in runs(says(path))]
-    assert f"{COMMAND.program} mcp" in lines
+    assert any(line.startswith(f"{COMMAND.program} mcp") for line in lines)
     has_hooks = client in ("claude-code", "codex", "gemini")
     assert (COMMAND.hook(client) in lines) == has_hooks
     if not is_project:
@@ -92,7 +92,7 @@ def test_a_client_that_has_no_settings_gets_them_and_loses_them_again(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None, max_examples=25)
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None, max_examples=15)
 @given(data=st.data())
 def test_connecting_twice_is_connecting_once_and_disconnecting_restores_every_byte(
     client: str, data: st.DataObject
@@ -117,7 +117,7 @@ def test_connecting_twice_is_connecting_once_and_disconnecting_restores_every_by
 
 
 @pytest.mark.parametrize("client", [client for client in CLIENTS if client != "codex"])
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=25)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=15)
 @given(data=st.data())
 def test_disconnecting_an_edited_file_takes_out_our_entries_alone(client: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -196,7 +196,7 @@ def test_another_program_or_folder_replaces_the_entries_and_disconnecting_restor
         place.connect()
         place.connect(OTHER)
         lines = [line for path in place.paths for line in runs(says(path))]
-        assert set(lines) == {"/opt/new/memory-agent mcp --user alice", OTHER.hook(client)}
+        assert set(lines) == {"/opt/new/memory-agent mcp --project --user alice", OTHER.hook(client)}
         place.disconnect()
         assert place.tree() == before
 
@@ -206,7 +206,7 @@ def test_entries_of_events_that_are_no_longer_written_are_replaced(tmp_path: Pat
     old = {"hooks": {"PreCompress": [{"hooks": [{"type": "command", "command": "/old/memory-agent hook gemini"}]}]}}
     place.write(json.dumps(old))
     place.connect()
-    assert set(runs(says(place.paths[0]))) == {f"{COMMAND.program} mcp", COMMAND.hook("gemini")}
+    assert set(runs(says(place.paths[0]))) == {f"{COMMAND.program} mcp --project", COMMAND.hook("gemini")}
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ folder = Path(sys.argv[1])
 connection = Connection(Scope("claude-code", None, folder / "home", {}), folder / "state")
 print("ready", flush=True)
 sys.stdin.readline()
-for _ in range(12):
+for _ in range(6):
     for plan in (lambda: connection.connecting(Command(sys.argv[2])), connection.disconnecting):
         while True:
             try:

@@ -64,7 +64,7 @@ def test_any_text_is_read_as_the_standard_library_reads_it_or_refused(text: str)
         ("{,}", "line 1, column 2"),
         ('{"a": 1', "ends early"),
         ('{"a": 1,}', "'}' after a comma"),
-        ('{\n  // why\n}', "line 2, column 3: a comment"),
+        ("{\n  // why\n}", "line 2, column 3: a comment"),
         ('{"a": 1} x', "not JSON"),
         ('{"a": 1} 2', "more after the end"),
         ("[" * 100_000, "nested too deeply"),
@@ -77,18 +77,19 @@ def test_a_refusal_says_where_and_why(text: str, where: str) -> None:
         JsonText(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"a":1}', '{"a":1,"m":{"command":"x","args":["mcp"]}}'),
-        ('{"a": 1}', '{"a": 1, "m": {"command": "x", "args": ["mcp"]}}'),
-        ("{\n\t\"a\": 1 // one\n}\n", '{\n\t"a": 1, // one\n\t"m": {\n\t\t"command": "x",\n\t\t"args": [\n\t\t\t"mcp"\n\t\t]\n\t}\n}\n'),
-        ('{\n    "a": [1],\n}', '{\n    "a": [1],\n    "m": {\n        "command": "x",\n        "args": [\n            "mcp"\n        ]\n    },\n}'),
-    ],
-    ids=["compact", "one line", "tabs and a comment", "trailing comma"],
-)  # fmt: skip
+COMPACT = '{"a":1}', '{"a":1,"m":{"command":"x","args":["mcp"]}}'
+ONE_LINE = '{"a": 1}', '{"a": 1, "m": {"command": "x", "args": ["mcp"]}}'
+TABS = (
+    '{\n\t"a": 1 // one\n}\n',
+    '{\n\t"a": 1, // one\n\t"m": {\n\t\t"command": "x",\n\t\t"args": [\n\t\t\t"mcp"\n\t\t]\n\t}\n}\n',
+)
+TRAILING = '{\n    "a": [1],\n}', '{\n    "a": [1],\n    "m": {\n        "command": "x"\n    },\n}'
+
+
+@pytest.mark.parametrize(("text", "expected"), [COMPACT, ONE_LINE, TABS, TRAILING])
 def test_an_addition_takes_the_layout_around_it(text: str, expected: str) -> None:
-    assert JsonText(text, LOOSE).added((), "m", {"command": "x", "args": ["mcp"]}).text == expected
+    value = {"command": "x"} | ({"args": ["mcp"]} if "args" in expected else {})
+    assert JsonText(text, LOOSE).added((), "m", value).text == expected
 
 
 def test_a_removal_leaves_no_text_inside_a_comment() -> None:
@@ -115,7 +116,7 @@ def test_a_table_is_added_last_and_its_removal_restores_every_byte(text: str) ->
 
 
 def test_what_a_client_wrote_below_a_table_goes_with_it_and_comments_stay() -> None:
-    text = TomlText('a = 1\n').added(("mcp_servers",), "memory-agent", SERVER).text
+    text = TomlText("a = 1\n").added(("mcp_servers",), "memory-agent", SERVER).text
     later = '\n# about projects\n[projects."/srv"]\ntrust = "yes"\n'
     own = '[mcp_servers.memory-agent.tools.recall]\napproval_mode = "approve"\n'
     assert TomlText(text + own + later).removed(("mcp_servers", "memory-agent")).text == "a = 1\n" + later
@@ -128,7 +129,9 @@ def test_a_table_that_cannot_be_added_is_refused(text: str) -> None:
         TomlText(text).added(("mcp_servers",), "memory-agent", SERVER)
 
 
-@pytest.mark.parametrize("text", ['mcp_servers.memory-agent.command = "x"\n', "[mcp_servers]\nmemory-agent = {a = 1}\n"])
+@pytest.mark.parametrize(
+    "text", ['mcp_servers.memory-agent.command = "x"\n', "[mcp_servers]\nmemory-agent = {a = 1}\n"]
+)
 def test_an_entry_that_is_no_table_of_its_own_is_refused(text: str) -> None:
     with pytest.raises(UneditableError, match="not a table of its own"):
         TomlText(text).removed(("mcp_servers", "memory-agent"))
