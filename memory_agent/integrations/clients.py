@@ -101,20 +101,19 @@ class Server(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """The entries of all hooks that `memory-agent hook CLIENT` listens to.
+    """The entries of all hooks that `memory-agent hook CLIENT` listens to. `per_second`: the client's units of time.
 
-    The client does not wait for those in `beside`. `per_second`: its units of time in a second.
+    The client waits for each. Claude Code could run some beside the session (`async`), and ends them with it: what the
+    last tool said was then lost now and then (measured).
     """
 
     client: str
-    beside: tuple[str, ...] = ()
     per_second: int = 1
 
     def wanted(self, command: Command) -> Iterator[Wanted]:
         line = command.hook(self.client)
         for event in LISTENED[self.client]:
             hook = {"type": "command", "command": line, "timeout": _TIMEOUT_S * self.per_second}
-            hook |= {"async": True} if event in self.beside else {}
             yield Wanted(("hooks", event), None, {"hooks": [hook]}, tuple(shlex.split(line)))
 
     def found(self, text: Text) -> Iterator[Found]:
@@ -211,7 +210,7 @@ _VS_CODE = (
 )
 
 
-_CLAUDE_HOOKS = Hooks("claude-code", beside=("PostToolUse", "PostToolUseFailure"))
+_CLAUDE_HOOKS = Hooks("claude-code")
 _CODEX_HOOKS = Hooks("codex")
 _GEMINI_HOOKS = Hooks("gemini", per_second=1_000)
 _CLAUDE_SERVER = Server(  # without alwaysLoad it hides the tools behind a search

@@ -96,7 +96,8 @@ AGENTS: Mapping[str, Agent] = {
     ),
     "codex": Agent(
         "@openai/codex/bin/codex.js",
-        ("exec", "--skip-git-repo-check", "--dangerously-bypass-hook-trust", "--dangerously-bypass-approvals-and-sandbox"),
+        ("exec", "--skip-git-repo-check",
+         "--dangerously-bypass-hook-trust", "--dangerously-bypass-approvals-and-sandbox"),
         {"FAKE_KEY": "none"},
         "exec_command",
         "cmd",

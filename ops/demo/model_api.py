@@ -1,7 +1,7 @@
-"""A small fake of three model APIs on loopback: what coding agents need to work a turn, without a key and without a model.
+"""A small fake of three model APIs on loopback, for coding agents to work without a key and without a model.
 
-It plays a part written in advance: some calls of tools, one at each request, then an answer. The clients that talk to it are
-the real ones; `requests` is what a model would have read.
+It plays a part written in advance: some calls of tools, one at each request, then an answer. The clients that talk to
+it are the real ones; `requests` is what a model would have read.
 """
 
 from __future__ import annotations
@@ -32,26 +32,34 @@ class ModelApi:
         self._calls: Sequence[ToolCall] = ()
         self._answer = ""
         self._requests: list[str] = []
+        self._results: list[str] = []
         self._lock = threading.Lock()
 
     def play(self, calls: Sequence[ToolCall], answer: str) -> None:
         """Make these calls in the next session, then give this answer."""
         with self._lock:
-            self._calls, self._answer, self._requests = calls, answer, []
+            self._calls, self._answer, self._requests, self._results = calls, answer, [], []
 
     @property
     def requests(self) -> list[str]:
-        """The bodies of the session's requests that offer tools, in order: what the model reads at each of its turns."""
+        """The session's requests that offer tools, in order: what the model reads at each of its turns."""
         with self._lock:
             return list(self._requests)
 
-    def turn(self, body: Json, done: int) -> tuple[str, ToolCall | str]:
-        """Return an id and what to do after so many results of tools."""
+    @property
+    def results(self) -> list[str]:
+        """What the tools that it called answered."""
+        with self._lock:
+            return list(self._results)
+
+    def turn(self, body: Json, results: Sequence[Any]) -> tuple[str, ToolCall | str]:
+        """Return an id and what to do after these results of tools."""
         with self._lock:
             if not body.get("tools"):
                 return "side", self._answer
             self._requests.append(json.dumps(body, ensure_ascii=False))
-            return f"{len(self._requests)}", self._calls[done] if done < len(self._calls) else self._answer
+            self._results = [json.dumps(result, ensure_ascii=False) for result in results]
+            return f"{len(self._requests)}", (*self._calls, self._answer)[min(len(results), len(self._calls))]
 
 
 @contextmanager
@@ -87,15 +95,15 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         body = self._read()
         if path.endswith("/messages"):
-            self._send_events(_anthropic(*self._model.turn(body, _count(body["messages"], "tool_result"))))
+            self._send_events(_anthropic(*self._model.turn(body, list(_blocks(body["messages"], "tool_result")))))
         elif path.endswith("/responses"):
-            done = sum(item["type"] == "function_call_output" for item in body["input"])
-            self._send_events(_openai(*self._model.turn(body, done)))
+            self._send_events(_openai(*self._model.turn(body, list(_blocks(body["input"], "function_call_output")))))
         elif path.endswith(":streamGenerateContent"):
-            done = sum("functionResponse" in part for content in body["contents"] for part in content["parts"])
+            parts = [part for content in body["contents"] for part in content["parts"]]
+            done = [part["functionResponse"] for part in parts if "functionResponse" in part]
             self._send_events([_gemini(self._model.turn(body, done)[1])])
         elif path.endswith(":generateContent"):
-            self._send(json.dumps(_gemini(self._model.turn(body, 0)[1])).encode())
+            self._send(json.dumps(_gemini(self._model.turn(body, ())[1])).encode())
         else:  # counts of tokens, reports
             self._send(b'{"input_tokens": 1, "totalTokens": 1}')
 
@@ -127,11 +135,13 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-def _count(value: Any, kind: str) -> int:
-    """Return how many objects of a type are within a value."""
-    if isinstance(value, list):
-        return sum(_count(one, kind) for one in value)
-    return (value.get("type") == kind) + _count(value.get("content"), kind) if isinstance(value, dict) else 0
+def _blocks(value: Any, kind: str) -> Iterator[Json]:
+    """Yield the objects of a type within a list, at any depth of `content`."""
+    for one in value if isinstance(value, list) else ():
+        if isinstance(one, dict):
+            if one.get("type") == kind:
+                yield one
+            yield from _blocks(one.get("content"), kind)
 
 
 def _anthropic(id: str, said: ToolCall | str) -> list[Json]:
