@@ -55,6 +55,14 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from memory_agent.integrations.plugin import FOLDER
+
+        click.echo(FOLDER)
+        context.exit()
+
+
 @click.command()
 @_options
 @click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
@@ -64,6 +72,8 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Settings as TOML, for a daemon that the client starts.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
+@click.option("--plugin-folder", is_flag=True, is_eager=True, expose_value=False, callback=_print_plugin_folder,
+              help="Print the folder of the plugin for Claude Code and Codex, and exit.")  # fmt: skip
 def connect(
     client: str,
     project: bool,
