@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ops.demo.model_api import ToolCall
@@ -62,17 +63,23 @@ class Agent(NamedTuple):
         """Return the model's call that runs a command."""
         return ToolCall(self.shell, {self.command: line})
 
-    def session(self, prompt: str, folder: Path, home: Path, url: str) -> str:
+    def session(
+        self, prompt: str, folder: Path, home: Path, url: str, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> str:
         """Run one session in `folder`, from its prompt to its end; return what it printed.
 
         Raises `subprocess.CalledProcessError` and `subprocess.TimeoutExpired`.
         """
+        return self.run([*self.words, prompt], folder, home, url, variables)
+
+    def run(self, words: Sequence[str], folder: Path, home: Path, url: str, variables: Mapping[str, str]) -> str:
+        """Run it with these words, as `session` does."""
         assert self.program is not None
         named = {name: value.replace("{url}", url) for name, value in self.environment.items()}
         done = subprocess.run(
-            [*self.program, *self.words, prompt],
+            [*self.program, *words],
             cwd=folder,
-            env={"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **named},
+            env={"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **named, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

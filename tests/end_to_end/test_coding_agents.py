@@ -13,6 +13,7 @@ import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.integrations.clients import CLIENTS, Scope
+from memory_agent.integrations.plugin import FOLDER as PLUGINS
 from ops.demo.agents import AGENTS, INSTALLED, Agent
 from ops.demo.model_api import ModelApi, model_api
 
@@ -23,6 +24,21 @@ FAILURE = "rsync: connection to 10.8.0.14 timed out after 30 s"
 ANSWER = "The deploy to staging hangs while the VPN is off: connect it before you deploy."
 FIRST_PROMPT = "Find out why the deploy to staging hangs, and fix it"
 SECOND_PROMPT = "The deploy to staging hangs again, what should I do?"
+
+
+NOWHERE = "/proc/none"
+"""A data folder for which no daemon can be started."""
+PLUGIN = {
+    "claude-code": [
+        ["plugin", "validate", str(PLUGINS / "memory-agent")],
+        ["plugin", "marketplace", "add", str(PLUGINS)],
+        ["plugin", "install", "memory-agent@memory-agent"],
+    ],
+    "codex": [
+        ["plugin", "marketplace", "add", str(PLUGINS)],
+        ["plugin", "add", "memory-agent@memory-agent"],
+    ],
+}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +131,7 @@ def test_a_session_goes_on_where_no_daemon_runs(tmp_path: Path, model: ModelApi,
     home.mkdir()
     folder.mkdir()
     agent.prepare(home, model.url)
-    memory_agent(home, folder, "connect", client, "--data-dir", "/proc/none")  # where no daemon can start either
+    memory_agent(home, folder, "connect", client, "--data-dir", NOWHERE)
     model.play([agent.run_shell("echo done")], ANSWER)
     assert ANSWER in agent.session(FIRST_PROMPT, folder, home, model.url)
     assert len(model.requests) == 2
@@ -127,7 +143,7 @@ def test_a_syntax_that_connect_refuses_is_one_that_the_client_refuses(
 ) -> None:
     agent = installed(client)
     agent.prepare(tmp_path, model.url)
-    memory_agent(tmp_path, tmp_path, "connect", client, "--data-dir", str(tmp_path / "data"))
+    memory_agent(tmp_path, tmp_path, "connect", client, "--data-dir", NOWHERE)
     (hooks,) = (
         path for path, _ in Scope(client, None, tmp_path, {}).files() if path.name in ("settings.json", "hooks.json")
     )
@@ -138,3 +154,26 @@ def test_a_syntax_that_connect_refuses_is_one_that_the_client_refuses(
     except subprocess.CalledProcessError as error:
         said = error.stdout
     assert hooks.name in said
+
+
+@pytest.mark.parametrize("client", ["claude-code", "codex"])
+def test_the_plugin_serves_a_client_as_connect_does(
+    tmp_path: Path, daemon: DaemonProcess, model: ModelApi, client: str
+) -> None:
+    agent = installed(client)
+    agent.prepare(tmp_path, model.url)
+    here = {
+        "MEMORY_AGENT_DATA_DIR": str(daemon.data_dir),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    for words in PLUGIN[client]:
+        agent.run(words, tmp_path, tmp_path, model.url, here)
+    with MemoryClient(data_dir=daemon.data_dir) as memory:
+        memory.remember(ANSWER, channel_id=f"project:{tmp_path}")
+    tool = f"mcp__plugin_memory-agent_{agent.recall.tool[5:]}" if client == "claude-code" else agent.recall.tool
+    model.play([agent.recall._replace(tool=tool)], "Connect the VPN.")
+    agent.session(SECOND_PROMPT, tmp_path, tmp_path, model.url, here)
+    (found,) = model.results
+    assert ANSWER in found
+    with MemoryClient(data_dir=daemon.data_dir) as memory:
+        wait_until(lambda: SECOND_PROMPT in texts(memory))
