@@ -162,10 +162,10 @@ def test_the_plugin_serves_a_client_as_connect_does(
 ) -> None:
     agent = installed(client)
     agent.prepare(tmp_path, model.url)
-    here = {
-        "MEMORY_AGENT_DATA_DIR": str(daemon.data_dir),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
+    here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    usual = tmp_path / ".local" / "share" / "memory-agent"  # Codex hands no variables of ours to a server
+    usual.parent.mkdir(parents=True)
+    usual.symlink_to(daemon.data_dir)
     for words in PLUGIN[client]:
         agent.run(words, tmp_path, tmp_path, model.url, here)
     with MemoryClient(data_dir=daemon.data_dir) as memory:
