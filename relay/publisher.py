@@ -24,10 +24,8 @@ from relay.delivery import FlushReport, Outgoing, Progress, Tally, Window
 from relay.errors import (
     ConsumerBehindError,
     EntryDamagedError,
-    EventTooLargeError,
     JournalFullError,
     JournalPausedError,
-    MalformedEventError,
     ProtocolError,
     RelayError,
     RelayUnavailableError,
@@ -35,7 +33,7 @@ from relay.errors import (
     UnauthorizedError,
     rebuild,
 )
-from relay.event import Event, encode_event, event_from_mapping
+from relay.event import Event, sendable
 from relay.net import ClientSocket
 from relay.spool import Spool
 from relay.wire import Ack, Publish, Refusal, decode_receipt, encode
@@ -202,14 +200,7 @@ class Publisher:
         mapping = _mapping(event) if isinstance(event, Event) else event
         if self._user_id is not None and isinstance(mapping, Mapping) and not mapping.get("user_id"):
             mapping = {**mapping, "user_id": self._user_id}
-        checked = event_from_mapping(mapping, self._limits, datetime.now(UTC))
-        try:
-            data = encode_event(checked)
-        except (ValueError, OverflowError, RecursionError, TypeError) as error:
-            raise MalformedEventError("event", f"cannot be encoded: {error}") from error
-        if len(data) > self._limits.max_bytes:
-            raise EventTooLargeError("event", f"has {len(data)} bytes, at most {self._limits.max_bytes} are allowed")
-        return checked, data
+        return sendable(mapping, self._limits, datetime.now(UTC))
 
     def _take(self, event: Event, data: bytes) -> bool:
         self._require_open()

@@ -10,10 +10,12 @@ from urllib.parse import urlsplit
 import click
 
 from memory_agent.cli.failure import note
+from memory_agent.doors.exchange import Door
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
-from memory_agent.doors.mcp.stdio import Bridge, Door, LocalDoor
+from memory_agent.doors.mcp.stdio import Bridge, LocalDoor
 from memory_agent.errors import UnavailableError
 from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
+from memory_agent.sessions.history import channel_of
 
 
 @click.command()
@@ -27,6 +29,9 @@ from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, defau
 @click.option("--run", metavar="ID", help="The run that the client carries out, likewise.")
 @click.option("--agent", metavar="ID", help="The agent that remembers.")
 @click.option("--channel", metavar="ID", help="The channel that memories belong to.")
+@click.option(
+    "--project", is_flag=True, help="The channel of the project in whose folder this starts, as hooks have it."
+)
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
               help="The data folder. Default: $MEMORY_AGENT_DATA_DIR, else the platform's.")  # fmt: skip
 @click.option(
@@ -46,6 +51,7 @@ def mcp(
     run: str | None,
     agent: str | None,
     channel: str | None,
+    project: bool,
     data_dir: Path | None,
     url: str | None,
     key_file: Path | None,
@@ -66,6 +72,10 @@ def mcp(
       codex mcp add memory -- memory-agent mcp --user alice
       memory-agent mcp --tools classic --session s-17
     """
+    if project:
+        if channel is not None:
+            raise click.UsageError("--project and --channel exclude each other")
+        channel = channel_of(os.getcwd())
     token = _token(key_file)
     if url is not None:
         if not _is_address(url):
@@ -114,7 +124,6 @@ def _configured(config: Path | None, settings: tuple[str, ...]) -> Path | None:
     """Return the data folder that the settings name."""
     if config is None and not settings:
         return None
-    from memory_agent.cli.options import read_settings  # late: 6 MB, for those who configure
+    from memory_agent.cli.options import configured_folder  # late: 6 MB, for those who configure
 
-    named = read_settings(config, settings).data_dir
-    return Path(named) if named else None
+    return configured_folder(config, settings)

@@ -173,6 +173,12 @@ def read_settings(config: Path | None, pairs: Sequence[str]) -> Settings:
     return load_settings(config, variables, dict(map(_override, pairs)), warn=note)
 
 
+def configured_folder(config: Path | None, pairs: Sequence[str]) -> Path | None:
+    """Return the data folder that the settings name, or None."""
+    named = read_settings(config, pairs).data_dir
+    return Path(named) if named else None
+
+
 def _override(pair: str) -> tuple[str, Any]:
     name, equals, value = pair.partition("=")
     if not name or not equals:

@@ -249,7 +249,8 @@ class Daemon:
             return []
         write_private(self._layout.http, f"{door.url}\n".encode())
         self._endpoints["http"] = door.url
-        return [door.run(reception, relay_endpoints(self._layout.data_dir), self._settings.daemon.requests_bytes)]
+        relay, limits = relay_endpoints(self._layout.data_dir), self._settings.relay.events
+        return [door.run(reception, relay, limits, self._settings.daemon.requests_bytes)]
 
     def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
         """Listen at the socket file and on loopback; CURVE endpoints get a socket of their own."""

@@ -7,7 +7,6 @@ are attachments or marked, and left out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,20 +28,20 @@ from memory_agent.sessions.entries import (
     text_of,
     time_of,
 )
+from memory_agent.sessions.injected import without_reminders
 from memory_agent.sessions.pending import Pending
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
+from memory_agent.sessions.turns import CLAUDE_CODE, begins_run, call_id, run_of
 
-NAME = "claude-code"
+NAME = CLAUDE_CODE
 _BOOKKEEPING = frozenset(
     {
         *("queue-operation", "last-prompt", "cost-state", "file-history-snapshot", "summary", "system", "progress"),
         *("prompt_snapshot", "skill_listing", "ai-title", "custom-title", "agent-name", "pr-link", "tag", "mode"),
     }
 )
-_REMINDER = re.compile(r"<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)
 _COMMANDS = ("<command-name>", "<command-message>", "<local-command-", "<bash-input>", "<bash-stdout>", "Caveat: ")
 _INTERRUPTED = "[Request interrupted by user"
-_FEWEST_WORDS = 3  # of a prompt that begins a run: "yes" and "go on" belong to the run before
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -53,6 +52,7 @@ class _Message(msgspec.Struct, frozen=True):
 class _Line(msgspec.Struct, frozen=True, rename="camel"):
     type: str
     uuid: str = ""
+    prompt_id: str = ""
     session_id: str = ""
     timestamp: str = ""
     cwd: str | None = None
@@ -74,6 +74,8 @@ class ClaudeCodeReader(LineReader):
     def __init__(self) -> None:
         self.session = Session(client=NAME)
         self._run: str | None = None
+        self._turn = ""
+        self._is_ended = False
         self._calls: Pending[Call] = Pending()
 
     def read(self, number: int, line: bytes) -> Iterator[Found]:
@@ -119,53 +121,62 @@ class ClaudeCodeReader(LineReader):
         call = self._calls.take(str(block.get("tool_use_id")))
         if call is None:
             return UNKNOWN
-        result = Result(output=_without_reminders(text_of(block.get("content"))), failed=bool(block.get("is_error")))
-        return entry_of(
-            call, result, f"{said.uuid}:{place}", time_of(said.timestamp), run=self._run_of(said), agent=_agent(said)
-        )
+        result = Result(output=without_reminders(text_of(block.get("content"))), failed=bool(block.get("is_error")))
+        id = call_id(said.prompt_id, str(block.get("tool_use_id"))) if said.prompt_id else _id(said, place)
+        return entry_of(call, result, id, time_of(said.timestamp), run=self._run_of(said), agent=_agent(said))
 
     def _text(self, said: _Line, content: str, place: int) -> Iterator[Found]:
-        text = _without_reminders(content)
+        text = without_reminders(content)
         if not text:
             yield INJECTED if content.strip() else NO_TEXT
         elif said.type == "assistant":
             is_last = said.message is not None and said.message.stop_reason == "end_turn"
             run = self._run_of(said)
             what: What = "completed" if is_last and run is not None else "assistant"
-            yield self._entry(said, what, text, place, run)
+            yield self._entry(
+                said, what, text, self._end(said, place) if what == "completed" else _id(said, place), run
+            )
         elif text.startswith(_COMMANDS):
             yield HARNESS
         elif said.is_sidechain:
-            yield self._entry(said, "assignment", text, place, None)
+            yield self._entry(said, "assignment", text, _id(said, place), None)
         elif text.startswith(_INTERRUPTED):
             yield (
                 HARNESS
                 if self._run is None
-                else self._entry(said, "cancelled", "Interrupted by the user", place, self._run)
+                else self._entry(said, "cancelled", "Interrupted by the user", self._end(said, place), self._run)
             )
             self._run = None
         else:
             yield from self._prompt(said, text, place)
 
     def _prompt(self, said: _Line, text: str, place: int) -> Iterator[Found]:
-        begins = self._run is None or len(text.split()) >= _FEWEST_WORDS
+        begins = self._run is None or begins_run(text)
         if begins:
-            self._run = f"{NAME}:{said.uuid}"
-        yield self._entry(said, "user", text, place, self._run)
+            self._run = run_of(NAME, said.prompt_id or said.uuid)
+        id = _id(said, place)
+        if said.prompt_id != self._turn:  # the first text of its turn
+            self._turn, self._is_ended = said.prompt_id, False
+            id = said.prompt_id or id
+        yield self._entry(said, "user", text, id, self._run)
         if begins:
-            yield self._entry(said, "begin", text, place, self._run)
+            yield self._entry(said, "begin", text, id, self._run)
 
-    def _entry(self, said: _Line, what: What, text: str, place: int, run: str | None) -> Entry:
-        id = f"{said.uuid}:{place}"
+    def _end(self, said: _Line, place: int) -> str:
+        """Return the id of what ends a turn: the turn's, once."""
+        is_first, self._is_ended = not self._is_ended, True
+        return self._turn if self._turn and is_first else _id(said, place)
+
+    def _entry(self, said: _Line, what: What, text: str, id: str, run: str | None) -> Entry:
         return Entry(what=what, id=id, text=text, at=time_of(said.timestamp), run=run, agent=_agent(said))
 
     def _run_of(self, said: _Line) -> str | None:
         return None if said.is_sidechain else self._run
 
 
+def _id(said: _Line, place: int) -> str:
+    return f"{said.uuid}:{place}"
+
+
 def _agent(said: _Line) -> str | None:
     return (said.agent_id or "subagent") if said.is_sidechain else None
-
-
-def _without_reminders(text: str) -> str:
-    return _REMINDER.sub("", text).strip()

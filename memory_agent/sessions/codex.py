@@ -6,7 +6,6 @@ a run. Context that hooks or the client injected is marked as such, or in files 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,18 +30,16 @@ from memory_agent.sessions.entries import (
     time_of,
 )
 from memory_agent.sessions.pending import Pending
-from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
+from memory_agent.sessions.tool_calls import Call, arguments_of, entry_of, result_of
+from memory_agent.sessions.turns import CODEX, call_id, run_of, said_id
 
-NAME = "codex"
+NAME = CODEX
 _BOOKKEEPING = frozenset(
     {"event_msg", "turn_context", "world_state", "token_usage_record", "compacted", "ghost_snapshot"}
 )
 _USER_KIND = "user."
 _HOOK_KIND = "hooks."
 _HARNESS = ("<environment_context>", "<user_instructions>", "# AGENTS.md instructions", "<permissions instructions>")
-_HEADER = re.compile(
-    r"\A(?:[^\n]+\n){0,6}?(?:Process exited with code|Exit code:) (-?\d+)\n(?:[^\n]+\n){0,4}?Output:\n"
-)
 
 
 class _Payload(msgspec.Struct, frozen=True):
@@ -74,7 +71,7 @@ _lines = msgspec.json.Decoder(_Line)
 
 
 class CodexReader(LineReader):
-    """Reads the lines of one session. The number of a line is its id, since lines are only added."""
+    """Reads the lines of one session. What hooks do not see has its line for id, since lines are only added."""
 
     def __init__(self) -> None:
         self.session = Session(client=NAME)
@@ -117,13 +114,13 @@ class CodexReader(LineReader):
             summary = (payload.last_agent_message or "").strip()
             if payload.type == "turn_aborted":
                 yield from self.release()
-                yield self._entry(said, number, "cancelled", "Interrupted by the user")
+                yield self._entry(said, self._turn or self._id(number), "cancelled", "Interrupted by the user")
             else:
                 if self._held is not None and self._held.text != summary and summary:
                     yield from self.release()
                 summary = summary or ("" if self._held is None else self._held.text)
                 self._held = None
-                yield self._entry(said, number, "completed", summary or "Completed")
+                yield self._entry(said, self._turn or self._id(number), "completed", summary or "Completed")
             self._run = None
             return
         yield BOOKKEEPING
@@ -143,8 +140,9 @@ class CodexReader(LineReader):
             case "function_call_output" | "custom_tool_call_output":
                 yield from self.release()
                 call = self._calls.take(payload.call_id)
-                at, result = time_of(said.timestamp), _result(payload.output)
-                yield UNKNOWN if call is None else entry_of(call, result, self._id(number), at, run=self._run)
+                at, result = time_of(said.timestamp), result_of(payload.output)
+                id = call_id(self._turn, payload.call_id) if self._turn else self._id(number)
+                yield UNKNOWN if call is None else entry_of(call, result, id, at, run=self._run)
             case "reasoning":
                 yield REASONING
             case "web_search_call" | "tool_search_call" | "tool_search_output" | "image_generation_call":
@@ -167,17 +165,17 @@ class CodexReader(LineReader):
             return
         yield from self.release()
         if said.payload.role == "assistant":
-            self._held = self._entry(said, number, "assistant", text)
+            self._held = self._entry(said, self._id(number), "assistant", text)
             return
         begins = self._run is None
         if begins:
-            self._run = f"{NAME}:{self._turn}" if self._turn else f"{NAME}:{self._id(number)}"
-        yield self._entry(said, number, "user", text)
+            self._run = run_of(NAME, self._turn or self._id(number))
+        yield self._entry(said, said_id(self._turn, text) if self._turn else self._id(number), "user", text)
         if begins:
-            yield self._entry(said, number, "begin", text)
+            yield self._entry(said, self._turn or self._id(number), "begin", text)
 
-    def _entry(self, said: _Line, number: int, what: What, text: str) -> Entry:
-        return Entry(what=what, id=self._id(number), text=text, at=time_of(said.timestamp), run=self._run)
+    def _entry(self, said: _Line, id: str, what: What, text: str) -> Entry:
+        return Entry(what=what, id=id, text=text, at=time_of(said.timestamp), run=self._run)
 
     def _id(self, number: int) -> str:
         return f"{self.session.id}:{number}"
@@ -208,18 +206,3 @@ def _kinds(payload: _Payload) -> Sequence[str]:
     noted = payload.internal_chat_message_metadata_passthrough
     kinds = noted.get("content_item_kinds") if isinstance(noted, dict) else None
     return [str(kind) for kind in kinds] if isinstance(kinds, list) else []
-
-
-def _result(output: Any) -> Result:
-    """Return the output of a call: text with a header, an object of text and exit code, or parts of text."""
-    if isinstance(output, str) and output.startswith("{"):
-        output = arguments_of(output)
-    if isinstance(output, dict) and "output" in output:
-        about = output.get("metadata")
-        code = about.get("exit_code") if isinstance(about, dict) else output.get("exit_code")
-        return Result(output=text_of(output["output"]), exit_code=code if type(code) is int else None)
-    text = text_of(output.get("content") if isinstance(output, dict) else output)
-    header = _HEADER.match(text)
-    if header is None:
-        return Result(output=text)
-    return Result(output=text[header.end() :], exit_code=int(header[1]), failed=header[1] != "0")

@@ -5,24 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal
-
-import msgspec
+from typing import Any, Literal, NamedTuple
 
 What = Literal["user", "assistant", "command", "step", "assignment", "begin", "completed", "failed", "cancelled"]
 """`begin` to `cancelled` begin and end a run, the others happen in it."""
 
 
-class Session(msgspec.Struct, kw_only=True):
+class Session:
     """A session as far as it is read. `folder` is the project's folder on the machine where it took place."""
 
-    client: str
-    id: str = ""
-    folder: str | None = None
-    title: str | None = None
+    def __init__(self, client: str, id: str = "", folder: str | None = None, title: str | None = None) -> None:
+        self.client = client
+        self.id = id
+        self.folder = folder
+        self.title = title
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(NamedTuple):
     """One thing that was said or done. `id` is unique for the client: a second reading gives the same one.
 
     `at` is None where the format has no times. Of a command, `text` is the output. `quality` is set where the log has
@@ -40,13 +39,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     quality: float | None = None
 
 
-class Left(msgspec.Struct, frozen=True):
+class Left(NamedTuple):
     """Something that is left out, and why."""
 
     reason: str
 
 
-class Bad(msgspec.Struct, frozen=True):
+class Bad(NamedTuple):
     """Something that cannot be read, and why. The reason quotes no text of the session."""
 
     reason: str

@@ -28,11 +28,12 @@ from memory_agent.sessions.entries import (
     text_of,
     time_of,
 )
+from memory_agent.sessions.injected import without_hook_context
 from memory_agent.sessions.pending import Pending
-from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
+from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of, exit_code_in
+from memory_agent.sessions.turns import GEMINI, made_id, said_id
 
-NAME = "gemini"
-_HOOK = re.compile(r"<hook_context>.*?(?:</hook_context>|\Z)", re.DOTALL)
+NAME = GEMINI
 _FOLDER = re.compile(r"Workspace Directories:\*\*\n\s*- ([^\n]+)")
 _SUBAGENT = "subagent"
 _SETUP = ("<session_context>", "This is the Gemini CLI. We are setting up the context for our chat.")
@@ -116,21 +117,22 @@ class GeminiReader(LineReader):
             yield HARNESS if message.type in ("info", "warning", "error") else UNKNOWN
             return
         content = text_of(message.content)
-        text = _HOOK.sub("", content).strip()
-        id = f"{self.session.id}:{message.id}"
+        text = without_hook_context(content)
         if text.startswith(_SETUP):
             yield HARNESS
         elif text:
             asked: What = "assignment" if self._is_subagent else "user"
             what = asked if message.type == "user" else "assistant"
+            id = said_id(self.session.id, text)
             yield Entry(what=what, id=id, text=text, at=time_of(message.timestamp), agent=self._agent)
         elif not message.tool_calls:
             yield INJECTED if content else NO_TEXT
         for call in message.tool_calls or ():
             at = time_of(call.timestamp) or time_of(message.timestamp)
-            made = Call(name=call.name, arguments=arguments_of(call.args))
+            made, result = Call(name=call.name, arguments=arguments_of(call.args)), _result(call)
+            id = made_id(self.session.id, made.name, made.arguments, result.output)
             is_open = call.status in _UNDER_WAY
-            yield UNANSWERED if is_open else entry_of(made, _result(call), f"{id}:{call.id}", at, agent=self._agent)
+            yield UNANSWERED if is_open else entry_of(made, result, id, at, agent=self._agent)
 
     @property
     def _agent(self) -> str | None:
@@ -164,7 +166,8 @@ class GeminiDocumentReader(DocumentReader):
 
 def _result(call: _ToolCall) -> Result:
     shown = call.result_display if isinstance(call.result_display, str) else _output(call.result)
-    return Result(output=_HOOK.sub("", shown).strip(), failed=_ENDED.get(call.status))
+    failed, exit_code = _ENDED.get(call.status), exit_code_in(_output(call.result))
+    return Result(output=without_hook_context(shown), failed=failed, exit_code=exit_code)
 
 
 def _output(result: Any) -> str:

@@ -1,29 +1,31 @@
 """Converts transcripts of sessions to events, with their own times and with ids that make a second import a no-op.
 
-The event types are `history.*`. Each is scored like the type of a live emitter that it stands for (`signals.toml`), but
-triggers no recall, and conductors on the live feed do not mistake it for news. Sessions of a project share a channel.
+The event types are `history.*`, of hooks `session.*`. Each is scored like the type of a live emitter that it stands for
+(`signals.toml`), but triggers no recall: an imported message is past, and a hook recalls by itself. Sessions of a
+project share a channel.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from hashlib import sha256
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
-from memory_agent.recall.context import without_blocks
+from memory_agent.recall.fence import without_blocks
 from memory_agent.sessions.entries import Entry, Session
 
+Family = Literal["history", "session"]
+"""The first word of event types: of sessions that are past, or take place now."""
 _TYPES = {
-    "user": "history.user_msg",
-    "assistant": "history.assistant_msg",
-    "command": "history.command.completed",
-    "step": "history.step",
-    "assignment": "history.assignment",
-    "begin": "history.run.started",
-    "completed": "history.run.completed",
-    "failed": "history.run.failed",
-    "cancelled": "history.run.cancelled",
+    "user": "user_msg",
+    "assistant": "assistant_msg",
+    "command": "command.completed",
+    "step": "step",
+    "assignment": "assignment",
+    "begin": "run.started",
+    "completed": "run.completed",
+    "failed": "run.failed",
+    "cancelled": "run.cancelled",
 }
 _FIELDS = {
     "begin": "objective",
@@ -33,13 +35,21 @@ _FIELDS = {
     "cancelled": "reason",
     "command": "output",
 }
+_CLIENT: dict[Family, str] = {"history": "imported_from", "session": "client"}
 _ENDS = frozenset({"completed", "failed", "cancelled"})
 _MOST_CHARS = 40_000  # of 4 bytes at most, in an event of 256 KiB
 _LONGEST_ID = 200
 _ORDER = timedelta(microseconds=1)
 
 
-def event_of(entry: Entry, session: Session, user_id: str, number: int, fallback: datetime) -> dict[str, Any] | None:
+def event_of(
+    entry: Entry,
+    session: Session,
+    user_id: str | None,
+    number: int,
+    fallback: datetime,
+    family: Family = "history",
+) -> dict[str, Any] | None:
     """Return the event of the entry with this number in its session; None if no text of its own is left.
 
     Where the format has no times, that is `fallback`, in the order of the entries.
@@ -47,7 +57,7 @@ def event_of(entry: Entry, session: Session, user_id: str, number: int, fallback
     text = without_blocks(entry.text).strip()[:_MOST_CHARS]
     if not text and not entry.command:
         return None
-    payload: dict[str, Any] = {_FIELDS.get(entry.what, "text"): text, "imported_from": session.client}
+    payload: dict[str, Any] = {_FIELDS.get(entry.what, "text"): text, _CLIENT[family]: session.client}
     if entry.command:
         payload["command"] = entry.command
     if entry.exit_code is not None:
@@ -63,7 +73,7 @@ def event_of(entry: Entry, session: Session, user_id: str, number: int, fallback
         payload["session_title"] = session.title
     event: dict[str, Any] = {
         "event_id": _short(f"{session.client}:{entry.id}:{entry.what}"),
-        "event_type": _TYPES[entry.what],
+        "event_type": f"{family}.{_TYPES[entry.what]}",
         "timestamp": _time(entry, fallback + number * _ORDER).isoformat(),
         "user_id": user_id,
         "session_id": _short(session.id) or None,
@@ -101,6 +111,8 @@ def _short(id: str) -> str:
     """Return an id that fits, with the digest of the rest for its end."""
     if len(id.encode(errors="replace")) <= _LONGEST_ID:
         return id
+    from hashlib import sha256  # late: few ids are that long
+
     digest = sha256(id.encode(errors="replace")).hexdigest()[:32]
     head = id.encode(errors="replace")[: _LONGEST_ID - 33].decode(errors="ignore")
     return f"{head}~{digest}"

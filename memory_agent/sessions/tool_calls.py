@@ -8,11 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
-
-from memory_agent.sessions.entries import OTHER_TOOL, Entry, Left
+from memory_agent.sessions.entries import OTHER_TOOL, Entry, Left, text_of
 
 _SHELLS = frozenset(
     {
@@ -35,19 +33,23 @@ _READS = ("view", "undo_edit")
 _OWN = re.compile(r"\bmemory-agent\s+(?:recall|list|blocks|export)\b")
 _OWN_ANSWER = Left("answer of this memory")
 _EXIT_CODE = re.compile(r"(?:[Ee]xit(?:ed with)? [Cc]ode:?|exited with code) (-?\d+)")
+_EXIT_LINE = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
+_HEADER = re.compile(
+    r"\A(?:[^\n]+\n){0,6}?(?:Process exited with code|Exit code:) (-?\d+)\n(?:[^\n]+\n){0,4}?Output:\n"
+)
 _HEAD_CHARS, _TAIL_CHARS = 1_000, 3_000
 _MOST_ERROR_CHARS = 500
 _MOST_COMMAND_CHARS = 4_000
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Call(NamedTuple):
     """A call of a tool with its arguments."""
 
     name: str
     arguments: Mapping[str, Any] = {}
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class Result(NamedTuple):
     """What a call returned. `failed` and `exit_code` are None where the log does not say."""
 
     output: str = ""
@@ -61,6 +63,8 @@ def arguments_of(text: Any) -> Mapping[str, Any]:
         return text
     if not isinstance(text, str):
         return {}
+    import msgspec  # late: hooks, whose arguments are objects, start without it
+
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -94,6 +98,27 @@ def entry_of(
     if name in _DELEGATES and (objective := _first_text(call.arguments, _OBJECTIVES)):
         return Entry(what="assignment", id=id, at=at, text=objective, run=run, agent=agent)
     return OTHER_TOOL
+
+
+def exit_code_in(text: str) -> int | None:
+    """Return the exit code in what Gemini CLI tells its model of a command; it names none of 0."""
+    said = _EXIT_LINE.search(text)
+    return None if said is None else int(said[1])
+
+
+def result_of(output: Any) -> Result:
+    """Return what Codex notes of a call: text with a header, an object of text and exit code, or parts of text."""
+    if isinstance(output, str) and output.startswith("{"):
+        output = arguments_of(output)
+    if isinstance(output, dict) and "output" in output:
+        about = output.get("metadata")
+        code = about.get("exit_code") if isinstance(about, dict) else output.get("exit_code")
+        return Result(output=text_of(output["output"]), exit_code=code if type(code) is int else None)
+    text = text_of(output.get("content") if isinstance(output, dict) else output)
+    header = _HEADER.match(text)
+    if header is None:
+        return Result(output=text)
+    return Result(output=text[header.end() :], exit_code=int(header[1]), failed=header[1] != "0")
 
 
 def shortened(output: str) -> str:

@@ -27,6 +27,7 @@ from ops.bench import (
     cost,
     embedding,
     filters,
+    hook,
     hosts,
     http,
     ingest,
@@ -55,6 +56,7 @@ _ON_STORE = {
     "triggers": triggers.measure,
     "http": http.measure,
     "mcp": mcp.measure,
+    "hook": hook.measure,
 }
 _ON_GROWN = {
     "cost": cost.measure,

@@ -9,6 +9,7 @@ from typing import Any
 Figures = dict[str, Any]
 
 _MCP_START_MS = 150
+_HOOK_MS = 300
 _MCP_MB = 25
 
 
@@ -41,6 +42,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "triggers": triggers_rows,
         "http": http_rows,
         "mcp": mcp_rows,
+        "hook": hook_rows,
     }
     return [row for name, read in readers.items() if name in parts for row in read(parts[name])]
 
@@ -333,6 +335,28 @@ def mcp_rows(figures: Figures) -> Iterator[Row]:
         "a recall through mcp",
         f"p50 {_spread(through['p50_ms'])} ms, p99 {through['p99_ms']} ms",
         f"over ZeroMQ {_spread(zmq['p50_ms'])} ms, p99 {zmq['p99_ms']} ms",
+    )
+
+
+def hook_rows(figures: Figures) -> Iterator[Row]:
+    """Yield the time from a prompt to its context, beside an interpreter that does nothing."""
+    own, bare = figures["hook"], figures["bare"]
+    yield Row(
+        "a hook, from the prompt to its context",
+        f"p50 {_spread(own['p50_ms'])} ms, p99 {own['p99_ms']} ms",
+        f"bare Python {_spread(bare['p50_ms'])} ms, p99 {bare['p99_ms']} ms",
+    )
+    yield Row(
+        "a hook, processor time of its process",
+        f"{_spread(own['processor_ms'])} ms",
+        f"bare Python {_spread(bare['processor_ms'])} ms",
+    )
+    yield Row(
+        "a hook, from the prompt to its end",
+        f"p99 {own['end_p99_ms']} ms",
+        f"bare Python {bare['end_p99_ms']} ms; context for {own['answered']} of {own['prompts']} prompts",
+        f"< {_HOOK_MS} ms",
+        own["end_p99_ms"] < _HOOK_MS,
     )
 
 

@@ -18,6 +18,7 @@ import numpy as np
 MEAN_TOKENS = 34
 """Mean tokens of a passage, within one (measured with the model's own tokenizer)."""
 
+CHANNEL = "project:bench"
 _MEDIAN_WORDS = 17.4
 _SPREAD = 0.62
 _LEAST, _MOST = 4, 120
@@ -51,6 +52,7 @@ def event_of(text: str, place: int, user_id: str, series: str) -> dict[str, Any]
         "user_id": user_id,
         "session_id": f"{series}-{place // 30}",
         "actor_id": "worker:bench",
+        "channel_id": CHANNEL,
         "payload": {"run_id": f"{series}-run-{place // 10}", "claim": text},
     }
 

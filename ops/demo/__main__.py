@@ -19,6 +19,7 @@ from memory_agent.evaluation.daemon_process import temporary_daemon
 from memory_agent.settings import DaemonSettings, Settings
 from ops.demo import scenes
 from ops.demo.books import close_the_books
+from ops.demo.coding_agent import connect_an_agent
 from ops.demo.on_call import learn_for_three_weeks
 from ops.demo.screen import Screen
 from ops.demo.speaking import let_memory_speak
@@ -89,6 +90,8 @@ def _play(stage: Stage, took_s: float) -> None:
     learn_for_three_weeks(stage)
     screen.scene("7  The books")
     close_the_books(stage)
+    screen.scene("8  A real coding agent is connected, and works in two sessions")
+    connect_an_agent(stage)
 
 
 def _end(screen: Screen, took_s: float) -> int:

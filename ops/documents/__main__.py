@@ -1,4 +1,4 @@
-"""`python -m ops.documents`: write the pages made from code and `meanings.toml`, the clients, and the list of tools."""
+"""`python -m ops.documents`: write what is made from code and `meanings.toml`: pages, clients, tools and the plugin."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 
 from memory_agent.doors.mcp.introduction import CATALOGUE
 from memory_agent.doors.mcp.tools import describe_catalogue
+from memory_agent.integrations.plugin import plugin_files
 from ops.documents.clients import client_pages
 from ops.documents.errors_page import errors_page
 from ops.documents.settings_page import settings_page
@@ -25,12 +26,14 @@ def make_pages() -> dict[Path, str]:
         OPS / "ERRORS.md": errors_page(meanings),
         CATALOGUE: msgspec.json.format(msgspec.json.encode(describe_catalogue()), indent=1).decode() + "\n",
         **client_pages(),
+        **plugin_files(),
     }
 
 
 def main() -> int:
     """Write the pages."""
     for file, text in make_pages().items():
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     return 0
 

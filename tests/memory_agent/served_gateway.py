@@ -159,7 +159,7 @@ async def _serve(
         place = place_of(settings.daemon.http)
         assert place is not None
         door = HttpDoor(settings.daemon.http, place)
-        answering = door.run(reception, relay, settings.daemon.requests_bytes)
+        answering = door.run(reception, relay, settings.relay.events, settings.daemon.requests_bytes)
         signals = SignalTable.load(settings.ingest.signals)
         rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, signals)
         upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)

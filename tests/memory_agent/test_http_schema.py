@@ -79,9 +79,9 @@ def test_no_generated_request_ends_in_a_server_error_or_breaks_the_description(s
         "--no-color",
     ]
     command += ["run", f"{served.http}/openapi.json", "--header", f"Authorization: Bearer {token}"]
-    command += ["--exclude-path-regex", "^/v1/(blocks|events)$"]  # they never end
+    command += ["--exclude-operation-id", "follow_blocks", "--exclude-operation-id", "follow_events"]  # they never end
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"PYTHONPATH": str(HERE), "HYPOTHESIS_STORAGE_DIRECTORY": folder}
         found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout[-8000:] + found.stderr[-2000:]
-    assert f"Tested: {len(PUBLIC)}" in found.stdout, found.stdout[-3000:]
+    assert f"Tested: {len(PUBLIC) + 1}" in found.stdout, found.stdout[-3000:]

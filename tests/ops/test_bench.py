@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.settings import EmbedderSettings
-from ops.bench import cost, filters, http, ingesting, mcp, recall, resident, storage, triggers
+from ops.bench import cost, filters, hook, http, ingesting, mcp, recall, resident, storage, triggers
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
 from ops.bench.filled_store import filled_store
@@ -291,6 +291,23 @@ def test_measuring_mcp_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row.figure: row for row in all_rows({"mcp": figures})}
     assert set(rows) == {"mcp, from its start to its first answer", "mcp, resident", "a recall through mcp"}
     assert "over ZeroMQ" in rows["a recall through mcp"].baseline
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_measuring_hooks_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few prompts; checks that it measures, not the figures."""
+    for name, value in (("_TURNS", 1), ("_PROMPTS", 4), ("_WARM_UP", 2)):
+        monkeypatch.setattr(hook, name, value)
+    with filled_store(250) as store:
+        figures = hook.measure(store)
+    rows = {row.figure: row for row in all_rows({"hook": figures})}
+    assert set(rows) == {
+        "a hook, from the prompt to its context",
+        "a hook, processor time of its process",
+        "a hook, from the prompt to its end",
+    }
+    assert rows["a hook, from the prompt to its end"].baseline.endswith("of 4 prompts")
 
 
 _FEW_HOSTS = """

@@ -27,6 +27,7 @@ from memory_agent.doors.http.guard import Place, refuse_names
 from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
+from memory_agent.doors.http.publishing import publish_events, read_events
 from memory_agent.doors.http.streams import EVENT_STREAM, Stream, Take, blocks_for, events_of, read_place
 from memory_agent.doors.http.work import Work
 from memory_agent.doors.mcp.door import McpDoor
@@ -41,7 +42,7 @@ from memory_agent.records import MemoryStats
 from memory_agent.settings import HttpSettings
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs import BY_NAME, Verb
-from relay import SYSTEM_USER, Endpoints, MalformedEventError, Principal, RelayError, validate_user_id
+from relay import SYSTEM_USER, Endpoints, EventLimits, MalformedEventError, Principal, RelayError, validate_user_id
 from relay.log import log
 
 PAGES = {
@@ -54,6 +55,9 @@ PAGES = {
 ALL_USERS = "*"
 """The user id with which a key for all users follows everybody's events."""
 MCP = "/mcp"
+EVENTS = "/v1/events"
+"""Published by POST, followed by GET."""
+_MOST_PUBLISHING = 64
 _PREFIX = "/v1/"
 _BEGINNING = msgspec.json.encode({"docs": "/docs", "openapi": "/openapi.json", "verbs": f"POST {_PREFIX}VERB"})
 _JSON = "application/json"
@@ -74,16 +78,27 @@ class Routes:
     """Answers the requests of one door. Lives in one event loop."""
 
     def __init__(
-        self, reception: Reception, relay: Endpoints, watch: JournalWatch, settings: HttpSettings, bodies_bytes: int
+        self,
+        reception: Reception,
+        relay: Endpoints,
+        limits: EventLimits,
+        watch: JournalWatch,
+        settings: HttpSettings,
+        bodies_bytes: int,
     ) -> None:
-        """Hold at most `bodies_bytes` of bodies and of answers at a time each, unless it is a single one."""
+        """Hold at most `bodies_bytes` of bodies and of answers at a time each, unless it is a single one.
+
+        `limits` are those of the relay's events.
+        """
         self._reception = reception
         self._mcp = McpDoor(reception)
         self._relay = relay
+        self._limits = limits
         self._watch = watch
         self._settings = settings
         self._bodies, self._answers = ByteQuota(bodies_bytes), ByteQuota(bodies_bytes)
         self._streams = RequestQuota(settings.streams)
+        self._publishing = RequestQuota(_MOST_PUBLISHING)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes: one for each verb, and the streams."""
@@ -91,6 +106,7 @@ class Routes:
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             _stream_route("blocks", self.follow_blocks),
             _stream_route("events", self.follow_events),
+            Route(EVENTS, self.publish, methods=["POST"]),
             Route(MCP, self.answer_mcp, methods=["POST"]),
             Route("/", _begin, methods=["GET"]),
             Route("/openapi.json", _describe, methods=["GET"]),
@@ -110,6 +126,17 @@ class Routes:
         if len(content) > _PIECE_BYTES:
             return _Held(content, self._answers, principal)
         return Response(content, media_type=_JSON)
+
+    async def publish(self, request: Request) -> Response:
+        """Publish the events of a request, and answer when they are durable."""
+        credential = _credential(request)
+        principal = self._reception.principal(credential)
+        with self._publishing.slot(principal):
+            async with self._body(request, principal) as body:
+                is_large = len(body) > _LARGE_BYTES
+                asked = await asyncio.to_thread(read_events, body) if is_large else read_events(body)
+                published = await publish_events(asked, principal, credential.token, self._relay.ingest, self._limits)
+            return Response(msgspec.json.encode(published), media_type=_JSON)
 
     async def answer_mcp(self, request: Request) -> Response:
         """Answer a message of the Model Context Protocol, for the context that the query names."""

@@ -8,6 +8,7 @@ import msgspec
 
 from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, body_type, key_field
 from memory_agent.doors.http.problems import PROBLEM_TYPE, Problem
+from memory_agent.doors.http.publishing import EventsRequest, Published
 from memory_agent.doors.http.streams import EVENT_STREAM, Gap, JournaledEvent
 from memory_agent.doors.http.work import WorkProgress
 from memory_agent.triggers.block import Block
@@ -58,8 +59,9 @@ def describe_door() -> dict[str, Any]:
     """Return the document."""
     bodies = [body_type(verb.params) for verb in PUBLIC]
     results = [type(None) if verb.result is None else verb.result for verb in PUBLIC]
-    schemas, components = msgspec.json.schema_components(
-        [*bodies, *results, Problem, Block, JournaledEvent, Gap, WorkProgress], ref_template=_REF
+    (events, published, *schemas), components = msgspec.json.schema_components(
+        [EventsRequest, Published, *bodies, *results, Problem, Block, JournaledEvent, Gap, WorkProgress],
+        ref_template=_REF,
     )
     of_verbs = zip(PUBLIC, schemas[: len(bodies)], schemas[len(bodies) :], strict=False)
     return {
@@ -72,7 +74,8 @@ def describe_door() -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
         "paths": {f"/v1/{verb.name}": {"post": _operation(verb, body, result)} for verb, body, result in of_verbs}
-        | {f"/v1/{name}": {"get": _stream(name)} for name in _STREAMED},
+        | {f"/v1/{name}": {"get": _stream(name)} for name in _STREAMED if name != "events"}
+        | {"/v1/events": {"get": _stream("events"), "post": _publish(events, published)}},
         "components": {
             "schemas": _plain(components),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -104,6 +107,18 @@ def _operation(verb: Verb, body: dict[str, Any], result: dict[str, Any]) -> dict
             }
         ]
     return described
+
+
+def _publish(events: dict[str, Any], published: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "operationId": "publish_events",
+        "summary": "Publish events, and answer when they are durable.",
+        "description": "Secrets are masked before anything is stored. An event with the `event_id` of one that is "
+        "stored is a duplicate; without an id, one that equals it. Needs a key of scope publish.",
+        "tags": ["events"],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _plain(events)}}},
+        "responses": _responses("What became of each event.", {"application/json": {"schema": _plain(published)}}),
+    }
 
 
 def _stream(name: str) -> dict[str, Any]:

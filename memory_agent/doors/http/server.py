@@ -23,7 +23,7 @@ from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.reception import Reception
 from memory_agent.errors import SettingsError
 from memory_agent.settings import HttpSettings
-from relay import Endpoints
+from relay import Endpoints, EventLimits
 
 _KEEP_ALIVE_S = 30
 _MOST_CONNECTIONS = 1_024
@@ -44,13 +44,13 @@ class HttpDoor:
         self._socket = _listen(place)
         self.url = place.url(self._socket.getsockname()[1])
 
-    async def run(self, reception: Reception, relay: Endpoints, bodies_bytes: int) -> None:
+    async def run(self, reception: Reception, relay: Endpoints, limits: EventLimits, bodies_bytes: int) -> None:
         """Answer until cancelled; running requests are then dropped, and streams end.
 
-        `bodies_bytes` are held of bodies at most, unless it is a single one.
+        `limits` are those of the relay's events; `bodies_bytes` are held of bodies at most, unless it is a single one.
         """
         watch = JournalWatch(relay)
-        routes = Routes(reception, relay, watch, self._settings, bodies_bytes).routes()
+        routes = Routes(reception, relay, limits, watch, self._settings, bodies_bytes).routes()
         loop = asyncio.get_running_loop()
         config = Config(
             make_app(routes, self._place, self._settings.hosts),

@@ -1,25 +1,24 @@
-"""The way from standard input to the daemon's `/mcp`: a line is a message, and each request its own connection.
+"""The way from standard input to the daemon's `/mcp`: a line is a message, each request an `Exchange`.
 
 A client starts one such process for each session, so it is small: msgspec, sockets, threads. It says who it is and
 which tools there are without a daemon, starts one if none runs, and answers every request within its deadline, at worst
-with an error that says what to do. asyncio would add 9 MB and .05 s, `http.client` 7 MB and .03 s (measured).
+with an error that says what to do. asyncio would add 9 MB and .05 s (measured).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import IO, Any, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
+from memory_agent.doors.exchange import Answer, Door, Exchange, local_door
 from memory_agent.doors.mcp.introduction import ToolSet, introduce
 from memory_agent.doors.mcp.messages import (
     INTERNAL_ERROR,
@@ -40,7 +39,6 @@ from memory_agent.layout import Layout
 
 ANSWER_S = 15.0
 """Seconds within which a request is answered. The daemon itself gives up after 10."""
-_MOST_ANSWER_BYTES = 256 << 20
 _MOST_AT_ONCE = 32
 _MOST_LOG_BYTES = 16 << 20
 """A longer log is set aside when a daemon starts, in place of the one before."""
@@ -52,14 +50,6 @@ _CLOSED = "the daemon's door over HTTP is closed: set daemon.http.listen, such a
 _LOST = "the daemon ended the connection before it answered; whether it carried the request out is not known"
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Door:
-    """Where to send: the address, the token, and the context as the query of the path."""
-
-    url: str
-    token: str
 
 
 class LocalDoor:
@@ -84,10 +74,9 @@ class LocalDoor:
         Raises `UnavailableError`.
         """
         while True:
-            if self._layout.daemon_runs():  # a file that a killed daemon left may name another program's port
-                with contextlib.suppress(FileNotFoundError):
-                    url = self._layout.http.read_text().strip()
-                    return Door(url, self._layout.token() if self._token is None else self._token)
+            if (door := local_door(self._layout, self._token)) is not None:
+                return door
+            if self._layout.daemon_runs():
                 if self._layout.served_for_s > _START_S:
                     raise UnavailableError(_CLOSED)
             else:
@@ -171,7 +160,7 @@ class Bridge:
         self._out = out
         self._guard = threading.Lock()
         self._slots = threading.Semaphore(_MOST_AT_ONCE)
-        self._open: dict[Id, _Exchange] = {}
+        self._open: dict[Id, _Request] = {}
 
     def run(self, lines: IO[bytes]) -> None:
         """Answer until the end of the lines; requests under way are then still answered."""
@@ -209,33 +198,33 @@ class Bridge:
         if not self._slots.acquire(blocking=False):
             self._write(_failure(message, UnavailableError(f"more than {_MOST_AT_ONCE} requests under way")))
             return None
-        exchange = self._open[message.id] = _Exchange(message, line)
-        thread = threading.Thread(target=self._forward, args=(message.id, exchange), daemon=True)
+        request = self._open[message.id] = _Request(message, line)
+        thread = threading.Thread(target=self._forward, args=(message.id, request), daemon=True)
         thread.start()
         return thread
 
-    def _forward(self, id: Id, exchange: _Exchange) -> None:
-        answer = _failure(exchange.message, MemoryAgentError("a bug of memory-agent mcp: standard error has more"))
+    def _forward(self, id: Id, request: _Request) -> None:
+        answer = _failure(request.message, MemoryAgentError("a bug of memory-agent mcp: standard error has more"))
         try:
             until_s = time.monotonic() + ANSWER_S
-            answer = exchange.run(self._find(until_s), self._path, until_s)
+            answer = request.run(self._find(until_s), self._path, until_s)
         except MemoryAgentError as error:
-            answer = _failure(exchange.message, error)
+            answer = _failure(request.message, error)
         except OSError as error:
             reason = f"the daemon cannot be reached: {error.strerror or error}"
-            answer = _failure(exchange.message, UnavailableError(reason))
+            answer = _failure(request.message, UnavailableError(reason))
         finally:
-            if not exchange.is_cancelled:
+            if not request.is_cancelled:
                 self._write(answer)
-            if self._open.get(id) is exchange:
+            if self._open.get(id) is request:
                 del self._open[id]
             self._slots.release()
 
     def _cancel(self, id: object) -> None:
         """Drop a request: it is not sent if it has not been, and its answer is not written."""
-        exchange = self._open.get(id) if isinstance(id, str | int) else None
-        if exchange is not None:
-            exchange.cancel()
+        request = self._open.get(id) if isinstance(id, str | int) else None
+        if request is not None:
+            request.cancel()
 
     def _write(self, line: bytes) -> None:
         with self._guard, contextlib.suppress(OSError, ValueError):  # the client is gone
@@ -243,64 +232,44 @@ class Bridge:
             self._out.flush()
 
 
-class _Exchange:
-    """A request over HTTP/1.0: one connection, which its answer ends."""
+class _Request:
+    """A message on its way to the daemon, and its answer."""
 
     def __init__(self, message: Message, line: bytes) -> None:
         self.message = message
         self.is_cancelled = False
         self._line = line.strip()
-        self._socket: socket.socket | None = None
+        self._exchange: Exchange | None = None
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+        if self._exchange is not None:
+            self._exchange.cancel()
 
     def run(self, door: Door, path: str, until_s: float) -> bytes:
         """Return the answer's line. Raises `MemoryAgentError`, `OSError`."""
-        place = urlsplit(door.url)
-        host = place.hostname or ""
+        exchange = self._exchange = Exchange(door, until_s)
+        headers = {"Accept": "application/json, text/event-stream", **self.message.headers}
         try:
-            with socket.create_connection((host, place.port or _port(place.scheme)), _left_s(until_s)) as plain:
-                self._socket = _secured(plain, host) if place.scheme == "https" else plain
-                with self._socket as connection:
-                    if self.is_cancelled:  # while the daemon started, say: `cancel` saw no socket
-                        return b""
-                    connection.settimeout(_left_s(until_s))
-                    connection.sendall(self._head(place.netloc, path, door.token) + self._line)
-                    return self._answer(_read(connection, until_s))
+            if self.is_cancelled:  # while the daemon started, say: `cancel` saw no exchange
+                return b""
+            return self._answer(exchange.send(path, self._line, headers).receive())
         except TimeoutError as error:
             raise DeadlineExceededError(f"no answer from the daemon within {ANSWER_S:g} s") from error
-        except (ConnectionResetError, BrokenPipeError) as error:
+        except (ConnectionResetError, BrokenPipeError, ConnectionAbortedError) as error:
             raise UnavailableError(_LOST) from error
+        finally:
+            exchange.close()
 
-    def _head(self, netloc: str, path: str, token: str) -> bytes:
-        lines = {
-            "Host": netloc,
-            "Authorization": f"Bearer {token}",
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-            "Content-Length": str(len(self._line)),
-            **self.message.headers,
-        }
-        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        return f"POST {path} HTTP/1.0\r\n{head}\r\n".encode("latin-1")
-
-    def _answer(self, data: bytes) -> bytes:
-        head, complete, body = data.partition(b"\r\n\r\n")
-        first, *fields = head.decode("latin-1").split("\r\n")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
-        with contextlib.suppress(ValueError, msgspec.DecodeError):
-            if not complete or len(body) != int(headers.get("content-length", len(body))):
-                raise UnavailableError(_LOST)
-            if headers.get("content-type", "").startswith("application/problem+json"):
-                found = msgspec.json.decode(body, type=_Problem)
+    def _answer(self, answer: Answer) -> bytes:
+        with contextlib.suppress(msgspec.DecodeError):
+            if answer.media_type == "application/problem+json":
+                found = msgspec.json.decode(answer.body, type=_Problem)
                 return _failed(self.message, found.code, found.detail, found.retryable)
-            if msgspec.json.decode(body, type=_Answer).id == self.message.id:
-                return b" ".join(body.splitlines())
-        return _failed(self.message, "unavailable", f"what answers at this address is no memory: {first[:80]}", False)
+            if msgspec.json.decode(answer.body, type=_Answer).id == self.message.id:
+                return b" ".join(answer.body.splitlines())
+        reason = f"what answers at this address is no memory: {answer.first[:80]}"
+        return _failed(self.message, "unavailable", reason, False)
 
 
 class _Answer(msgspec.Struct):
@@ -312,36 +281,6 @@ class _Problem(msgspec.Struct):
     code: str = "unavailable"
     detail: str = ""
     retryable: bool = False
-
-
-def _read(connection: socket.socket, until_s: float) -> bytes:
-    data = bytearray()
-    while True:
-        connection.settimeout(_left_s(until_s))
-        part = connection.recv(_PART_BYTES)
-        data += part
-        if not part:
-            return bytes(data)
-        if len(data) > _MOST_ANSWER_BYTES:
-            raise UnavailableError(f"the answer has more than {_MOST_ANSWER_BYTES} bytes")
-
-
-def _left_s(until_s: float) -> float:
-    """Return the rest of the deadline. Raises `TimeoutError` when there is none."""
-    left_s = until_s - time.monotonic()
-    if left_s <= 0:
-        raise TimeoutError
-    return left_s
-
-
-def _secured(plain: socket.socket, host: str) -> socket.socket:
-    import ssl  # late: 5 MB, for a daemon of another machine
-
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
-
-
-def _port(scheme: str) -> int:
-    return 443 if scheme == "https" else 80
 
 
 def _rest_of(line: bytes, lines: IO[bytes]) -> bytes:

@@ -8,11 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from memory_agent.recall.context import _CLOSE, _OPEN
+from memory_agent.recall.fence import CLOSE, OPEN
 from memory_agent.sessions.finding import NAMES, Places
 from memory_agent.sessions.importing import ImportCounts, Scope, SessionImport
 
-BLOCK = f"{_OPEN}\n1. 2 weeks ago · finding (user_input)\n| A mutex fixed it\n{_CLOSE}"
+BLOCK = f"{OPEN}\n1. 2 weeks ago · finding (user_input)\n| A mutex fixed it\n{CLOSE}"
 """A block of memories, as the client was given it."""
 
 PROMPT = "Users get signed out at random, please fix it"

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from memory_agent.memory import Memory
-from memory_agent.recall.context import context_block, without_blocks
+from memory_agent.recall.context import context_block
+from memory_agent.recall.fence import without_blocks
 from memory_agent.records import MemoryFilter
 from memory_agent.sessions.entries import Entry, Session
-from memory_agent.sessions.history import _TYPES, channel_of, event_of
+from memory_agent.sessions.history import _CLIENT, _TYPES, channel_of, event_of
 from memory_agent.signals.table import SignalTable
 from memory_agent.triggers.table import TriggerTable
 from tests.memory_agent.sessions import samples
@@ -20,7 +21,7 @@ from tests.memory_agent.sessions.samples import PROMPT, read, write_lines
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("event_type", _TYPES.values())
+@pytest.mark.parametrize("event_type", [f"{family}.{name}" for family in _CLIENT for name in _TYPES.values()])
 def test_each_type_is_kept_as_a_memory_and_causes_no_recall(event_type: str) -> None:
     assert SignalTable.load().match(event_type) is not None
     assert TriggerTable.load().name_of(event_type) is None

@@ -1,0 +1,102 @@
+"""Events as they come over HTTP: published by the relay's own rules, with the caller's key, and acknowledged.
+
+What a `Publisher` is told in its calls stands here in the answer: of each event its number in the journal, or why it is
+refused. The others of the request are stored all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from memory_agent.doors.bodies import DeadlineMs, UserId, decode_body
+from memory_agent.errors import UnavailableError
+from memory_agent.protocol import DEFAULT_USER
+from relay import EventLimits, Identity, Principal, RelayUnavailableError, Submitted, check_events, submit
+
+MOST_EVENTS = 1_000
+_PATIENCE_MS = 5_000.0
+
+
+class EventsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Events to publish, in order. `user_id` is for those that name no user; default: the key's user, else `default`.
+
+    Each has an `event_type`, and of `event_id`, `timestamp`, `user_id`, `session_id`, `actor_id`, `thread_id`,
+    `channel_id`, `agent_id`, `correlation_id` and `payload` (an object) those that are known.
+    """
+
+    events: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(max_length=MOST_EVENTS)]
+    user_id: UserId | None = None
+    deadline_ms: DeadlineMs | None = None
+
+
+class EventReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of an event: its number in the journal, or the `code`, `field` and `reason` of its refusal.
+
+    `duplicate`: an event with this id was in the journal before, and nothing is stored again.
+    """
+
+    event_id: str | None = None
+    seq: int | None = None
+    duplicate: bool = False
+    code: str | None = None
+    field: str | None = None
+    reason: str | None = None
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """Every event that is not `refused` is durable. A receipt for each, in order."""
+
+    accepted: int
+    duplicates: int
+    refused: int
+    receipts: tuple[EventReceipt, ...]
+
+
+def read_events(body: bytes) -> EventsRequest:
+    """Return the events in a body. Raises `ProtocolError`, `InvalidInputError` (with the field's name)."""
+    return decode_body(body, EventsRequest)
+
+
+async def publish_events(
+    request: EventsRequest, principal: Principal, token: str, ingest: str, limits: EventLimits
+) -> Published:
+    """Publish events and wait for the acks.
+
+    Raises `UnavailableError` where not all came in time (repeat the request: what is stored is recognised), and what
+    the relay refuses all of them with: `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`.
+    """
+    user_id = request.user_id or principal.user_id or DEFAULT_USER
+    events = [_with_user(event, user_id) for event in request.events]
+    patience_ms = _PATIENCE_MS if request.deadline_ms is None else request.deadline_ms
+    try:
+        submitted = await submit(
+            ingest,
+            check_events(events, limits, datetime.now(UTC)),
+            identity=Identity(token=token),
+            timeout_s=patience_ms / 1000,
+        )
+    except RelayUnavailableError as error:
+        raise UnavailableError(f"relay: {error}") from error
+    receipts = tuple(map(_receipt, submitted))
+    duplicates = sum(one.duplicate for one in receipts)
+    refused = sum(one.seq is None for one in receipts)
+    return Published(
+        accepted=len(receipts) - duplicates - refused, duplicates=duplicates, refused=refused, receipts=receipts
+    )
+
+
+def _with_user(event: Mapping[str, Any], user_id: str) -> Mapping[str, Any]:
+    return event if event.get("user_id") else {**event, "user_id": user_id}
+
+
+def _receipt(submitted: Submitted) -> EventReceipt:
+    receipt = submitted.receipt
+    if receipt.code:
+        return EventReceipt(
+            event_id=submitted.event_id or None, code=receipt.code, field=receipt.field, reason=receipt.reason
+        )
+    return EventReceipt(event_id=submitted.event_id, seq=receipt.seq, duplicate=receipt.duplicate)

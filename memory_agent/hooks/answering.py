@@ -1,0 +1,221 @@
+"""One hook: its input becomes events that a daemon acknowledges, and a prompt gets what is remembered of it.
+
+Nothing here can stop the client: without a daemon, with an input that is none, or when the time is over, the answer is
+empty and the exit code 0. The events then wait for the next hook (`waiting`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from memory_agent.doors.exchange import Door, Exchange, local_door
+from memory_agent.hooks.deadline import USUAL_MS, Deadline
+from memory_agent.hooks.inputs import NOTHING, Heard, Input
+from memory_agent.hooks.waiting import MOST_AT_ONCE, Batch, Waiting
+from memory_agent.layout import TOKEN_VARIABLE, Layout, default_data_dir
+from memory_agent.recall.fence import shortened_block
+from memory_agent.sessions.entries import Session
+from memory_agent.sessions.history import channel_of, event_of
+from memory_agent.sessions.turns import CLAUDE_CODE, GEMINI
+
+MOST_CHARS = 9_000
+"""Of a block. Claude Code replaces 10,000 characters by a preview."""
+_PROMPT_TOKENS, _START_TOKENS = 1_000, 400
+_MOST_QUERY_CHARS = 8_000
+_RECENTLY = "the last two weeks"
+"""What a session that starts asks for: a query that names only a time lists the memories of that time."""
+_RUNS = 2
+_ON_THE_WAY_MS = 20.0
+_STORED = 200
+_REFUSED_FOR_GOOD = frozenset({400, 413, 415, 422})
+_PROJECT_VARIABLES = {CLAUDE_CODE: "CLAUDE_PROJECT_DIR", GEMINI: "GEMINI_PROJECT_DIR"}
+"""Where a client names the folder that its session began in; the working folder may have changed since."""
+
+Json = dict[str, Any]
+
+
+class Options(NamedTuple):
+    """What the command line says. `channel` is in place of that of the project's folder."""
+
+    client: str
+    data_dir: Path | None = None
+    channel: str | None = None
+    user: str | None = None
+    url: str | None = None
+    deadline_ms: int = USUAL_MS
+
+
+def answer(options: Options, source: IO[bytes], out: int, deadline: Deadline) -> None:
+    """Answer one hook: read its input from `source`, and write the answer to the file descriptor `out`."""
+    try:
+        said = _read(options.client, source)
+        if said is None:
+            return
+        heard = said.heard()
+        if heard is not NOTHING:
+            _Hook(options, said, deadline).answer(heard, out)
+    finally:
+        deadline.off()
+
+
+def _read(client: str, source: IO[bytes]) -> Input | None:
+    try:
+        fields = json.loads(source.read())
+    except (ValueError, RecursionError):
+        return None
+    return Input(client, fields) if isinstance(fields, dict) else None
+
+
+class _Hook:
+    """One hook with something to say, or to ask."""
+
+    def __init__(self, options: Options, said: Input, deadline: Deadline) -> None:
+        self._options = options
+        self._said = said
+        self._deadline = deadline
+        self._layout = Layout(options.data_dir or default_data_dir())
+        self._waiting = Waiting(self._layout.hooks)
+        self._session = Session(client=said.client, id=said.session, folder=_folder(said))
+
+    def answer(self, heard: Heard, out: int) -> None:
+        events = self._events(heard)
+        own = self._keep([_encoded(event) for event in events])
+        door = self._door()
+        if door is None:
+            return
+        recall = self._recall(door, heard, events)
+        publishing, batch = self._publish(door, own)
+        if recall is not None:
+            self._show(_block(recall), out)
+        most = MOST_AT_ONCE
+        while publishing is not None:
+            status = _status(publishing)
+            if status in _REFUSED_FOR_GOOD and len(batch.files) > 1:
+                most = 1  # one of them is at fault: send each alone
+            elif status == _STORED or status in _REFUSED_FOR_GOOD:
+                batch.forget()
+                if batch.is_last:
+                    break
+            else:
+                break
+            publishing, batch = self._publish(door, own, most)
+        self._waiting.close()
+
+    def _events(self, heard: Heard) -> list[Json]:
+        found = (
+            event_of(entry, self._session, self._options.user, 0, self._said.at, "session") for entry in heard.entries
+        )
+        events = [event for event in found if event is not None]
+        if heard.ended is not None:
+            events.append(self._session_end(heard.ended))
+        if self._options.channel is not None:
+            events = [{**event, "channel_id": self._options.channel} for event in events]
+        return events
+
+    def _session_end(self, reason: str) -> Json:
+        """Return the event of the session's end: no memory, but whoever follows the journal sees it."""
+        event = {
+            "event_type": "session.ended",
+            "timestamp": self._said.at.isoformat(),
+            "session_id": self._session.id,
+            "actor_id": self._said.client,
+            "channel_id": self._channel,
+            "payload": {"client": self._said.client, "reason": reason},
+        }
+        return event if self._options.user is None else {**event, "user_id": self._options.user}
+
+    @property
+    def _channel(self) -> str:
+        return self._options.channel or channel_of(self._session.folder or "")
+
+    def _keep(self, events: list[bytes]) -> Batch:
+        if not events or self._layout.is_encrypted:
+            return Batch(tuple(events))
+        try:
+            return self._waiting.keep(events)
+        except OSError:
+            return Batch(tuple(events))
+
+    def _door(self) -> Door | None:
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        if self._options.url is not None:
+            return Door(self._options.url, token or "")
+        try:
+            return local_door(self._layout, token)
+        except OSError:
+            return None
+
+    def _recall(self, door: Door, heard: Heard, events: list[Json]) -> Exchange | None:
+        """Ask for what is remembered; the answer is not there yet."""
+        if not heard.prompt and not heard.starts:
+            return None
+        asked: Json = {
+            "query": heard.prompt[:_MOST_QUERY_CHARS] or _RECENTLY,
+            "context_tokens": _PROMPT_TOKENS if heard.prompt else _START_TOKENS,
+            "filter": {"channel_id": self._channel},
+            "deadline_ms": max(self._deadline.left_s * 1000 - _ON_THE_WAY_MS, 1.0),
+        }
+        if heard.prompt:
+            asked |= {"profile": "before_planning", "runs": _RUNS}
+        if self._session.id:
+            asked["by_session"] = self._session.id
+        if events:
+            asked["by_event"] = events[0]["event_id"]
+        if self._options.user is not None:
+            asked["user_id"] = self._options.user
+        return self._sent(door, "/v1/recall", _encoded(asked))
+
+    def _publish(self, door: Door, own: Batch, most: int = MOST_AT_ONCE) -> tuple[Exchange | None, Batch]:
+        """Send the events, those that wait before them; the acks are not there yet."""
+        batch = self._waiting.batch(own, most)
+        if not batch.events:
+            return None, batch
+        return self._sent(door, "/v1/events", b'{"events":[%s]}' % b",".join(batch.events)), batch
+
+    def _sent(self, door: Door, path: str, body: bytes) -> Exchange | None:
+        try:
+            return Exchange(door, self._deadline.until_s).send(path, body)
+        except OSError:
+            return None
+
+    def _show(self, block: str, out: int) -> None:
+        if not block:
+            return
+        shown = {"hookEventName": self._said.name, "additionalContext": block}
+        self._deadline.off()  # a half of it would be taken for text
+        with suppress(OSError):  # the client is gone
+            os.write(out, json.dumps({"hookSpecificOutput": shown}).encode() + b"\n")
+        self._deadline.on()
+
+
+def _folder(said: Input) -> str:
+    named = os.environ.get(_PROJECT_VARIABLES.get(said.client, ""))
+    return named or said.folder or os.getcwd()
+
+
+def _block(recall: Exchange) -> str:
+    """Wait for the answer to a recall; return its block, "" where nothing bears on the prompt or nothing came."""
+    try:
+        answer = recall.receive()
+        found = json.loads(answer.body) if answer.status == 200 else {}
+    except (OSError, ValueError):
+        return ""
+    block = found.get("context") if isinstance(found, Mapping) else None
+    return shortened_block(block, MOST_CHARS) if isinstance(block, str) else ""
+
+
+def _status(publishing: Exchange) -> int:
+    """Wait for the acks; return the status of the answer, 0 where none came."""
+    try:
+        return publishing.receive().status
+    except OSError:
+        return 0
+
+
+def _encoded(fields: Json) -> bytes:
+    return json.dumps(fields, ensure_ascii=False).encode(errors="replace")

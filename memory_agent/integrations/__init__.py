@@ -1,0 +1,1 @@
+"""Connects the clients that people run: their configuration files, and a plugin for those that take one."""

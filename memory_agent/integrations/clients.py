@@ -1,0 +1,299 @@
+"""The table of clients: which files they read, and what those say of the memory.
+
+Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0 read these files in the tests, and refuse what the syntax says
+that they refuse. Cursor, VS Code and Zed are by their documentation.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+from memory_agent.errors import UnavailableError
+from memory_agent.hooks.inputs import LISTENED
+from memory_agent.integrations.json_text import JsonText, Syntax
+from memory_agent.integrations.json_text import Path as Place
+from memory_agent.integrations.toml_text import TomlText
+from memory_agent.sessions.history import channel_of
+
+PROGRAM = "memory-agent"
+"""The name of our command, and that of its server in every client."""
+_TIMEOUT_S = 3  # a hook ends by itself long before; Codex grants a session's end no more
+
+Text = JsonText | TomlText
+
+
+class Command(NamedTuple):
+    """How a client calls us: the program, and what follows `mcp` and `hook CLIENT`; for one `project` or for all."""
+
+    program: str
+    server_options: tuple[str, ...] = ()
+    hook_options: tuple[str, ...] = ()
+    project: Path | None = None
+
+    def server(self, *, starts_in_project: bool) -> list[str]:
+        """Return the words after the program that serve MCP. What is remembered belongs to the project, where known."""
+        channel = ["--channel", channel_of(str(self.project))] if self.project is not None else []
+        return ["mcp", *(["--project"] if starts_in_project else channel), *self.server_options]
+
+    def hook(self, client: str) -> str:
+        """The line for a shell that takes a hook's input."""
+        return shlex.join([self.program, "hook", client, *self.hook_options])
+
+
+def this_program() -> str:
+    """Return the absolute path of the program that runs now, as it was called, so that an upgrade may replace it.
+
+    Raises `UnavailableError`.
+    """
+    for path in (Path(sys.argv[0]), Path(sys.executable).with_name(PROGRAM)):
+        if path.name == PROGRAM and path.is_file():
+            return str(path.absolute())
+    raise UnavailableError(f"no program {PROGRAM} beside {sys.executable}: install the package")
+
+
+class Found(NamedTuple):
+    """An entry of ours in a file: where it is, and the words that it runs."""
+
+    place: Place
+    words: tuple[str, ...]
+
+
+class Wanted(NamedTuple):
+    """An entry that a file should have: the member `key` of what is at `place`, or with no key an element of it."""
+
+    place: Place
+    key: str | None
+    value: Any
+    words: tuple[str, ...]
+
+
+class Server(NamedTuple):
+    """The entry of the MCP server, in the object or table `container`, with what this client needs beside the command.
+
+    `starts_in_project`: the client starts it in the folder of the session.
+    """
+
+    container: str
+    before: Mapping[str, Any] = {}
+    after: Mapping[str, Any] = {}
+    starts_in_project: bool = False
+
+    def wanted(self, command: Command) -> Iterator[Wanted]:
+        """Yield what the file should have."""
+        words = command.server(starts_in_project=self.starts_in_project)
+        value = {**self.before, "command": command.program, "args": words, **self.after}
+        yield Wanted((self.container,), PROGRAM, value, (command.program, *words))
+
+    def found(self, text: Text) -> Iterator[Found]:
+        """Yield what of ours the file has, also from other versions."""
+        place = (self.container, PROGRAM)
+        entry = text.find(place)
+        if isinstance(entry, Mapping) and isinstance(entry.get("command"), str):
+            said = entry.get("args")
+            words = (entry["command"], *(map(str, said) if isinstance(said, list) else ()))
+            if _runs(words, "mcp"):
+                yield Found(place, words)
+
+
+class Hooks(NamedTuple):
+    """The entries of all hooks that `memory-agent hook CLIENT` listens to. `per_second`: the client's units of time.
+
+    The client waits for each. Claude Code could run some beside the session (`async`), and ends them with it: what the
+    last tool said was then lost now and then (measured).
+    """
+
+    client: str
+    per_second: int = 1
+
+    def wanted(self, command: Command) -> Iterator[Wanted]:
+        line = command.hook(self.client)
+        for event in LISTENED[self.client]:
+            hook = {"type": "command", "command": line, "timeout": _TIMEOUT_S * self.per_second}
+            yield Wanted(("hooks", event), None, {"hooks": [hook]}, tuple(shlex.split(line)))
+
+    def found(self, text: Text) -> Iterator[Found]:
+        events = text.find(("hooks",))
+        for event, groups in events.items() if isinstance(events, Mapping) else ():
+            for place, group in enumerate(groups if isinstance(groups, list) else ()):
+                yield from self._in_group(("hooks", event, place), group)
+
+    def _in_group(self, place: Place, group: Any) -> Iterator[Found]:
+        """A group that is all ours is one entry; of a group that a person shares with us, our hooks are."""
+        hooks = group.get("hooks") if isinstance(group, Mapping) else None
+        lines = [_words(hook) for hook in hooks] if isinstance(hooks, list) else []
+        ours = [at for at, words in enumerate(lines) if _runs(words, "hook", self.client)]
+        if len(ours) == 1 == len(lines):
+            yield Found(place, lines[0])
+        else:
+            yield from (Found((*place, "hooks", at), lines[at]) for at in ours)
+
+
+class Approval(NamedTuple):
+    """Our server's name in a list of those that a client starts without asking again."""
+
+    container: str
+
+    def wanted(self, command: Command) -> Iterator[Wanted]:
+        yield Wanted((self.container,), None, PROGRAM, (PROGRAM,))
+
+    def found(self, text: Text) -> Iterator[Found]:
+        names = text.find((self.container,))
+        for place, name in enumerate(names if isinstance(names, list) else ()):
+            if name == PROGRAM:
+                yield Found((self.container, place), (PROGRAM,))
+
+
+Entry = Server | Hooks | Approval
+
+
+def _words(hook: Any) -> tuple[str, ...]:
+    line = hook.get("command") if isinstance(hook, Mapping) else None
+    try:
+        return tuple(shlex.split(line)) if isinstance(line, str) else ()
+    except ValueError:  # an open quote: a person's, for another shell
+        return ()
+
+
+def _runs(words: tuple[str, ...], *verb: str) -> bool:
+    return bool(words) and PurePath(words[0]).name == PROGRAM and words[1 : 1 + len(verb)] == verb
+
+
+class Home(NamedTuple):
+    """Where a client keeps its settings: `folder` below the home folder, or what `variable` names, and `below` that."""
+
+    folder: str
+    variable: str = ""
+    below: str = ""
+
+    def path(self, home: Path, variables: Mapping[str, str]) -> Path:
+        """Return the folder of this user."""
+        named = variables.get(self.variable, "") if self.variable else ""
+        return (Path(named) if named else home / self.folder) / self.below
+
+
+class File(NamedTuple):
+    """A file of a client: its path below the scope's folder or its own, and what belongs in it. No syntax: TOML."""
+
+    path: str
+    entries: tuple[Entry, ...]
+    syntax: Syntax | None = Syntax()
+    home: Home | None = None
+
+    def read(self, text: str) -> Text:
+        """Parse the file. Raises `UneditableError`."""
+        return TomlText(text) if self.syntax is None else JsonText(text, self.syntax)
+
+
+class Client(NamedTuple):
+    """A client. `advice`: what its user does next; `project_advice`: also that, for a project."""
+
+    title: str
+    home: Home
+    user: tuple[File, ...]
+    project: tuple[File, ...]
+    advice: tuple[str, ...] = ()
+    project_advice: tuple[str, ...] = ()
+
+
+_COMMENTS = Syntax(comments=True)
+_LOOSE = Syntax(comments=True, trailing_commas=True)
+_CONFIG_HOME = "XDG_CONFIG_HOME"
+_VS_CODE = (
+    Home("Library/Application Support", below="Code/User")
+    if sys.platform == "darwin"
+    else Home(".config", _CONFIG_HOME, "Code/User")
+)
+
+
+_CLAUDE_HOOKS = Hooks("claude-code")
+_CODEX_HOOKS = Hooks("codex")
+_GEMINI_HOOKS = Hooks("gemini", per_second=1_000)
+_CLAUDE_SERVER = Server(  # without alwaysLoad it hides the tools behind a search
+    "mcpServers", {"type": "stdio"}, {"alwaysLoad": True}, starts_in_project=True
+)
+_CODEX_FILES = (
+    File("config.toml", (Server("mcp_servers", starts_in_project=True),), syntax=None),
+    File("hooks.json", (_CODEX_HOOKS,)),
+)
+_GEMINI_ENTRIES = (Server("mcpServers", starts_in_project=True), _GEMINI_HOOKS)
+_CURSOR_ENTRIES = (Server("mcpServers"),)
+_VS_CODE_ENTRIES = (Server("servers", {"type": "stdio"}),)
+_ZED_ENTRIES = (Server("context_servers", {"source": "custom"}, {"env": {}}),)
+
+CLIENTS: Mapping[str, Client] = {
+    "claude-code": Client(
+        "Claude Code",
+        Home(".claude", "CLAUDE_CONFIG_DIR"),
+        (
+            File(".claude.json", (_CLAUDE_SERVER,), home=Home("", "CLAUDE_CONFIG_DIR")),
+            File("settings.json", (_CLAUDE_HOOKS,)),
+        ),
+        (
+            File(".mcp.json", (_CLAUDE_SERVER,)),
+            File(".claude/settings.local.json", (Approval("enabledMcpjsonServers"), _CLAUDE_HOOKS)),
+        ),
+        project_advice=("keep .mcp.json out of version control: it names this machine's paths",),
+    ),
+    "codex": Client(
+        "Codex",
+        Home(".codex", "CODEX_HOME"),
+        _CODEX_FILES,
+        tuple(file._replace(path=f".codex/{file.path}") for file in _CODEX_FILES),
+        advice=("Codex runs new hooks only after you approve them: type /hooks in it, once",),
+        project_advice=("Codex reads a project's settings only where it trusts the project",),
+    ),
+    "gemini": Client(
+        "Gemini CLI",
+        Home("", "GEMINI_CLI_HOME", ".gemini"),
+        (File("settings.json", _GEMINI_ENTRIES, _COMMENTS),),
+        (File(".gemini/settings.json", _GEMINI_ENTRIES, _COMMENTS),),
+        project_advice=("Gemini CLI reads a project's settings only where it trusts the folder",),
+    ),
+    "cursor": Client(
+        "Cursor",
+        Home(".cursor"),
+        (File("mcp.json", _CURSOR_ENTRIES, _COMMENTS),),
+        (File(".cursor/mcp.json", _CURSOR_ENTRIES, _COMMENTS),),
+    ),
+    "vscode": Client(
+        "VS Code",
+        _VS_CODE,
+        (File("mcp.json", _VS_CODE_ENTRIES, _LOOSE),),
+        (File(".vscode/mcp.json", _VS_CODE_ENTRIES, _LOOSE),),
+    ),
+    "zed": Client(
+        "Zed",
+        Home(".config", _CONFIG_HOME, "zed"),
+        (File("settings.json", _ZED_ENTRIES, _LOOSE),),
+        (File(".zed/settings.json", _ZED_ENTRIES, _LOOSE),),
+    ),
+}
+
+
+class Scope(NamedTuple):
+    """Whose sessions: those of a user, or with a folder those in one project."""
+
+    client: str
+    project: Path | None
+    home: Path
+    variables: Mapping[str, str] = os.environ
+
+    def files(self) -> Iterator[tuple[Path, File]]:
+        """Yield the paths of the client's files, and what belongs in each."""
+        client = CLIENTS[self.client]
+        if self.project is not None:
+            yield from ((self.project / file.path, file) for file in client.project)
+            return
+        for file in client.user:
+            yield (file.home or client.home).path(self.home, self.variables) / file.path, file
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What the user does next."""
+        client = CLIENTS[self.client]
+        return client.advice + (client.project_advice if self.project is not None else ())

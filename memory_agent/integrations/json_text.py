@@ -1,0 +1,336 @@
+"""Edits JSON as text: what is not edited keeps each of its bytes, comments and layout included.
+
+A parser of our own that keeps positions. Of the libraries for JSON with comments, those that keep comments
+(`json-five`, 2024) write the whole document again, in their own layout where it differs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Path = tuple[str | int, ...]
+"""Keys and places, from the root down."""
+
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r\n]+)|(?P<comment>//[^\r\n]*|/\*.*?\*/)"""
+    r"""|(?P<string>"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*")"""
+    r"""|(?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)|(?P<word>true|false|null)"""
+    r"""|(?P<mark>[{}\[\],:])""",
+    re.DOTALL,
+)
+_COMMENT_ON_LINE = re.compile(r"(?:[ \t]*(?:/\*[^\r\n]*?\*/|//[^\r\n]*))+")
+_NOTHING_MORE = re.compile(r"[ \t]*(?://|[\r\n]|$)")
+_MAX_DEPTH = 200
+_DEFAULT_INDENT = "  "
+
+
+class Syntax(NamedTuple):
+    """What a client takes beside JSON itself."""
+
+    comments: bool = False
+    trailing_commas: bool = False
+
+
+class UneditableError(ValueError):
+    """A text that is not what its client reads, or says something else where an entry belongs."""
+
+
+class Number(NamedTuple):
+    """A number as it is written, so that none is too large."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class Item:
+    """A member of an object or an element of an array.
+
+    `before`: where the token before it ends, comments included. `is_below_comment`: that one ends with its line.
+    """
+
+    key: str | None
+    start: int
+    before: int
+    is_below_comment: bool
+    node: Node
+    comma: int | None = None
+
+
+@dataclass(slots=True)
+class Node:
+    """A value and its positions. `inner`: where the last token inside it ends, before the bracket that closes it."""
+
+    start: int
+    end: int
+    value: Any
+    items: list[Item] = field(default_factory=list)
+    inner: int = 0
+
+    def item(self, name: str | int) -> Item | None:
+        """Return a member by its key, the last one if several have it, or an element by its place."""
+        if isinstance(name, int):
+            return self.items[name] if isinstance(self.value, list) and name < len(self.items) else None
+        found = [item for item in self.items if item.key == name]
+        return found[-1] if found else None
+
+
+class JsonText:
+    """A document and its text. Immutable.
+
+    Example:
+        >>> print(JsonText('{"a": 1}').added((), "b", [True]).text)
+        {"a": 1, "b": [true]}
+    """
+
+    def __init__(self, text: str, syntax: Syntax = Syntax()) -> None:  # noqa: B008
+        """Parse. Raises `UneditableError` with line and column."""
+        self.text = text
+        self.syntax = syntax
+        self.root = _Parser(text, syntax).document()
+
+    @property
+    def value(self) -> Any:
+        """What it says; numbers as `Number`."""
+        return self.root.value
+
+    def find(self, path: Path) -> Any:
+        """Return what it says at a path, None where that is nothing."""
+        node = self.node(path)
+        return None if node is None else node.value
+
+    def node(self, path: Path) -> Node | None:
+        """Return the value at a path and its positions, None where there is none."""
+        here = self.root
+        for name in path:
+            item = here.item(name)
+            if item is None:
+                return None
+            here = item.node
+        return here
+
+    def added(self, path: Path, key: str | None, value: Any) -> JsonText:
+        """Add a member to the object at `path`, or with no key an element to the array, as the last one.
+
+        Creates what is missing on the way. Raises `UneditableError` where something else is in the way.
+        """
+        there, missing = self.root, len(path)
+        for depth, name in enumerate(path):
+            item = there.item(name)
+            if item is None:
+                missing = depth
+                break
+            there = item.node
+        else:
+            return self._with_item(path, there, key, value)
+        for name in reversed(path[missing + 1 :]):
+            value, key = ({key: value} if key is not None else [value]), str(name)
+        whole = {key: value} if key is not None else [value]
+        return self._with_item(path[:missing], there, str(path[missing]), whole)
+
+    def _with_item(self, path: Path, there: Node, key: str | None, value: Any) -> JsonText:
+        if not isinstance(there.value, list if key is None else dict):
+            kind = "a list" if key is None else "an object"
+            raise UneditableError(f"{'.'.join(map(str, path)) or 'what it holds'} is not {kind}")
+        layout = self._layout(there)
+        name = "" if key is None else f"{json.dumps(key, ensure_ascii=False)}:{layout.gap}"
+        return JsonText(self._inserted(there, layout, f"{name}{layout.rendered(value)}"), self.syntax)
+
+    def _inserted(self, there: Node, layout: _Layout, item: str) -> str:
+        text = self.text
+        if not there.items:
+            closing = text[there.inner : there.end - 1]
+            after = "" if layout.is_line or "\n" in closing else layout.outer
+            return f"{text[: there.inner]}{layout.inner}{item}{after}{text[there.inner :]}"
+        last = there.items[-1]
+        if last.comma is not None:
+            at = self._end_of_line_comment(last.comma + 1)
+            return f"{text[:at]}{layout.inner or ' '}{item},{text[at:]}"
+        at = self._end_of_line_comment(last.node.end) if not layout.is_line else last.node.end
+        return f"{text[: last.node.end]},{text[last.node.end : at]}{layout.inner or layout.gap}{item}{text[at:]}"
+
+    def _end_of_line_comment(self, at: int) -> int:
+        found = _COMMENT_ON_LINE.match(self.text, at) if self.syntax.comments else None
+        return at if found is None else found.end()
+
+    def _layout(self, there: Node) -> _Layout:
+        text = self.text
+        newline = "\r\n" if "\r\n" in text else "\n"
+        own = _indent_of_line(text, there.start)
+        unit = self._unit()
+        if there.items:
+            first = _indent_at(text, there.items[-1].start)
+            if first is not None:
+                return _Layout(newline, first, own, unit, is_line=False)
+        is_line = "\n" not in text[there.start : there.end] if there.items else bool(self.root.items) and (
+            "\n" not in text[self.root.start : self.root.end]
+        )  # fmt: skip
+        return _Layout(newline, own + unit, own, unit, is_line, "" if is_line and re.search(r'":\S', text) else " ")
+
+    def _unit(self) -> str:
+        """How much deeper a level is indented."""
+        for item in self.root.items:
+            indent = _indent_at(self.text, item.start)
+            if indent:
+                return indent
+        return _DEFAULT_INDENT
+
+    def removed(self, path: Path) -> JsonText:
+        """Remove a member or an element, and the comma that it needed. The inverse of `added`."""
+        there = self.node(path[:-1])
+        item = there.item(path[-1]) if there is not None else None
+        assert there is not None
+        assert item is not None
+        text, start = self.text, item.before
+        end = item.node.end if item.comma is None else item.comma + 1
+        if item.is_below_comment and not _NOTHING_MORE.match(text, end):
+            start = item.start  # what follows on this line must not become part of the comment
+        place = there.items.index(item)
+        if item.comma is not None or place == 0:
+            return JsonText(text[:start] + text[end:], self.syntax)
+        comma = there.items[place - 1].comma
+        assert comma is not None
+        return JsonText(text[:comma] + text[comma + 1 : start] + text[end:], self.syntax)
+
+    def with_inside(self, path: Path, inside: str) -> JsonText:
+        """Replace what is between the brackets of a value."""
+        node = self.node(path)
+        assert node is not None
+        return JsonText(self.text[: node.start + 1] + inside + self.text[node.end - 1 :], self.syntax)
+
+    def inside(self, path: Path) -> str:
+        """Return what is between the brackets of a value."""
+        node = self.node(path)
+        assert node is not None
+        return self.text[node.start + 1 : node.end - 1]
+
+
+class _Layout(NamedTuple):
+    """How a container is written. `is_line`: on one line."""
+
+    newline: str
+    indent: str
+    own: str
+    unit: str
+    is_line: bool
+    gap: str = " "
+
+    @property
+    def inner(self) -> str:
+        return "" if self.is_line else f"{self.newline}{self.indent}"
+
+    @property
+    def outer(self) -> str:
+        return f"{self.newline}{self.own}"
+
+    def rendered(self, value: Any) -> str:
+        if self.is_line:
+            return json.dumps(value, ensure_ascii=False, separators=(f",{self.gap}", f":{self.gap}"))
+        return json.dumps(value, ensure_ascii=False, indent=self.unit).replace("\n", f"{self.newline}{self.indent}")
+
+
+def _indent_of_line(text: str, at: int) -> str:
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _indent_at(text: str, at: int) -> str | None:
+    """Return the indentation of what begins there, None if something precedes it on its line."""
+    before = text[text.rfind("\n", 0, at) + 1 : at]
+    return before if not before.strip(" \t") and "\n" in text[:at] else None
+
+
+class _Parser:
+    """Recursive descent over tokens."""
+
+    def __init__(self, text: str, syntax: Syntax) -> None:
+        self._text = text
+        self._syntax = syntax
+        self._at = 0
+        self._before = 0
+        self._is_below_comment = False
+        self._kind = ""
+        self._token = ""
+        self._next()
+
+    def document(self) -> Node:
+        node = self._value(0)
+        if self._kind:
+            raise self._error("more after the end")
+        return node
+
+    def _next(self) -> None:
+        """Go to the next token that is neither space nor comment; `_before` is then where the one before it ends."""
+        self._at += len(self._token)
+        self._before = self._at
+        self._is_below_comment = False
+        while True:
+            found = _TOKEN.match(self._text, self._at)
+            if found is None:
+                self._kind = self._token = ""
+                if self._at < len(self._text):
+                    raise self._error("not JSON")
+                return
+            kind, token = str(found.lastgroup), found.group()
+            if kind == "comment":
+                if not self._syntax.comments:
+                    raise self._error("a comment, which this client does not read")
+                self._before = found.end()
+                self._is_below_comment = token.startswith("//")
+            elif kind != "space":
+                self._kind, self._token = kind, token
+                return
+            self._at = found.end()
+
+    def _error(self, reason: str) -> UneditableError:
+        line = self._text.count("\n", 0, self._at) + 1
+        column = self._at - self._text.rfind("\n", 0, self._at)
+        return UneditableError(f"line {line}, column {column}: {reason}")
+
+    def _value(self, depth: int) -> Node:
+        if depth > _MAX_DEPTH:
+            raise self._error("nested too deeply")
+        start, token, kind = self._at, self._token, self._kind
+        if token in ("{", "["):
+            return self._container(depth, is_object=token == "{")
+        if kind not in ("string", "number", "word"):
+            raise self._error("ends early" if not kind else f"{token!r} where a value belongs")
+        self._next()
+        value = Number(token) if kind == "number" else json.loads(token)
+        return Node(start, start + len(token), value)
+
+    def _container(self, depth: int, *, is_object: bool) -> Node:
+        closing = "}" if is_object else "]"
+        node = Node(self._at, 0, {} if is_object else [])
+        self._next()
+        while self._token != closing:
+            if node.items and node.items[-1].comma is None:
+                raise self._error(f"',' or {closing!r} is missing" if self._kind else "ends early")
+            node.items.append(self._item(node, depth, is_object=is_object))
+            if self._token == ",":
+                node.items[-1].comma = self._at
+                self._next()
+                if self._token == closing and not self._syntax.trailing_commas:
+                    raise self._error(f"{closing!r} after a comma")
+        node.inner, node.end = self._before, self._at + 1
+        self._next()
+        return node
+
+    def _item(self, there: Node, depth: int, *, is_object: bool) -> Item:
+        start, before, is_below_comment, key = self._at, self._before, self._is_below_comment, None
+        if is_object:
+            if self._kind != "string":
+                raise self._error("ends early" if not self._kind else f"{self._token!r} where a key belongs")
+            key = str(json.loads(self._token))
+            self._next()
+            if self._token != ":":
+                raise self._error("':' is missing")
+            self._next()
+        node = self._value(depth + 1)
+        if key is None:
+            there.value.append(node.value)
+        else:
+            there.value[key] = node.value
+        return Item(key, start, before, is_below_comment, node)

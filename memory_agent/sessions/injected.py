@@ -1,0 +1,18 @@
+"""What clients and their hooks put into texts that people and tools wrote. Imports `re` alone: hooks start with it."""
+
+from __future__ import annotations
+
+import re
+
+_REMINDER = re.compile(r"<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)
+_HOOK = re.compile(r"<hook_context>.*?(?:</hook_context>|\Z)", re.DOTALL)
+
+
+def without_reminders(text: str) -> str:
+    """Return a text of Claude Code without the reminders in it."""
+    return _REMINDER.sub("", text).strip()
+
+
+def without_hook_context(text: str) -> str:
+    """Return a text of Gemini CLI without what its hooks said."""
+    return _HOOK.sub("", text).strip()

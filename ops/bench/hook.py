@@ -1,0 +1,99 @@
+"""Measures a hook of a coding agent: the time from a prompt to its context, and to the end of the process.
+
+Each prompt is a process of its own, as clients start them, with the usual deadline; its events are published beside the
+recall. An interpreter that reads its input and does nothing is the baseline, and takes turns. No prompt repeats.
+
+Run alone: `python -m ops.bench.hook [--quick]`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memory_agent import MemoryClient
+from memory_agent.evaluation.daemon_process import child_environment, temporary_daemon
+from memory_agent.settings import Settings
+from memory_agent.storage.folders import user_folder
+from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
+from ops.bench.spread import percentile, spread
+from ops.bench.texts import CHANNEL, queries
+
+_USER = "bench"
+_TURNS = 5
+_PROMPTS = 40
+_WARM_UP = 20
+_BARE = "import sys; sys.stdin.buffer.read(); print(flush=True)"
+
+
+class Timed(NamedTuple):
+    """Milliseconds until the first line, infinite without one, until the end, and of processor time."""
+
+    line_ms: float
+    end_ms: float
+    processor_ms: float
+
+
+def measure(store: Path) -> dict[str, Any]:
+    """Return the figures; the filled store is not changed."""
+    with temporary_daemon(Settings()) as data_dir:
+        shutil.copytree(store, user_folder(data_dir, _USER))
+        hook = [str(Path(sys.executable).with_name("memory-agent")), "hook", "claude-code", "--data-dir", str(data_dir)]
+        programs = {
+            "hook": [*hook, "--user", _USER, "--channel", CHANNEL],
+            "bare": [sys.executable, "-c", _BARE],
+        }
+        with MemoryClient(_USER, data_dir=data_dir) as client:
+            for text in queries(_WARM_UP, seed=1):
+                client.recall(text)
+        took: dict[str, list[list[Timed]]] = {name: [[] for _ in range(_TURNS)] for name in programs}
+        for turn in range(_TURNS):
+            for place, text in enumerate(queries(_PROMPTS, 3_000 + turn)):
+                for name, program in programs.items():
+                    took[name][turn].append(_timed(program, text, f"{turn}-{place}"))
+    figures: dict[str, Any] = {}
+    for name, turns in took.items():
+        everything = [one for turn in turns for one in turn]
+        answered = [one.line_ms for one in everything if one.line_ms != float("inf")]
+        figures[name] = {
+            "p50_ms": spread([percentile([one.line_ms for one in turn], 50) for turn in turns]),
+            "p99_ms": round(percentile(answered, 99), 1),
+            "processor_ms": spread([percentile([one.processor_ms for one in turn], 50) for turn in turns]),
+            "end_p99_ms": round(percentile([one.end_ms for one in everything], 99), 1),
+            "answered": len(answered),
+            "prompts": len(everything),
+        }
+    return figures
+
+
+def _timed(program: list[str], prompt: str, number: str) -> Timed:
+    said = {"hook_event_name": "UserPromptSubmit", "session_id": f"s-{number}", "prompt_id": number, "prompt": prompt}
+    started_s = time.perf_counter()
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment()) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(said).encode())
+        process.stdin.close()
+        line = process.stdout.readline()
+        line_ms = (time.perf_counter() - started_s) * 1000
+        _, status, used = os.wait4(process.pid, 0)
+        end_ms = (time.perf_counter() - started_s) * 1000
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return Timed(line_ms if line else float("inf"), end_ms, (used.ru_utime + used.ru_stime) * 1000)
+
+
+def main(arguments: list[str]) -> None:
+    """Print the figures as JSON."""
+    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
+        print(json.dumps(measure(store), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

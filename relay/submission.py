@@ -1,0 +1,105 @@
+"""Publishes the events of one request and says what became of each, for callers that wait for the ack themselves.
+
+Nothing is kept for a caller: where no ack came, it sends the events again, and those with an id are not stored twice.
+A `Publisher` for each caller would cost a thread, and one for all of them would publish with one key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from uuid import uuid4
+
+import msgspec
+
+from relay.access import Identity, check_endpoint
+from relay.config import EventLimits
+from relay.errors import MalformedEventError, RelayUnavailableError, rebuild
+from relay.event import sendable
+from relay.net import AsyncClientSocket
+from relay.wire import Publish, Receipt, Refusal, decode_receipt, encode
+
+_MESSAGE_BYTES = 1 << 20
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """What became of an event: its id and its receipt. The id is "" where the event is refused before it has one."""
+
+    event_id: str
+    receipt: Receipt
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """An event as it is sent, or without bytes the receipt that refuses it."""
+
+    event_id: str
+    data: bytes
+    receipt: Receipt | None = None
+
+
+def check_events(events: Iterable[object], limits: EventLimits, now: datetime) -> list[Checked]:
+    """Validate events and encode those that are valid. They get their ids and times here, as in a `Publisher`.
+
+    >>> checked = check_events([{"event_type": "user_input", "user_id": "alice"}, {}], EventLimits(), datetime.now(UTC))
+    >>> [one.receipt for one in checked]
+    [None, Receipt(seq=0, duplicate=False, code='malformed_event', field='user_id', reason='is missing')]
+    """
+    return [_checked(event, limits, now) for event in events]
+
+
+async def submit(
+    ingest: str, events: Sequence[Checked], *, identity: Identity, timeout_s: float = 5.0
+) -> list[Submitted]:
+    """Publish events, in order; return one result each when all of them are durable or refused for good.
+
+    Raises `RelayUnavailableError` when not all acks came within `timeout_s`, and what the relay refuses all of them
+    with: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`. Some may be
+    stored then.
+    """
+    valid = [one.data for one in events if one.receipt is None]
+    receipts = iter(await _receipts(ingest, valid, identity, timeout_s) if valid else ())
+    return [Submitted(one.event_id, next(receipts) if one.receipt is None else one.receipt) for one in events]
+
+
+def _checked(event: object, limits: EventLimits, now: datetime) -> Checked:
+    try:
+        checked, data = sendable(event, limits, now)
+    except MalformedEventError as error:
+        return Checked("", b"", Receipt(0, False, error.code, error.field, error.reason))
+    return Checked(checked.event_id, data)
+
+
+async def _receipts(ingest: str, events: list[bytes], identity: Identity, timeout_s: float) -> list[Receipt]:
+    socket = AsyncClientSocket(check_endpoint("ingest", ingest), identity)
+    found: dict[int, Receipt] = {}
+    try:
+        async with asyncio.timeout(timeout_s):
+            producer_id, epoch = uuid4().hex, time.time_ns()
+            for first_seq, part in _parts(events):
+                publish = Publish(
+                    producer_id=producer_id, epoch=epoch, first_seq=first_seq, base_seq=0, attempt=0, events=part
+                )
+                await socket.send([b"", encode(publish)])
+            while len(found) < len(events):
+                reply = decode_receipt((await socket.receive())[-1])
+                if isinstance(reply, Refusal):
+                    raise rebuild(reply.code, reply.arguments)
+                found |= dict(enumerate(reply.receipts, reply.first_seq))
+    except TimeoutError as error:
+        raise RelayUnavailableError(f"no ack from {ingest} within {timeout_s:.3g} s") from error
+    finally:
+        socket.close()
+    return [found[place] for place in range(len(events))]
+
+
+def _parts(events: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the events in parts of a megabyte, each with the place of its first."""
+    first, size = 0, 0
+    for place, data in enumerate(events):
+        if size and size + len(data) > _MESSAGE_BYTES:
+            yield first, events[first:place]
+            first, size = place, 0
+        size += len(data)
+    yield first, events[first:]

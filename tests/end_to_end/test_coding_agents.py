@@ -1,0 +1,179 @@
+"""Real coding agents, connected by `memory-agent connect`: what one session finds stands in the next one's prompt."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memory_agent import MemoryClient
+from memory_agent.integrations.clients import CLIENTS, Scope
+from memory_agent.integrations.plugin import FOLDER as PLUGINS
+from ops.demo.agents import AGENTS, INSTALLED, Agent
+from ops.demo.model_api import ModelApi, model_api
+
+from .conftest import DaemonProcess, environment
+from .test_killed import wait_until
+
+FAILURE = "rsync: connection to 10.8.0.14 timed out after 30 s"
+ANSWER = "The deploy to staging hangs while the VPN is off: connect it before you deploy."
+FIRST_PROMPT = "Find out why the deploy to staging hangs, and fix it"
+SECOND_PROMPT = "The deploy to staging hangs again, what should I do?"
+
+
+NOWHERE = "/proc/none"
+"""A data folder for which no daemon can be started."""
+PLUGIN = {
+    "claude-code": [
+        ["plugin", "validate", str(PLUGINS / "memory-agent")],
+        ["plugin", "marketplace", "add", str(PLUGINS)],
+        ["plugin", "install", "memory-agent@memory-agent"],
+    ],
+    "codex": [
+        ["plugin", "marketplace", "add", str(PLUGINS)],
+        ["plugin", "add", "memory-agent@memory-agent"],
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ModelApi]:
+    with model_api() as model:
+        yield model
+
+
+def installed(client: str) -> Agent:
+    """Return an agent; skip the test where npm refuses it, or, other than under CI, nobody asked npm."""
+    agent = AGENTS[client]
+    if agent.program is not None:
+        return agent
+    reason = f"{CLIENTS[client].title} is not installed: `make agents` does it"
+    if os.environ.get("CI") and not (INSTALLED / "refused").exists():
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def memory_agent(home: Path, folder: Path, *words: str) -> None:
+    command = [str(Path(sys.executable).with_name("memory-agent")), *words]
+    done = subprocess.run(
+        command, cwd=folder, env=environment() | {"HOME": str(home)}, capture_output=True, text=True, timeout=60,
+        check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def texts(memory: MemoryClient) -> list[str]:
+    return [record.text for record in memory.list(limit=50).records]
+
+
+def give_hooks_time(scope: Scope) -> None:
+    """Edit the settings as a person may whose machine is slow: tests share theirs with others."""
+    for path, _ in scope.files():
+        text = path.read_text(encoding="utf-8").replace(
+            f"hook {scope.client} ", f"hook {scope.client} --deadline-ms 50000 "
+        )
+        path.write_text(re.sub(r'"timeout": 3(000)?\b', r'"timeout": 60\1', text), encoding="utf-8")
+
+
+@pytest.mark.parametrize("where", ["--user", "--project"])
+@pytest.mark.parametrize("client", AGENTS)
+def test_what_session_one_found_stands_in_the_prompt_of_session_two(
+    tmp_path: Path, daemon: DaemonProcess, model: ModelApi, client: str, where: str
+) -> None:
+    agent = installed(client)
+    home, folder, user = tmp_path / "home", tmp_path / "shop", f"agent-{client}{where}"
+    home.mkdir()
+    folder.mkdir()
+    (folder / "deploy.sh").write_text(f"echo '{FAILURE}' >&2; exit 7\n")
+    agent.prepare(home, model.url)
+    if client == "codex":  # as a person does once, for a project's settings
+        trust = f'\n[projects."{folder}"]\ntrust_level = "trusted"\n'
+        config = home / ".codex" / "config.toml"
+        config.write_text(config.read_text() + trust)
+    scope = Scope(client, folder if where == "--project" else None, home, {})
+    before = {path: path.read_bytes() if path.exists() else None for path, _ in scope.files()}
+    named = () if where == "--user" else ("--project",)
+    memory_agent(home, folder, "connect", client, *named, "--user", user, "--data-dir", str(daemon.data_dir))
+    give_hooks_time(scope)
+
+    model.play([agent.run_shell("sh deploy.sh")], ANSWER)
+    said = agent.session(FIRST_PROMPT, folder, home, model.url)
+    assert ANSWER in said
+    assert FAILURE in model.requests[1], "the model read what its command printed"
+    assert "VPN" not in model.requests[0]
+    with MemoryClient(user, data_dir=daemon.data_dir) as memory:
+        wait_until(lambda: all(any(said in text for text in texts(memory)) for said in (ANSWER, FAILURE)))
+        channels = {record.channel_id for record in memory.list(limit=50).records}
+    assert channels == {f"project:{folder}"}
+
+    model.play([agent.recall], "Connect the VPN.")
+    agent.session(SECOND_PROMPT, folder, home, model.url)
+    assert ANSWER in model.requests[0], "a hook put it into the prompt"
+    (found,) = model.results
+    assert ANSWER in found, "the tool found it"
+
+    memory_agent(home, folder, "disconnect", client, *named)
+    for path, _ in scope.files():
+        assert "memory-agent" not in (path.read_text(encoding="utf-8") if path.exists() else "")
+        if path.name != ".claude.json":  # which the client writes itself
+            assert (path.read_bytes() if path.exists() else None) == before[path]
+
+
+@pytest.mark.parametrize("client", AGENTS)
+def test_a_session_goes_on_where_no_daemon_runs(tmp_path: Path, model: ModelApi, client: str) -> None:
+    agent = installed(client)
+    home, folder = tmp_path / "home", tmp_path / "shop"
+    home.mkdir()
+    folder.mkdir()
+    agent.prepare(home, model.url)
+    memory_agent(home, folder, "connect", client, "--data-dir", NOWHERE)
+    model.play([agent.run_shell("echo done")], ANSWER)
+    assert ANSWER in agent.session(FIRST_PROMPT, folder, home, model.url)
+    assert len(model.requests) == 2
+
+
+@pytest.mark.parametrize("client", ["claude-code", "codex"])
+def test_a_syntax_that_connect_refuses_is_one_that_the_client_refuses(
+    tmp_path: Path, model: ModelApi, client: str
+) -> None:
+    agent = installed(client)
+    agent.prepare(tmp_path, model.url)
+    memory_agent(tmp_path, tmp_path, "connect", client, "--data-dir", NOWHERE)
+    (hooks,) = (
+        path for path, _ in Scope(client, None, tmp_path, {}).files() if path.name in ("settings.json", "hooks.json")
+    )
+    hooks.write_text(f"// why\n{hooks.read_text()}")
+    model.play([], ANSWER)
+    try:
+        said = agent.session(FIRST_PROMPT, tmp_path, tmp_path, model.url)
+    except subprocess.CalledProcessError as error:
+        said = error.stdout
+    assert hooks.name in said
+
+
+@pytest.mark.parametrize("client", ["claude-code", "codex"])
+def test_the_plugin_serves_a_client_as_connect_does(
+    tmp_path: Path, daemon: DaemonProcess, model: ModelApi, client: str
+) -> None:
+    agent = installed(client)
+    agent.prepare(tmp_path, model.url)
+    here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    usual = tmp_path / ".local" / "share" / "memory-agent"  # Codex hands no variables of ours to a server
+    usual.parent.mkdir(parents=True)
+    usual.symlink_to(daemon.data_dir)
+    for words in PLUGIN[client]:
+        agent.run(words, tmp_path, tmp_path, model.url, here)
+    with MemoryClient(data_dir=daemon.data_dir) as memory:
+        memory.remember(ANSWER, channel_id=f"project:{tmp_path}")
+    tool = f"mcp__plugin_memory-agent_{agent.recall.tool[5:]}" if client == "claude-code" else agent.recall.tool
+    model.play([agent.recall._replace(tool=tool)], "Connect the VPN.")
+    agent.session(SECOND_PROMPT, tmp_path, tmp_path, model.url, here)
+    (found,) = model.results
+    assert ANSWER in found
+    with MemoryClient(data_dir=daemon.data_dir) as memory:
+        wait_until(lambda: SECOND_PROMPT in texts(memory))

@@ -1,0 +1,61 @@
+"""Inputs of hooks, as the clients write them, and how to give one to a hook in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from memory_agent.hooks.answering import Options, answer
+from memory_agent.hooks.deadline import Deadline
+
+FOLDER = "/home/ann/shop"
+PATIENCE_MS = 30_000
+
+
+def of_claude(name: str, session: str = "s-1", turn: str = "p-1", **fields: Any) -> dict[str, Any]:
+    """Return an input of Claude Code."""
+    own = {"session_id": session, "transcript_path": "/t.jsonl", "cwd": FOLDER, "prompt_id": turn}
+    return {**own, "hook_event_name": name, **fields}
+
+
+def of_codex(name: str, session: str = "s-2", turn: str = "t-1", **fields: Any) -> dict[str, Any]:
+    """Return an input of Codex."""
+    return {"session_id": session, "turn_id": turn, "cwd": FOLDER, "hook_event_name": name, **fields}
+
+
+def of_gemini(name: str, session: str = "s-3", **fields: Any) -> dict[str, Any]:
+    """Return an input of Gemini CLI."""
+    own = {"session_id": session, "cwd": FOLDER, "timestamp": "2026-11-22T15:53:49.887Z"}
+    return {**own, "hook_event_name": name, **fields}
+
+
+def bash(name: str, command: str, **fields: Any) -> dict[str, Any]:
+    """Return an input of Claude Code about a command."""
+    return of_claude(name, tool_name="Bash", tool_input={"command": command}, **fields)
+
+
+def _too_late(*_: object) -> None:
+    """Fail the test, where a hook's process would end; that of the tests must not."""
+    raise AssertionError("the hook did not end within its deadline")
+
+
+def answered(
+    client: str, said: dict[str, Any] | bytes, data_dir: Path, deadline_ms: int = PATIENCE_MS, **options: Any
+) -> str:
+    """Give an input to a hook in this process; return the context that it puts into the prompt, "" without any."""
+    data = said if isinstance(said, bytes) else json.dumps(said).encode()
+    reading, writing = os.pipe()
+    try:
+        answer(Options(client, data_dir, **options), BytesIO(data), writing, Deadline(deadline_ms, _too_late))
+    finally:
+        os.close(writing)
+    with os.fdopen(reading, "rb") as out:
+        written = out.read()
+    if not written:
+        return ""
+    shown = json.loads(written)["hookSpecificOutput"]
+    assert shown["hookEventName"] == json.loads(data)["hook_event_name"]
+    return str(shown["additionalContext"])

@@ -1,0 +1,372 @@
+"""Hooks against a real door, relay and memory: what they publish, what a prompt gets, and what can go wrong between."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memory_agent import MemoryClient
+from memory_agent.embedders import open_embedder
+from memory_agent.hooks.answering import MOST_CHARS
+from memory_agent.hooks.waiting import MOST_FILES, Waiting
+from memory_agent.layout import Layout
+from memory_agent.recall.fence import CLOSE, OPEN
+from memory_agent.settings import EmbedderSettings
+from relay import Event, Publisher, Scope, Subscriber, create_key, read_event
+from tests.memory_agent.hooks.hook_inputs import FOLDER, answered, bash, of_claude, of_codex, of_gemini
+from tests.memory_agent.hooks.test_hook_inputs import FILES, real_inputs
+from tests.memory_agent.served_gateway import Served, gateway_without_ray
+from tests.memory_agent.sessions.samples import read
+from tests.memory_agent.sessions.test_real_samples import TRANSCRIPTS, needs_data
+
+REQUEST = "users get signed out at random, please fix it"
+FOUND = "Two tabs raced for one refresh token; a mutex around the refresh fixed it."
+SECRET = "sk-ant-api03-" + "Zk9" * 31
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[Any]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
+    yield embedder
+    embedder.close()
+
+
+@pytest.fixture
+def served(embedder: Any) -> Iterator[Served]:
+    with tempfile.TemporaryDirectory(prefix="hook-") as folder, daemon_in(Path(folder), embedder) as served:
+        yield served
+
+
+@contextmanager
+def daemon_in(folder: Path, embedder: Any) -> Iterator[Served]:
+    with gateway_without_ray(folder, embedder) as served, Layout(folder).hold():
+        (folder / "run" / "http").write_text(f"{served.http}\n")
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CLAUDE_PROJECT_DIR", "GEMINI_PROJECT_DIR", "MEMORY_AGENT_TOKEN", "MEMORY_AGENT_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def journaled(served: Served) -> list[Event]:
+    with Subscriber(*served.relay) as subscriber:
+        return [read_event(entry.data) for entry in subscriber.fetch(0, 1_000).entries]
+
+
+def caller(served: Served) -> MemoryClient:
+    return MemoryClient("default", endpoint=served.gateway, token=Layout(served.data_dir).token())
+
+
+def remembered(served: Served) -> None:
+    """Return when all that is journaled can be recalled."""
+    with Subscriber(*served.relay) as subscriber, caller(served) as client:
+        client.wait({"default": subscriber.fetch(0, 1_000).last_seq}, PATIENCE_S)
+
+
+def waiting_in(data_dir: Path) -> list[Path]:
+    return sorted(Layout(data_dir).hooks.glob("*.jsonl"))
+
+
+def finished_session(served: Served) -> None:
+    """Have Claude Code report a session that found something."""
+    for said in (
+        of_claude("SessionStart", source="startup"),
+        of_claude("UserPromptSubmit", prompt=REQUEST),
+        bash("PostToolUse", "pytest -q tests/session", tool_response={"stdout": "2 passed"}, tool_use_id="c-1"),
+        of_claude("Stop", last_assistant_message=FOUND, stop_hook_active=False),
+        of_claude("SessionEnd", reason="other"),
+    ):
+        assert answered("claude-code", said, served.data_dir) == ""
+    remembered(served)
+
+
+def process(client: str, data_dir: Path, *options: str, **pipes: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "memory_agent", "hook", client, "--data-dir", str(data_dir), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **pipes)
+
+
+def test_what_one_session_found_stands_before_the_prompt_of_the_next(served: Served) -> None:
+    finished_session(served)
+    for client, said in (
+        ("claude-code", of_claude("UserPromptSubmit", "s-9", "p-9", prompt="why are users signed out at random?")),
+        ("codex", of_codex("UserPromptSubmit", "s-8", "t-8", prompt="users are signed out at random")),
+        ("gemini", of_gemini("BeforeAgent", "s-7", prompt="users are signed out at random")),
+    ):
+        block = answered(client, said, served.data_dir)
+        assert block.startswith(OPEN)
+        assert block.endswith(CLOSE)
+        assert "a mutex around the refresh fixed it" in block, client
+
+
+def test_a_session_that_starts_gets_what_was_done_lately(served: Served) -> None:
+    finished_session(served)
+    assert "mutex" in answered("codex", of_codex("SessionStart", source="startup"), served.data_dir)
+
+
+def test_another_project_gets_nothing_of_it(served: Served) -> None:
+    finished_session(served)
+    said = of_claude("UserPromptSubmit", "s-9", "p-9", prompt=REQUEST) | {"cwd": "/home/ann/other"}
+    assert answered("claude-code", said, served.data_dir) == ""
+    assert answered("claude-code", said, served.data_dir, channel=f"project:{FOLDER}") != ""
+
+
+def test_a_prompt_that_nothing_bears_on_gets_nothing(served: Served) -> None:
+    finished_session(served)
+    said = of_claude("UserPromptSubmit", "s-9", "p-9", prompt="which fern grows well beside the kitchen window?")
+    assert answered("claude-code", said, served.data_dir) == ""
+
+
+def test_a_prompt_gets_no_memories_of_its_own_session_but_how_the_same_request_ended(served: Served) -> None:
+    finished_session(served)
+    again = of_claude("UserPromptSubmit", turn="p-2", prompt=REQUEST)
+    said = answered("claude-code", again, served.data_dir)
+    assert "1. just now · run" in said
+    assert "2. " not in said
+
+
+def test_the_folder_that_a_session_began_in_is_its_project(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAUDE_PROJECT_DIR", FOLDER)
+    said = of_claude("UserPromptSubmit", prompt=REQUEST) | {"cwd": f"{FOLDER}/tests"}
+    answered("claude-code", said, served.data_dir)
+    answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST) | {"cwd": "/work"}, served.data_dir)
+    channels = {(event.actor_id, event.channel_id) for event in journaled(served)}
+    assert channels == {("claude-code", f"project:{FOLDER}"), ("codex", "project:/work")}
+
+
+def test_events_are_masked_and_belong_to_the_session_and_its_run(served: Served) -> None:
+    said = bash("PostToolUse", f"export KEY={SECRET}", tool_response={"stdout": f"set {SECRET}"}, tool_use_id="c-1")
+    answered("claude-code", said, served.data_dir, user="alice")
+    (event,) = journaled(served)
+    assert (event.event_type, event.user_id, event.session_id) == ("session.command.completed", "alice", "s-1")
+    assert event.payload["run_id"] == "claude-code:p-1"
+    assert SECRET not in str(event)
+    assert not waiting_in(served.data_dir)
+
+
+@needs_data
+@pytest.mark.parametrize("client", FILES)
+def test_a_session_that_hooks_reported_is_not_stored_again_by_an_import(served: Served, client: str) -> None:
+    assert TRANSCRIPTS is not None
+    for said in real_inputs(client):
+        answered(client, said, served.data_dir, user="alice")
+    reported = [event for event in journaled(served) if event.event_type != "session.ended"]
+    events, _ = read(TRANSCRIPTS / FILES[client][1])
+    with Publisher(served.relay.ingest) as publisher:
+        for event in events:
+            publisher.publish(event)
+        report = publisher.flush()
+    assert report.duplicates == len(reported) >= 3
+    assert report.rejected == 0
+
+
+def test_without_a_daemon_events_wait_for_the_next_hook(tmp_path: Path, embedder: Any) -> None:
+    with tempfile.TemporaryDirectory(prefix="hook-") as name:
+        folder = Path(name)
+        assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), folder) == ""
+        (file,) = waiting_in(folder)
+        assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        with daemon_in(folder, embedder) as served:
+            answered("codex", of_codex("Stop", last_assistant_message="Done."), folder)
+            types = [event.event_type for event in journaled(served)]
+        assert types == ["session.user_msg", "session.run.started", "session.run.completed"]
+        assert not waiting_in(folder)
+
+
+def test_a_port_that_is_another_programs_by_now_is_not_asked(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        Layout(tmp_path).create()
+        (tmp_path / "run" / "http").write_text(f"http://127.0.0.1:{other.getsockname()[1]}\n")  # of a killed daemon
+        answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), tmp_path)
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
+def test_a_key_that_is_refused_leaves_the_events_waiting(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", "wrong")
+    assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), served.data_dir) == ""
+    assert len(waiting_in(served.data_dir)) == 1
+    key = create_key(served.data_dir, "hooks", "bob", frozenset({Scope.PUBLISH, Scope.RECALL}))
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", key.token)
+    answered("codex", of_codex("Stop", last_assistant_message="Done."), served.data_dir)
+    assert {event.user_id for event in journaled(served)} == {"bob"}
+    assert not waiting_in(served.data_dir)
+
+
+def test_a_file_that_is_no_event_does_not_keep_others_from_the_daemon(served: Served) -> None:
+    Waiting(Layout(served.data_dir).hooks).keep([b'{"event_type": "half'])
+    Waiting(Layout(served.data_dir).hooks).keep([b'{"event_type": "user_input", "payload": {"text": "good"}}'])
+    answered("codex", of_codex("Stop", last_assistant_message="Done."), served.data_dir)
+    assert [event.event_type for event in journaled(served)] == ["user_input", "session.run.completed"]
+    assert not waiting_in(served.data_dir)
+
+
+def test_more_events_than_one_request_takes_are_sent_one_after_the_other(served: Served) -> None:
+    waiting = Waiting(Layout(served.data_dir).hooks)
+    for number in range(450):
+        waiting.keep([json.dumps({"event_type": "user_input", "event_id": f"e-{number}"}).encode()])
+    answered("codex", of_codex("Stop", last_assistant_message="Done."), served.data_dir)
+    assert [event.event_id for event in journaled(served)] == [*(f"e-{n}" for n in range(450)), "codex:t-1:completed"]
+    assert not waiting_in(served.data_dir)
+
+
+def test_hooks_side_by_side_lose_nothing(served: Served) -> None:
+    waiting = Waiting(Layout(served.data_dir).hooks)
+    for number in range(40):
+        waiting.keep([json.dumps({"event_type": "user_input", "event_id": f"e-{number}"}).encode()])
+
+    def hook(number: int) -> int:
+        with process("claude-code", served.data_dir, "--deadline-ms", "60000", stdin=subprocess.PIPE) as one:
+            said = bash("PostToolUse", "ls", tool_response="a", tool_use_id=f"c-{number}")
+            one.communicate(json.dumps(said).encode())
+            return one.returncode
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(hook, range(8))) == {0}
+    ids = [event.event_id for event in journaled(served)]
+    assert len(ids) == len(set(ids)) == 48
+    assert not waiting_in(served.data_dir)
+
+
+def test_no_more_files_wait_than_are_allowed(tmp_path: Path) -> None:
+    folder = Layout(tmp_path).hooks
+    folder.mkdir(parents=True)
+    for number in range(MOST_FILES):
+        (folder / f"{number}.jsonl").touch()
+    assert answered("codex", of_codex("Stop", last_assistant_message="Done."), tmp_path) == ""
+    assert len(os.listdir(folder)) == MOST_FILES
+
+
+def test_in_an_encrypted_folder_nothing_waits_in_the_open(tmp_path: Path) -> None:
+    (tmp_path / "encryption").write_text("key\n")
+    answered("codex", of_codex("Stop", last_assistant_message="Done."), tmp_path)
+    assert not Layout(tmp_path).hooks.exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[1]", b"null", b'"x"', b"\xff\xfe\x00", b"[" * 200_000, b'{"hook_event_name": "Stop"}'],
+    ids=["empty", "half", "list", "null", "text", "bytes", "deep", "bare"],
+)
+def test_what_is_no_input_is_answered_with_nothing(tmp_path: Path, data: bytes) -> None:
+    assert answered("claude-code", data, tmp_path) == ""
+    assert not waiting_in(tmp_path)
+
+
+def test_text_that_is_no_unicode_is_published_all_the_same(served: Served) -> None:
+    data = json.dumps(of_codex("UserPromptSubmit", prompt="half a pair: \ud83d, a zero: \x00")).encode()
+    answered("codex", data, served.data_dir)
+    assert [event.payload.get("text") for event in journaled(served)] == ["half a pair: ?, a zero: \x00", None]
+
+
+def test_ten_megabytes_of_output_become_a_short_event(served: Served) -> None:
+    output = "first line\n" + "x" * (10 << 20) + "\nE   AssertionError: the last line"
+    answered("claude-code", bash("PostToolUse", "make", tool_response={"stdout": output}), served.data_dir)
+    (event,) = journaled(served)
+    assert event.payload["output"].startswith("first line")
+    assert event.payload["output"].endswith("the last line")
+    assert len(event.payload["output"]) < 5_000
+
+
+def test_a_block_is_never_longer_than_a_client_takes(served: Served) -> None:
+    with caller(served) as client:
+        for number in range(6):
+            client.remember(f"mutex {number} " + "\N{HANGUL SYLLABLE GAG}" * 4_000, channel_id="project:/home/ann/shop")
+    block = answered("codex", of_codex("UserPromptSubmit", prompt="mutex 1 2 3"), served.data_dir)
+    assert len(block) <= MOST_CHARS
+
+
+@contextmanager
+def silent_server() -> Iterator[str]:
+    """Accept connections, read, and never answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken: list[socket.socket] = []
+
+        def take() -> None:
+            while True:
+                try:
+                    taken.append(server.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for one in taken:
+            one.close()
+
+
+def test_a_daemon_that_never_answers_does_not_stop_the_client(tmp_path: Path) -> None:
+    said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()
+    with silent_server() as url, process("codex", tmp_path, "--url", url, stdin=subprocess.PIPE) as hook:
+        assert hook.communicate(said, timeout=PATIENCE_S) == (b"", b"")  # else it would wait for ever
+        assert hook.returncode == 0
+
+
+def test_an_input_that_never_ends_does_not_stop_the_client(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    with process("codex", tmp_path, stdin=reading) as hook:
+        os.write(writing, b'{"hook_event_name": ')
+        assert hook.wait(PATIENCE_S) == 0
+        assert hook.stdout is not None
+        assert hook.stdout.read() == b""
+    os.close(reading)
+    os.close(writing)
+
+
+def test_what_was_under_way_at_the_deadline_waits(tmp_path: Path) -> None:
+    said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()
+    with (
+        silent_server() as url,
+        process("codex", tmp_path, "--url", url, "--deadline-ms", "3000", stdin=subprocess.PIPE) as hook,
+    ):
+        hook.communicate(said, timeout=PATIENCE_S)
+    assert len(waiting_in(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("words", [["emacs"], ["codex", "--channel"], ["codex", "--colour", "red"], []])
+def test_words_that_are_wrong_do_not_forbid_the_client_to_go_on(words: list[str]) -> None:
+    command = [sys.executable, "-m", "memory_agent", "hook", *words]
+    found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (found.returncode, found.stdout) == (1, b"")  # by 2 a client would block the prompt
+    assert b"Error: " in found.stderr
+
+
+def test_the_settings_may_name_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'data_dir = "{tmp_path / "data"}"\n')
+    monkeypatch.setenv("MEMORY_AGENT_CONFIG", str(settings))
+    command = [sys.executable, "-m", "memory_agent", "hook", "codex", "--deadline-ms", "60000"]
+    said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()
+    subprocess.run(command, input=said, check=True)
+    assert len(waiting_in(tmp_path / "data")) == 1
+
+
+def test_a_hook_starts_with_little_of_what_others_need(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.argv[1:] = ['hook', 'codex', '--data-dir', sys.argv[1]]; import os; "
+        "os._exit = lambda code: (print(*sys.modules), sys.exit(code)); from memory_agent.__main__ import main; main()"
+    )
+    said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()
+    shown = subprocess.run([sys.executable, "-c", script, str(tmp_path)], input=said, capture_output=True, check=True)
+    heavy = {"click", "msgspec", "platformdirs", "dataclasses", "asyncio", "ssl", "http.client", "subprocess", "zmq"}
+    loaded = set(shown.stdout.decode().splitlines()[-1].split())
+    assert "memory_agent.hooks.answering" in loaded
+    assert heavy & loaded == set()
