@@ -24,7 +24,7 @@ from memory_agent.sessions.history import channel_of, event_of
 from memory_agent.sessions.turns import CLAUDE_CODE, GEMINI
 
 MOST_CHARS = 9_000
-"""Of a block. Claude Code replaces 10,000 characters by a preview."""
+"""Of a block. Claude Code replaces 10,000 characters by a preview, and a pipe holds these in any script."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000
 _RECENTLY = "the last two weeks"
@@ -189,7 +189,7 @@ class _Hook:
         shown = {"hookEventName": self._said.name, "additionalContext": block}
         self._deadline.off()  # a half of it would be taken for text
         with suppress(OSError):  # the client is gone
-            os.write(out, json.dumps({"hookSpecificOutput": shown}).encode() + b"\n")
+            os.write(out, _encoded({"hookSpecificOutput": shown}) + b"\n")
         self._deadline.on()
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from memory_agent.hooks.answering import Options, answer
@@ -13,6 +13,8 @@ from memory_agent.hooks.deadline import Deadline
 
 FOLDER = "/home/ann/shop"
 PATIENCE_MS = 30_000
+_PIPE_BYTES = 64 << 10
+"""What a pipe holds while its reader waits for the end of the hook."""
 
 
 def of_claude(name: str, session: str = "s-1", turn: str = "p-1", **fields: Any) -> dict[str, Any]:
@@ -47,13 +49,11 @@ def answered(
 ) -> str:
     """Give an input to a hook in this process; return the context that it puts into the prompt, "" without any."""
     data = said if isinstance(said, bytes) else json.dumps(said).encode()
-    reading, writing = os.pipe()
-    try:
-        answer(Options(client, data_dir, **options), BytesIO(data), writing, Deadline(deadline_ms, _too_late))
-    finally:
-        os.close(writing)
-    with os.fdopen(reading, "rb") as out:
+    with TemporaryFile() as out:
+        answer(Options(client, data_dir, **options), BytesIO(data), out.fileno(), Deadline(deadline_ms, _too_late))
+        out.seek(0)
         written = out.read()
+    assert len(written) < _PIPE_BYTES
     if not written:
         return ""
     shown = json.loads(written)["hookSpecificOutput"]

@@ -95,9 +95,14 @@ def finished_session(served: Served) -> None:
     remembered(served)
 
 
-def process(client: str, data_dir: Path, *options: str, **pipes: Any) -> subprocess.Popen[bytes]:
+@contextmanager
+def process(client: str, data_dir: Path, *options: str, **pipes: Any) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "memory_agent", "hook", client, "--data-dir", str(data_dir), *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **pipes)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **pipes) as hook:
+        try:
+            yield hook
+        finally:
+            hook.kill()  # where a test has failed: it would be waited for
 
 
 def test_what_one_session_found_stands_before_the_prompt_of_the_next(served: Served) -> None:
@@ -286,9 +291,10 @@ def test_ten_megabytes_of_output_become_a_short_event(served: Served) -> None:
 def test_a_block_is_never_longer_than_a_client_takes(served: Served) -> None:
     with caller(served) as client:
         for number in range(6):
-            client.remember(f"mutex {number} " + "\N{HANGUL SYLLABLE GAG}" * 4_000, channel_id="project:/home/ann/shop")
+            client.remember(f"mutex {number} " + "\N{CUNEIFORM SIGN A}" * 4_000, channel_id="project:/home/ann/shop")
     block = answered("codex", of_codex("UserPromptSubmit", prompt="mutex 1 2 3"), served.data_dir)
-    assert len(block) <= MOST_CHARS
+    assert MOST_CHARS / 2 < len(block) <= MOST_CHARS
+    assert block.endswith(CLOSE)
 
 
 @contextmanager
