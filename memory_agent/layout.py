@@ -28,6 +28,7 @@ from typing import TextIO
 CONSUMER = "memory"
 """The name of the daemon's cursor in the journal."""
 DATA_DIR_VARIABLE = "MEMORY_AGENT_DATA_DIR"
+CONFIG_VARIABLE = "MEMORY_AGENT_CONFIG"
 TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"
 KEY_FILE_VARIABLE = "MEMORY_AGENT_KEY_FILE"
 _GLANCE_S = 0.5

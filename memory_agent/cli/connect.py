@@ -1,4 +1,4 @@
-"""`connect`, `disconnect`: coding agents and editors, by their own settings."""
+"""`connect`, `disconnect`: coding agents and editors, through their own settings."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import difflib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
 from memory_agent.cli.failure import confirm, note
-from memory_agent.cli.options import UNUSED
+from memory_agent.cli.options import UNUSED, Verb, with_options
 from memory_agent.cli.render import plain, print_document
 from memory_agent.integrations.clients import CLIENTS, Command, Scope, this_program
 from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
@@ -20,11 +19,11 @@ from memory_agent.layout import DATA_DIR_VARIABLE, connections_dir, default_data
 from relay import Masker
 
 _THIS_USER = ""
-"""What --user says without an id."""
+"""The value of --user without an id."""
 
 
 class Edit(msgspec.Struct, kw_only=True):
-    """A file and what changes in it: `diff` is empty where nothing does; secrets in it are masked."""
+    """A file and what changes in it. `diff` is empty without a change; secrets in it are masked."""
 
     path: str
     diff: str
@@ -32,7 +31,7 @@ class Edit(msgspec.Struct, kw_only=True):
 
 
 class Edits(msgspec.Struct, kw_only=True):
-    """What was done, or with --dry-run would be: `is_written`. `advice`: what the user does next."""
+    """What was done if `is_written`, else what would be done. `advice`: what the user does next."""
 
     client: str
     scope: str
@@ -41,18 +40,17 @@ class Edits(msgspec.Struct, kw_only=True):
     advice: tuple[str, ...] = ()
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(
+def _options(command: Verb) -> Verb:
+    return with_options(
+        command,
         (
             click.argument("client", type=click.Choice(tuple(CLIENTS))),
             click.option("--project", is_flag=True, help="Only sessions in this folder: the settings of the project."),
             click.option("--dry-run", is_flag=True, help="Show the change; write nothing."),
-            click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked where there is no terminal."),
+            click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, nothing is asked."),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output."),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -87,10 +85,10 @@ def connect(
 ) -> None:
     """Write the MCP server and, where CLIENT has them, hooks into the settings of CLIENT.
 
-    With hooks each prompt brings the memories that bear on it, and what is said and run is remembered: Claude Code,
-    Codex, Gemini CLI. With the server the agent asks and remembers by itself: these, Cursor, VS Code and Zed. Shows the
-    change and asks. What else is in the files stays, comments and layout included, and a backup is kept. A file that is
-    not valid is left alone. Repeating it changes nothing.
+    Through hooks (Claude Code, Codex, Gemini CLI) each prompt brings the memories of the project that bear on it, and
+    what is said and run is remembered. Through the server (these, Cursor, VS Code, Zed) the agent recalls and remembers
+    by itself. Shows the change and asks. Everything else in the files stays, comments and layout included, and a backup
+    is kept. A file that is not valid is left alone. Repeating it changes nothing.
 
     \b
     Examples:
@@ -116,15 +114,13 @@ def connect(
 @_options
 @click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
               help="All sessions of this user, the default.")  # fmt: skip
-@click.option("--data-dir", type=click.Path(path_type=Path), help=UNUSED)
-@click.option("--config", type=click.Path(path_type=Path), help=UNUSED)
-@click.option("--set", "settings", multiple=True, help=UNUSED)
-def disconnect(
-    client: str, project: bool, dry_run: bool, yes: bool, as_json: bool, user: str | None, **_unused: object
-) -> None:
-    """Take out of the settings of CLIENT what `connect` wrote there, and nothing else.
+@click.option("--data-dir", metavar="DIRECTORY", expose_value=False, help=UNUSED)
+@click.option("--config", metavar="FILE", expose_value=False, help=UNUSED)
+@click.option("--set", multiple=True, metavar="NAME=VALUE", expose_value=False, help=UNUSED)
+def disconnect(client: str, project: bool, dry_run: bool, yes: bool, as_json: bool, user: str | None) -> None:
+    """Remove from the settings of CLIENT what `connect` wrote there, and nothing else.
 
-    A file that nobody edited since has the same bytes again as before.
+    A file that was not edited since gets back the bytes that it had before.
 
     \b
     Examples:

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 from memory_agent.hooks.answering import Options, answer
 from memory_agent.hooks.deadline import LONGEST_MS, Deadline
 from memory_agent.hooks.inputs import LISTENED
+from memory_agent.layout import CONFIG_VARIABLE
 
-CONFIG_VARIABLE = "MEMORY_AGENT_CONFIG"
 _TYPES: dict[str, Callable[[str], Any]] = {"data_dir": Path, "deadline_ms": int}
 _NAMES = {f"--{name.replace('_', '-')}": name for name in Options._fields[1:]} | {"--data": "data_dir"}
 
