@@ -75,7 +75,7 @@ def test_a_stream_ends_with_the_result_that_json_would_be(caller: HttpCaller) ->
 
 
 def test_what_is_refused_at_once_has_a_status_and_is_no_stream(served: Served, caller: HttpCaller) -> None:
-    assert refused(caller.post("recall", {"text": "x", "top_k": 0}, Accept=STREAM)) == (422, "invalid_input")
+    assert refused(caller.post("recall", {"query": "x", "top_k": 0}, Accept=STREAM)) == (422, "invalid_input")
     assert refused(caller.post("no_verb", {}, Accept=STREAM)) == (404, "unknown_method")
     token = create_key(served.data_dir, "reader", "ada", frozenset({Scope.RECALL})).token
     reader = HttpCaller(served.http, token)

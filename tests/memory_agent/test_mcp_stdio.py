@@ -315,14 +315,14 @@ def test_a_door_that_dies_in_its_answer_is_an_error_that_says_so(sent: bytes) ->
         b"\r\n",
     ],
 )
-def test_another_program_at_the_port_is_no_memory(sent: bytes) -> None:
+def test_another_program_at_the_port_is_named_as_such(sent: bytes) -> None:
     def greet(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(b"HTTP/1.1 200 OK\r\n" + sent)
 
     with door_that(greet) as door:
         found = bridged(lambda _: door, recall())
-    assert "no memory" in failure(found[1])["text"]
+    assert "is not memory-agent" in failure(found[1])["text"]
 
 
 def test_an_answer_of_several_lines_is_one_line() -> None:
@@ -334,7 +334,7 @@ def test_an_answer_of_several_lines_is_one_line() -> None:
         assert bridged(lambda _: door, recall())[1]["result"] == {}
 
 
-def test_nobody_listens_there() -> None:
+def test_a_port_without_a_listener_is_an_error_that_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         door = Door(f"http://127.0.0.1:{closed.getsockname()[1]}", "")
     found = bridged(lambda _: door, recall(), request("prompts/get", {"name": "x"}, 2))

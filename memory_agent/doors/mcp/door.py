@@ -1,6 +1,6 @@
-"""Answers messages: what is about the memory goes through the reception, like the requests of any door.
+"""Answers messages. Those about the memory go through the reception, like the requests of any door.
 
-Stateless in every version: there is no session to lose when the daemon restarts, so a client goes on.
+Nothing is kept between requests in any version, so clients go on when the daemon has restarted.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _STATUS = {
     UNSUPPORTED_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
-"""The status that a refusal has over HTTP; in the versions with handshake only that of a message that is none."""
+"""The status of a refusal over HTTP. In the versions with a handshake it is 200 once the message was read."""
 _LARGE_BYTES = 1 << 18
 
 
 class Reply(NamedTuple):
-    """What a transport sends: nothing for a notification, whose status is 202."""
+    """What a transport sends. A notification gets status 202 and no body."""
 
     status: int
     body: bytes = b""
@@ -146,5 +146,5 @@ class McpDoor:
 
 
 def _shown(verb: Verb, reply: bytes, request: protocol.Request) -> dict[str, Any]:
-    """Return the result in a reply as a tool's. Raises the fault in it."""
+    """Return the reply of a verb as the result of a tool. Raises the error that the reply carries."""
     return answered(verb.name, protocol.decode_reply(reply, verb.result), msgspec.msgpack.decode(request.params))

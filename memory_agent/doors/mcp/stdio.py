@@ -1,8 +1,8 @@
-"""The way from standard input to the daemon's `/mcp`: a line is a message, each request an `Exchange`.
+"""Passes messages from standard input to the daemon's `/mcp`: a line is a message, each request an `Exchange`.
 
-A client starts one such process for each session, so it is small: msgspec, sockets, threads. It says who it is and
-which tools there are without a daemon, starts one if none runs, and answers every request within its deadline, at worst
-with an error that says what to do. asyncio would add 9 MB and .05 s (measured).
+A client starts one such process for each session, so it is small: msgspec, sockets, threads. It lists the tools without
+a daemon, starts one if none runs, and answers every request within its deadline, at worst with an error that says what
+to do. asyncio would add 9 MB and .05 s (measured).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from memory_agent.errors import DeadlineExceededError, MemoryAgentError, Unavail
 from memory_agent.layout import Layout
 
 ANSWER_S = 15.0
-"""Seconds within which a request is answered. The daemon itself gives up after 10."""
+"""Every request is answered within this time. The daemon itself gives up after 10 s."""
 _MOST_AT_ONCE = 32
 _MOST_LOG_BYTES = 16 << 20
-"""A longer log is set aside when a daemon starts, in place of the one before."""
+"""A longer log is renamed when a daemon starts, and replaces the one renamed before."""
 _PART_BYTES = 1 << 16
 _POLL_S = 0.05
 _START_S = 30.0
-"""How long a daemon may take to open its door; another is not started meanwhile."""
+"""How long a daemon may take to open its door. No other is started meanwhile."""
 _CLOSED = "the daemon's door over HTTP is closed: set daemon.http.listen, such as 127.0.0.1:0"
 _LOST = "the daemon ended the connection before it answered; whether it carried the request out is not known"
 
@@ -56,7 +56,7 @@ class LocalDoor:
     """Finds the door of the daemon that serves a data folder, and starts a daemon if none does."""
 
     def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
-        """`token`: that of the caller's own key, None for the data folder's.
+        """`token`: that of the caller's own key; None for the data folder's. `say` shows a line to the user.
 
         `start_with`: further words for `serve`, which runs in the data folder; None to start no daemon.
         """
@@ -98,7 +98,7 @@ class LocalDoor:
                 return
             if self._start_with is None:
                 raise UnavailableError(
-                    f"no daemon serves {folder}; start it with: memory-agent serve --data-dir {folder}"
+                    f"no daemon serves {folder}; start one with: memory-agent serve --data-dir {folder}"
                 )
             if self._process is not None and self._process.poll() is None:
                 return
@@ -118,7 +118,7 @@ class LocalDoor:
             threading.Thread(target=self._watch, args=(self._process, stack.pop_all()), daemon=True).start()
 
     def _watch(self, process: Any, claim: contextlib.ExitStack) -> None:
-        """Keep the claim until the daemon runs, has failed or takes too long, so that other sessions wait no longer."""
+        """Release the claim when the daemon runs, has failed or takes too long: other sessions may start one then."""
         with claim:
             until_s = time.monotonic() + _START_S
             while process.poll() is None and time.monotonic() < until_s:
@@ -163,12 +163,12 @@ class Bridge:
         self._open: dict[Id, _Request] = {}
 
     def run(self, lines: IO[bytes]) -> None:
-        """Answer until the end of the lines; requests under way are then still answered."""
+        """Answer until the lines end, then wait for the requests under way."""
         threads: list[threading.Thread] = []
         while line := lines.readline(MOST_BYTES + 1):
             if len(line) > MOST_BYTES and not line.endswith(b"\n"):
                 id = id_within(line, _rest_of(line, lines))
-                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have {MOST_BYTES} bytes", id=id)))
+                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have at most {MOST_BYTES} bytes", id=id)))
             elif line.strip():
                 threads = [thread for thread in threads if thread.is_alive()]
                 if (thread := self._take(line)) is not None:
@@ -177,7 +177,7 @@ class Bridge:
             thread.join()
 
     def _take(self, line: bytes) -> threading.Thread | None:
-        """Answer a line, or return the thread that does."""
+        """Answer a line; return the thread that does it where the daemon must answer."""
         try:
             message = read_message(line)
             stateless = is_stateless(message, None)
@@ -221,7 +221,7 @@ class Bridge:
             self._slots.release()
 
     def _cancel(self, id: object) -> None:
-        """Drop a request: it is not sent if it has not been, and its answer is not written."""
+        """Drop a request: it is not sent if it has not been sent yet, and no answer is written."""
         request = self._open.get(id) if isinstance(id, str | int) else None
         if request is not None:
             request.cancel()
@@ -247,7 +247,7 @@ class _Request:
             self._exchange.cancel()
 
     def run(self, door: Door, path: str, until_s: float) -> bytes:
-        """Return the answer's line. Raises `MemoryAgentError`, `OSError`."""
+        """Return the answer as a line, b"" if cancelled. Raises `MemoryAgentError`, `OSError`."""
         exchange = self._exchange = Exchange(door, until_s)
         headers = {"Accept": "application/json, text/event-stream", **self.message.headers}
         try:
@@ -268,7 +268,7 @@ class _Request:
                 return _failed(self.message, found.code, found.detail, found.retryable)
             if msgspec.json.decode(answer.body, type=_Answer).id == self.message.id:
                 return b" ".join(answer.body.splitlines())
-        reason = f"what answers at this address is no memory: {answer.first[:80]}"
+        reason = f"what answers at this address is not memory-agent: {answer.first[:80]}"
         return _failed(self.message, "unavailable", reason, False)
 
 
@@ -298,7 +298,7 @@ def _failure(message: Message, error: MemoryAgentError) -> bytes:
 
 
 def _failed(message: Message, code: str, reason: str, retryable: bool) -> bytes:
-    """Return the answer to a request that failed: to a tool's call as its result, which a model reads."""
+    """Return the answer to a request that failed; for the call of a tool a result, which a model reads."""
     assert not isinstance(message.id, msgspec.UnsetType)
     if message.method == "tools/call":
         return result_line(message.id, failed_call(code, reason, retryable))
