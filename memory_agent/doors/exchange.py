@@ -56,9 +56,9 @@ class Answer(NamedTuple):
 
 
 class Exchange:
-    """One request and its answer, until `until_s` of the monotonic clock.
+    """One request and its answer, by `until_s` of the monotonic clock.
 
-    `send` and `receive` raise `TimeoutError` after that, `ConnectionResetError` if the daemon ends the connection
+    `send` and `receive` raise `TimeoutError` after that, `ConnectionResetError` where the daemon ends the connection
     before it has answered, `ConnectionAbortedError` after `cancel`, and other `OSError`s.
     """
 

@@ -1,7 +1,7 @@
-"""One hook: its input becomes events that a daemon acknowledges, and a prompt gets what is remembered of it.
+"""One hook: its input becomes events that a daemon acknowledges, and a prompt gets the memories that bear on it.
 
-Nothing here can stop the client: without a daemon, with an input that is none, or when the time is over, the answer is
-empty and the exit code 0. The events then wait for the next hook (`waiting`).
+Nothing here can stop the client: without a daemon, with an invalid input, or when the time is over, the answer is empty
+and the exit code 0. The events then wait for the next hook (`waiting`).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ MOST_CHARS = 9_000
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000
 _RECENTLY = "the last two weeks"
-"""What a session that starts asks for: a query that names only a time lists the memories of that time."""
+"""The query at the start of a session: one that names only a time lists the memories of that time."""
 _RUNS = 2
 _ON_THE_WAY_MS = 20.0
 _STORED = 200
 _REFUSED_FOR_GOOD = frozenset({400, 413, 415, 422})
 _PROJECT_VARIABLES = {CLAUDE_CODE: "CLAUDE_PROJECT_DIR", GEMINI: "GEMINI_PROJECT_DIR"}
-"""Where a client names the folder that its session began in; the working folder may have changed since."""
+"""Where a client names the folder that its session began in. The working folder may have changed since."""
 
 Json = dict[str, Any]
 
 
 class Options(NamedTuple):
-    """What the command line says. `channel` is in place of that of the project's folder."""
+    """The options of the command line. `channel` replaces that of the project's folder."""
 
     client: str
     data_dir: Path | None = None
@@ -72,7 +72,7 @@ def _read(client: str, source: IO[bytes]) -> Input | None:
 
 
 class _Hook:
-    """One hook with something to say, or to ask."""
+    """One hook that publishes events, asks for memories, or both."""
 
     def __init__(self, options: Options, said: Input, deadline: Deadline) -> None:
         self._options = options
@@ -118,7 +118,7 @@ class _Hook:
         return events
 
     def _session_end(self, reason: str) -> Json:
-        """Return the event of the session's end: no memory, but whoever follows the journal sees it."""
+        """Return the event of the session's end. It becomes no memory, but followers of the journal see it."""
         event = {
             "event_type": "session.ended",
             "timestamp": self._said.at.isoformat(),
@@ -151,7 +151,7 @@ class _Hook:
             return None
 
     def _recall(self, door: Door, heard: Heard, events: list[Json]) -> Exchange | None:
-        """Ask for what is remembered; the answer is not there yet."""
+        """Send the recall, without waiting for the answer; None if there is nothing to ask, or it cannot be sent."""
         if not heard.prompt and not heard.starts:
             return None
         asked: Json = {
@@ -171,7 +171,7 @@ class _Hook:
         return self._sent(door, "/v1/recall", _encoded(asked))
 
     def _publish(self, door: Door, own: Batch, most: int = MOST_AT_ONCE) -> tuple[Exchange | None, Batch]:
-        """Send the events, those that wait before them; the acks are not there yet."""
+        """Send the events, after those that wait, without waiting for the acks."""
         batch = self._waiting.batch(own, most)
         if not batch.events:
             return None, batch
@@ -199,7 +199,7 @@ def _folder(said: Input) -> str:
 
 
 def _block(recall: Exchange) -> str:
-    """Wait for the answer to a recall; return its block, "" where nothing bears on the prompt or nothing came."""
+    """Wait for the answer to a recall; return its block, "" if it has none or does not come."""
     try:
         answer = recall.receive()
         found = json.loads(answer.body) if answer.status == 200 else {}
@@ -210,7 +210,7 @@ def _block(recall: Exchange) -> str:
 
 
 def _status(publishing: Exchange) -> int:
-    """Wait for the acks; return the status of the answer, 0 where none came."""
+    """Wait for the acks; return the status of the answer, 0 if none comes."""
     try:
         return publishing.receive().status
     except OSError:

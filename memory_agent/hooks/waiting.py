@@ -1,8 +1,8 @@
-"""Events of hooks on disk until a daemon has them: a file for each hook, taken up by the next one.
+"""Events of hooks on disk until a daemon has them: a file for each hook, sent by the next one.
 
-A file is there before its events are sent, and is deleted when they are acknowledged. Hooks run side by side, and any
-of them may be killed: at worst a file is sent twice, and the relay recognises its events. As the spool of a publisher
-it is not encrypted, so in an encrypted data folder nothing waits, and what finds no daemon is lost.
+A file is written before its events are sent, and deleted when they are acknowledged. Hooks run side by side, and any of
+them may be killed: at worst a file is sent twice, and the relay recognises its events. Like the spool of a publisher
+the files are not encrypted, so in an encrypted data folder nothing waits, and what finds no daemon is lost.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_FILES = 2_000
-"""Files that wait at most. Beyond, new events are lost: the first of a session say what the others are about."""
+"""Files that wait, at most. Beyond, new events are lost, since the first of a session explain the others."""
 MOST_AT_ONCE = 200
 _BATCH_BYTES = 1 << 20
 _SUFFIX = ".jsonl"
 
 
 class Batch(NamedTuple):
-    """Events to send together, a JSON object each, and the files that they are from; whether none are left then."""
+    """Events to send together, a JSON object each, and their files. `is_last`: no others wait."""
 
     events: tuple[bytes, ...]
     files: tuple[Path, ...] = ()
@@ -35,14 +35,14 @@ class Batch(NamedTuple):
 
 
 class Waiting:
-    """The files in one folder. Use it as a context: inside, no other hook sends what earlier ones left."""
+    """The files in one folder. From the first `batch` to `close` no other hook sends what earlier ones left."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock: int | None = None
 
     def keep(self, events: Sequence[bytes]) -> Batch:
-        """Write events into a file of their own, and return them with it. Raises `OSError` where there is no room."""
+        """Write events into a file of their own, and return both. Raises `OSError` where there is no room."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= MOST_FILES:
             raise OSError(f"{MOST_FILES} files wait in {self._folder}")
@@ -54,9 +54,9 @@ class Waiting:
         return Batch(tuple(events), (file,))
 
     def batch(self, own: Batch, most: int = MOST_AT_ONCE) -> Batch:
-        """Return what earlier hooks left, oldest first, of `most` files, and then `own` if there is room.
+        """Return the events of at most `most` files that earlier hooks left, oldest first, then `own` if there is room.
 
-        `own` alone while another hook sends what they left.
+        Returns `own` alone while another hook sends what they left.
         """
         if not self._may_send_all():
             return own
@@ -80,7 +80,7 @@ class Waiting:
         return Batch((*events, *own.events), (*earlier, *own.files))
 
     def close(self) -> None:
-        """Let other hooks send what waits."""
+        """Let other hooks send what waits. Idempotent."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -1,8 +1,8 @@
-"""Connects a client to the memory: writes our entries into its files, and takes exactly those out again.
+"""Connects a client to the memory: writes our entries into its files, and removes exactly those again.
 
-A change is an edit of the text, so everything else keeps its bytes. The file as it was is kept in this program's state
-folder, not beside the file, since a project's folder is shared. A record there says what was written, so that
-disconnecting restores the very bytes; from a file that was edited since, our entries are taken out.
+A change is an edit of the text, so everything else keeps its bytes. A copy of the file as it was is kept in this
+program's state folder, not beside the file, since a project's folder is shared. A record there says what was written,
+so that disconnecting restores the same bytes; from a file that was edited since, our entries are removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EMPTY_JSON = "{\n}\n"
 
 
 class Change(NamedTuple):
-    """A file as it is and as it should be; None: no such file. `base`: as it would be without us."""
+    """A file as it is `now` and should be `then`; None: no such file. `base`: as it would be without our entries."""
 
     path: Path
     is_private: bool
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written into a file, and what it was before; None: there was no such file."""
+    """A file `before` and `after` our change; before is None if there was no file. `folders` were created for it."""
 
     path: str
     before: bytes | None
@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangedMeanwhileError(Exception):
-    """A file is no longer what the change was made from."""
+    """A file is no longer as it was when the change was planned."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -65,11 +65,11 @@ class Connection:
         self._state = state
 
     def connecting(self, command: Command) -> list[Change]:
-        """Return what connecting changes, without changing it. Raises `ClientSettingsError`."""
+        """Return the changes that connect the client. Writes nothing. Raises `ClientSettingsError`."""
         return [self._change(path, file, command) for path, file in self._scope.files()]
 
     def disconnecting(self) -> list[Change]:
-        """Return what disconnecting changes, without changing it. Raises `ClientSettingsError`."""
+        """Return the changes that disconnect the client. Writes nothing. Raises `ClientSettingsError`."""
         return [self._change(path, file, None) for path, file in self._scope.files()]
 
     def _change(self, path: Path, file: File, command: Command | None) -> Change:
@@ -84,7 +84,7 @@ class Connection:
         return Change(path, self._scope.project is None, now, then, base)
 
     def backup(self, path: Path) -> Path:
-        """Return where the file as it was before is kept, while it is connected."""
+        """Return where the copy of a file as it was before is kept while the client is connected."""
         return self._kept(path, path.name)
 
     def _kept(self, path: Path, name: str) -> Path:
@@ -100,9 +100,9 @@ class Connection:
     def apply(self, changes: list[Change]) -> None:
         """Write the files. Durable on return.
 
-        Each file is replaced as a whole, with its owner and permissions; a symbolic link stays and its target is
-        replaced. Raises `ChangedMeanwhileError`, before anything is written, if a file is not as it was when the
-        change was made, and `OSError`.
+        Each file is replaced as a whole and keeps its owner and permissions; of a symbolic link the target is replaced.
+        Raises `ChangedMeanwhileError`, before anything is written, if a file is not as it was when the change was
+        planned, and `OSError`.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):
@@ -123,7 +123,7 @@ class Connection:
                     self._forget(change, folders[change.path])
 
     def _write(self, change: Change, folders: tuple[str, ...]) -> None:
-        """Write a file, after what it was and will be is kept."""
+        """Write a file, after its record and the copy of it are written."""
         path = change.path
         if change.then is None:
             Path(os.path.realpath(path)).unlink(missing_ok=True)
@@ -145,7 +145,7 @@ class Connection:
 
 
 def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -> bytes | None:
-    """Return the file with our entries: as it is where it has them, else with all of them written again."""
+    """Return the file with our entries: unchanged if it has them all, else with all of them rewritten."""
     wanted = [entry for kind in file.entries for entry in kind.wanted(command)]
     text = _parsed(file, now)
     has = Counter((_container(one), one.words) for one in _ours(file, text))
@@ -161,13 +161,13 @@ def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -
 
 
 def _container(one: Found) -> Place:
-    """Return where an entry of a list would be added, also for a hook in a group with others."""
+    """Return the place where an entry would be added, also for a hook in a group with others."""
     place = one.place[:-1]
     return place[:2] if place[:1] == ("hooks",) else place
 
 
 def _without(file: File, now: bytes | None, record: Record | None) -> bytes | None:
-    """Return the file without our entries, and without what is empty because of that. None: no file."""
+    """Return the file without our entries and the containers that they leave empty. None: no file."""
     if record is not None and now == record.after:
         return record.before
     text = _parsed(file, now)
@@ -215,7 +215,7 @@ def _encoded(text: Text, like: bytes | None) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content, None where there is no file. Raises `OSError`, and `ClientSettingsError` for what is none."""
+    """Return the content, None if there is no file. Raises `ClientSettingsError` if it cannot be edited, `OSError`."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -259,7 +259,7 @@ def _replace(path: Path, content: bytes, *, is_private: bool) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of all connects and disconnects of this user."""
+    """Hold the lock of this user's `connect` and `disconnect`."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,7 +1,7 @@
 """Edits JSON as text: what is not edited keeps each of its bytes, comments and layout included.
 
-A parser of our own that keeps positions. Of the libraries for JSON with comments, those that keep comments
-(`json-five`, 2024) write the whole document again, in their own layout where it differs.
+The parser is our own, since it keeps positions. Libraries that keep comments (`json-five`, 2024) rewrite the whole
+document, in their own layout where it differs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Path = tuple[str | int, ...]
-"""Keys and places, from the root down."""
+"""Keys of objects and places in arrays, from the root down."""
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)|(?P<comment>//[^\r\n]*|/\*.*?\*/)"""
@@ -28,18 +28,18 @@ _DEFAULT_INDENT = "  "
 
 
 class Syntax(NamedTuple):
-    """What a client takes beside JSON itself."""
+    """What a client accepts beyond JSON."""
 
     comments: bool = False
     trailing_commas: bool = False
 
 
 class UneditableError(ValueError):
-    """A text that is not what its client reads, or says something else where an entry belongs."""
+    """A text that its client cannot read, or that has something else where an entry belongs."""
 
 
 class Number(NamedTuple):
-    """A number as it is written, so that none is too large."""
+    """A number as it is written, of any size and precision."""
 
     text: str
 
@@ -48,7 +48,7 @@ class Number(NamedTuple):
 class Item:
     """A member of an object or an element of an array.
 
-    `before`: where the token before it ends, comments included. `is_below_comment`: that one ends with its line.
+    `before`: where the token or comment before it ends. `is_below_comment`: that is a comment to the end of the line.
     """
 
     key: str | None
@@ -93,11 +93,11 @@ class JsonText:
 
     @property
     def value(self) -> Any:
-        """What it says; numbers as `Number`."""
+        """The value of the document; numbers are `Number`."""
         return self.root.value
 
     def find(self, path: Path) -> Any:
-        """Return what it says at a path, None where that is nothing."""
+        """Return the value at a path, None if there is none."""
         node = self.node(path)
         return None if node is None else node.value
 
@@ -170,7 +170,7 @@ class JsonText:
         return _Layout(newline, own + unit, own, unit, is_line, "" if is_line and re.search(r'":\S', text) else " ")
 
     def _unit(self) -> str:
-        """How much deeper a level is indented."""
+        """Return the indentation of one level."""
         for item in self.root.items:
             indent = _indent_at(self.text, item.start)
             if indent:

@@ -1,7 +1,7 @@
-"""Edits TOML as text: adds a table at the end, and takes it out again.
+"""Edits TOML as text: adds a table at the end, and removes it again.
 
 `tomlkit`, made for this, counts the comments below a table as part of it, and would remove those that a user wrote for
-what comes next.
+the next table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TomlText:
             raise UneditableError("nested too deeply") from error
 
     def find(self, path: Path) -> Any:
-        """Return what it says at a path, None where that is nothing."""
+        """Return the value at a path, None if there is none."""
         here: Any = self.value
         for name in path:
             here = here.get(name) if isinstance(here, Mapping) else None
@@ -47,7 +47,7 @@ class TomlText:
     def added(self, path: Path, key: str | None, value: Any) -> TomlText:
         """Add a table of strings, booleans and lists as the last one.
 
-        Raises `UneditableError` where something else is in the way.
+        Raises `UneditableError` if something else is in its place.
         """
         name = ".".join(_written_key(str(part)) for part in (*path, key))
         newline = "\r\n" if "\r\n" in self.text else "\n"
@@ -92,7 +92,7 @@ class TomlText:
 
 
 def _is_toml(text: str) -> bool:
-    """Whether a line that follows `text` begins anew: it does not in a list or a string of several lines."""
+    """Whether `text` ends between two statements, not within a list or a string of several lines."""
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -109,7 +109,7 @@ def _below(block: list[str]) -> list[str]:
 
 
 def _without(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return a copy without what is at a path, and without what is empty above it."""
+    """Return a copy without the value at a path, and without the tables above it that are then empty."""
     inside = dict(value)
     if len(path) == 1:
         inside.pop(str(path[0]), None)
@@ -119,7 +119,7 @@ def _without(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _pruned(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return a copy without the tables on a path that are empty."""
+    """Return a copy without the empty tables on a path."""
     inside = dict(value)
     if path and isinstance(inside.get(str(path[0])), Mapping):
         below = _pruned(inside.pop(str(path[0])), path[1:])

@@ -1,4 +1,4 @@
-"""What clients and their hooks put into texts that people and tools wrote. Imports `re` alone: hooks start with it."""
+"""Removes what clients and their hooks put into prompts and outputs. Imports `re` alone, since hooks start with it."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def without_reminders(text: str) -> str:
 
 
 def without_hook_context(text: str) -> str:
-    """Return a text of Gemini CLI without what its hooks said."""
+    """Return a text of Gemini CLI without the context that its hooks added."""
     return _HOOK.sub("", text).strip()
