@@ -31,7 +31,7 @@ from memory_agent.sessions.history import channel_of
 )
 @click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, else default.")
 @click.option(
-    "--session", metavar="ID", help="The client's session: memories belong to it, recalls leave its words out."
+    "--session", metavar="ID", help="The client's session: memories belong to it, recalls leave out its words."
 )
 @click.option("--run", metavar="ID", help="The run that the client carries out, likewise.")
 @click.option("--agent", metavar="ID", help="The agent that remembers.")
