@@ -30,13 +30,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-def local_token(served: Served) -> str:
-    return (served.data_dir / "token").read_text().strip()
-
-
 @pytest.fixture
 def caller(served: Served) -> Iterator[HttpCaller]:
-    caller = HttpCaller(served.http, local_token(served))
+    caller = HttpCaller(served.http, served.token)
     yield caller
     caller.close()
 
@@ -67,7 +63,7 @@ def test_an_acknowledged_event_is_in_the_journal_and_becomes_a_memory(served: Se
     }
     (event,) = journaled(served)
     assert (event.event_id, event.user_id, event.session_id) == ("e-1", "alice", "s-1")
-    with MemoryClient("alice", endpoint=served.gateway, token=local_token(served)) as client:
+    with MemoryClient("alice", endpoint=served.gateway, token=served.token) as client:
         client.wait({"alice": 1}, 30)
         assert client.list().records[0].text == "Staging needs the VPN"
 

@@ -37,7 +37,7 @@ def serving(folder: Path) -> Iterator[Served]:
 
 @contextmanager
 def calling(served: Served) -> Iterator[HttpCaller]:
-    caller = HttpCaller(served.http, (served.data_dir / "token").read_text().strip())
+    caller = HttpCaller(served.http, served.token)
     yield caller
     caller.close()
 

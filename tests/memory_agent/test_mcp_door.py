@@ -80,13 +80,9 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def caller(served: Served) -> Iterator[HttpCaller]:
-    caller = HttpCaller(served.http, local_token(served))
+    caller = HttpCaller(served.http, served.token)
     yield caller
     caller.close()
-
-
-def local_token(served: Served) -> str:
-    return (served.data_dir / "token").read_text().strip()
 
 
 def ask(caller: HttpCaller, method: str, params: object = None, query: str = "", **headers: str) -> Answer:
@@ -112,7 +108,7 @@ async def official_client(served: Served, query: str) -> AsyncIterator[Any]:
     from mcp.client.session import ClientSession
     from mcp.client.streamable_http import streamable_http_client
 
-    headers = {"Authorization": f"Bearer {local_token(served)}"}
+    headers = {"Authorization": f"Bearer {served.token}"}
     async with (
         httpx.AsyncClient(headers=headers, timeout=30) as http,
         streamable_http_client(f"{served.http}/mcp{query}", http_client=http) as (read, write),
@@ -164,7 +160,7 @@ def test_the_classic_tools_are_the_same_memory(served: Served, caller: HttpCalle
     filed = call(
         caller, "extract_memory", query, topic="deploy", title="VPN", content="Use the VPN of the office", tags=["net"]
     )
-    with MemoryClient("classic", endpoint=served.gateway, token=local_token(served)) as client:
+    with MemoryClient("classic", endpoint=served.gateway, token=served.token) as client:
         first, second = client.get([written["id"], filed["id"]])
     assert (first.text, first.session_id, first.run_id) == (VPN, "s-1", "r-1")
     assert (second.title, second.tags, second.metadata) == ("VPN", ("deploy", "net"), {"topic": "deploy"})
@@ -350,7 +346,7 @@ def test_the_conformance_suite_misses_only_its_own_diagnostic_tools(served: Serv
 
 def failed_checks(served: Served, version: str, scenario: str) -> set[str]:
     program = peer("conformance")
-    with door_with_key(served.http, local_token(served)) as url, tempfile.TemporaryDirectory() as folder:
+    with door_with_key(served.http, served.token) as url, tempfile.TemporaryDirectory() as folder:
         command = [*program, "server", "--url", f"{url}/mcp", "--scenario", scenario, "--spec-version", version]
         shown = subprocess.run(
             [*command, "--output-dir", folder], capture_output=True, text=True, timeout=PARTNER_S, check=False

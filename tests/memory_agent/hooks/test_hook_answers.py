@@ -69,7 +69,7 @@ def journaled(served: Served) -> list[Event]:
 
 
 def caller(served: Served) -> MemoryClient:
-    return MemoryClient("default", endpoint=served.gateway, token=Layout(served.data_dir).token())
+    return MemoryClient("default", endpoint=served.gateway, token=served.token)
 
 
 def remembered(served: Served) -> None:
