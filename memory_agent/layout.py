@@ -10,7 +10,7 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             http: the address of the door over HTTP, while it is open;
                             start.lock: held by a client that starts a daemon
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700)
-DATA/daemon.log             what a daemon says that `memory-agent mcp` started; daemon.log.1 before it
+DATA/daemon.log             the log of a daemon that `memory-agent mcp` started; daemon.log.1: an earlier one
 
 Hooks of coding agents start with this file, so whatever is slow to import is imported where it is used.
 """
@@ -49,8 +49,8 @@ def platform_data_dir() -> Path:
 
 
 def connections_dir() -> Path:
-    """Return the folder of what `connect` wrote into the settings of clients, and of what these were before."""
-    import platformdirs
+    """Return the folder where `connect` keeps what it wrote into settings of clients, and copies of these files."""
+    import platformdirs  # late, as above
 
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
 

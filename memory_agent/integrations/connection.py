@@ -100,9 +100,9 @@ class Connection:
     def apply(self, changes: list[Change]) -> None:
         """Write the files. Durable on return.
 
-        Each file is replaced as a whole and keeps its owner and permissions; of a symbolic link the target is replaced.
-        Raises `ChangedMeanwhileError`, before anything is written, if a file is not as it was when the change was
-        planned, and `OSError`.
+        Each file is replaced as a whole, with its owner and permissions; a symbolic link stays and its target is
+        replaced. Raises `ChangedMeanwhileError`, before anything is written, if a file is not as it was when the
+        change was made, and `OSError`.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):
@@ -123,7 +123,7 @@ class Connection:
                     self._forget(change, folders[change.path])
 
     def _write(self, change: Change, folders: tuple[str, ...]) -> None:
-        """Write a file, after its record and the copy of it are written."""
+        """Write a file, after what it was and will be is kept."""
         path = change.path
         if change.then is None:
             Path(os.path.realpath(path)).unlink(missing_ok=True)

@@ -101,7 +101,7 @@ class Routes:
         self._publishing = RequestQuota(_MOST_PUBLISHING)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes: one for each verb, and the streams."""
+        """Return the routes: one for each verb, events and streams, MCP, and the description."""
         return [
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             _stream_route("blocks", self.follow_blocks),
@@ -139,7 +139,7 @@ class Routes:
             return Response(msgspec.json.encode(published), media_type=_JSON)
 
     async def answer_mcp(self, request: Request) -> Response:
-        """Answer a message of the Model Context Protocol, for the context that the query names."""
+        """Answer a message of the Model Context Protocol, in the context that the query names."""
         credential = _credential(request)
         principal = self._reception.principal(credential)
         context = _context(request)
@@ -150,7 +150,7 @@ class Routes:
         return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
 
     async def _result(self, credential: Credential, verb: Verb, asked: protocol.Request) -> bytes:
-        """Return the result of a verb as JSON. Raises the fault that it is."""
+        """Return the result of a verb as JSON. Raises `MemoryAgentError`."""
         reply = await self._reception.answer(credential, asked)
         write = partial(_as_json, reply, verb)
         return await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write()
@@ -158,7 +158,7 @@ class Routes:
     async def _follow_work(
         self, principal: Principal, credential: Credential, verb: Verb, asked: protocol.Request
     ) -> Response:
-        """Answer with a stream; a request that is refused at once has the status of its problem."""
+        """Answer with a stream, or with the problem and its status if the request is refused within a second."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._streams.slot(principal))
             work = Work(self._result(credential, verb, asked), self._settings.heartbeat_s)
@@ -230,7 +230,7 @@ class Routes:
 
     @asynccontextmanager
     async def _body(self, request: Request, principal: Principal, most: int = sys.maxsize) -> AsyncIterator[bytes]:
-        """Lend the body of a request, of `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
+        """Lend a body of at most `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
         body = bytearray()
         try:
             await self._read(request, principal, body, min(most, self._settings.body_bytes))
@@ -295,7 +295,7 @@ class _Followed(StreamingResponse):
 
 
 async def _begin(request: Request) -> Response:
-    """Say where the description is: a browser is sent there."""
+    """Name the paths of the door; redirect a browser to its description."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("/docs", 303)
     return Response(_BEGINNING, media_type=_JSON)
@@ -394,7 +394,7 @@ def _credential(request: Request) -> Credential:
 
 
 def _wants_stream(request: Request) -> bool:
-    """Whether a stream is what the client names first."""
+    """Whether `Accept` names a stream first."""
     first = request.headers.get("accept", "").partition(",")[0]
     return first.partition(";")[0].strip().lower() == EVENT_STREAM
 
@@ -410,7 +410,7 @@ def _query(request: Request, names: set[str]) -> dict[str, str]:
 
 
 def _context(request: Request) -> Context:
-    """Return who calls over MCP. Raises `InvalidInputError`."""
+    """Return the context that the query names. Raises `InvalidInputError`."""
     named = _query(request, set(Context.__struct_fields__))
     if named.get("tools", "standard") not in TOOL_SETS:
         raise InvalidInputError("tools", f"must be one of {', '.join(TOOL_SETS)}")
