@@ -10,7 +10,7 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             http: the address of the door over HTTP, while it is open;
                             start.lock: held by a client that starts a daemon
 DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700)
-DATA/daemon.log             the log of a daemon that `memory-agent mcp` started; daemon.log.1: an earlier one
+DATA/daemon.log             what a daemon says that `memory-agent mcp` started; daemon.log.1 before it
 
 Hooks of coding agents start with this file, so whatever is slow to import is imported where it is used.
 """

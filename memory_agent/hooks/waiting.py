@@ -35,14 +35,14 @@ class Batch(NamedTuple):
 
 
 class Waiting:
-    """The files in one folder. From the first `batch` to `close` no other hook sends what earlier ones left."""
+    """The files in one folder. Use it as a context: inside, no other hook sends what earlier ones left."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock: int | None = None
 
     def keep(self, events: Sequence[bytes]) -> Batch:
-        """Write events into a file of their own, and return both. Raises `OSError` where there is no room."""
+        """Write events into a file of their own, and return them with it. Raises `OSError` where there is no room."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= MOST_FILES:
             raise OSError(f"{MOST_FILES} files wait in {self._folder}")
