@@ -12,8 +12,15 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from memory_agent.recall.fence import without_blocks
-from memory_agent.sessions.entries import Entry, Left, What, text_of, time_of
-from memory_agent.sessions.injected import without_hook_context, without_reminders
+from memory_agent.sessions.entries import (
+    Entry,
+    Left,
+    What,
+    text_of,
+    time_of,
+    without_hook_context,
+    without_reminders,
+)
 from memory_agent.sessions.tool_calls import Call, Result, entry_of, exit_code_in, result_of
 from memory_agent.sessions.turns import CLAUDE_CODE, CODEX, GEMINI, begins_run, call_id, made_id, run_of, said_id
 

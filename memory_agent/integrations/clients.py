@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from memory_agent.errors import UnavailableError
 from memory_agent.hooks.inputs import LISTENED
-from memory_agent.integrations.json_text import JsonText, Syntax
-from memory_agent.integrations.json_text import Path as Place
+from memory_agent.integrations.json_text import JsonText, KeyPath, Syntax
 from memory_agent.integrations.toml_text import TomlText
 from memory_agent.sessions.history import channel_of
 
@@ -59,14 +58,14 @@ def this_program() -> str:
 class Found(NamedTuple):
     """An entry of ours in a file: its place, and the words that it runs."""
 
-    place: Place
+    place: KeyPath
     words: tuple[str, ...]
 
 
 class Wanted(NamedTuple):
     """An entry that a file should have: a member of the object at `place`, or without a `key` an element there."""
 
-    place: Place
+    place: KeyPath
     key: str | None
     value: Any
     words: tuple[str, ...]
@@ -122,7 +121,7 @@ class Hooks(NamedTuple):
             for place, group in enumerate(groups if isinstance(groups, list) else ()):
                 yield from self._in_group(("hooks", event, place), group)
 
-    def _in_group(self, place: Place, group: Any) -> Iterator[Found]:
+    def _in_group(self, place: KeyPath, group: Any) -> Iterator[Found]:
         """Yield a group that is all ours as one entry, or our hooks in a group that has others too."""
         hooks = group.get("hooks") if isinstance(group, Mapping) else None
         lines = [_words(hook) for hook in hooks] if isinstance(hooks, list) else []

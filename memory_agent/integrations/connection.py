@@ -21,8 +21,7 @@ import msgspec
 
 from memory_agent.errors import ClientSettingsError
 from memory_agent.integrations.clients import Command, File, Found, Scope, Text
-from memory_agent.integrations.json_text import JsonText, UneditableError
-from memory_agent.integrations.json_text import Path as Place
+from memory_agent.integrations.json_text import JsonText, KeyPath, UneditableError
 from memory_agent.integrations.toml_text import TomlText
 from relay.disk import flush, write_private
 
@@ -160,7 +159,7 @@ def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -
     return _encoded(text, base)
 
 
-def _container(one: Found) -> Place:
+def _container(one: Found) -> KeyPath:
     """Return the place where an entry would be added, also for a hook in a group with others."""
     place = one.place[:-1]
     return place[:2] if place[:1] == ("hooks",) else place
@@ -183,7 +182,7 @@ def _without(file: File, now: bytes | None, record: Record | None) -> bytes | No
     return _encoded(text, now)
 
 
-def _removed(text: Text, place: Place, before: Text | None) -> Text:
+def _removed(text: Text, place: KeyPath, before: Text | None) -> Text:
     text = text.removed(place)
     if isinstance(text, TomlText) or not isinstance(before, JsonText):
         return text

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Keys of objects and places in arrays, from the root down."""
 
 _TOKEN = re.compile(
@@ -96,12 +96,12 @@ class JsonText:
         """The value of the document; numbers are `Number`."""
         return self.root.value
 
-    def find(self, path: Path) -> Any:
+    def find(self, path: KeyPath) -> Any:
         """Return the value at a path, None if there is none."""
         node = self.node(path)
         return None if node is None else node.value
 
-    def node(self, path: Path) -> Node | None:
+    def node(self, path: KeyPath) -> Node | None:
         """Return the value at a path and its positions, None where there is none."""
         here = self.root
         for name in path:
@@ -111,7 +111,7 @@ class JsonText:
             here = item.node
         return here
 
-    def added(self, path: Path, key: str | None, value: Any) -> JsonText:
+    def added(self, path: KeyPath, key: str | None, value: Any) -> JsonText:
         """Add a member to the object at `path`, or with no key an element to the array, as the last one.
 
         Creates what is missing on the way. Raises `UneditableError` where something else is in the way.
@@ -130,7 +130,7 @@ class JsonText:
         whole = {key: value} if key is not None else [value]
         return self._with_item(path[:missing], there, str(path[missing]), whole)
 
-    def _with_item(self, path: Path, there: Node, key: str | None, value: Any) -> JsonText:
+    def _with_item(self, path: KeyPath, there: Node, key: str | None, value: Any) -> JsonText:
         if not isinstance(there.value, list if key is None else dict):
             kind = "a list" if key is None else "an object"
             raise UneditableError(f"{'.'.join(map(str, path)) or 'what it holds'} is not {kind}")
@@ -177,7 +177,7 @@ class JsonText:
                 return indent
         return _DEFAULT_INDENT
 
-    def removed(self, path: Path) -> JsonText:
+    def removed(self, path: KeyPath) -> JsonText:
         """Remove a member or an element, and the comma that it needed. The inverse of `added`."""
         there = self.node(path[:-1])
         item = there.item(path[-1]) if there is not None else None
@@ -194,13 +194,13 @@ class JsonText:
         assert comma is not None
         return JsonText(text[:comma] + text[comma + 1 : start] + text[end:], self.syntax)
 
-    def with_inside(self, path: Path, inside: str) -> JsonText:
+    def with_inside(self, path: KeyPath, inside: str) -> JsonText:
         """Replace what is between the brackets of a value."""
         node = self.node(path)
         assert node is not None
         return JsonText(self.text[: node.start + 1] + inside + self.text[node.end - 1 :], self.syntax)
 
-    def inside(self, path: Path) -> str:
+    def inside(self, path: KeyPath) -> str:
         """Return what is between the brackets of a value."""
         node = self.node(path)
         assert node is not None

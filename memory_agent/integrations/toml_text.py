@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from memory_agent.integrations.json_text import Path, UneditableError
+from memory_agent.integrations.json_text import KeyPath, UneditableError
 
 _HEADER = re.compile(r"[ \t]*\[")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -37,14 +37,14 @@ class TomlText:
         except RecursionError as error:
             raise UneditableError("nested too deeply") from error
 
-    def find(self, path: Path) -> Any:
+    def find(self, path: KeyPath) -> Any:
         """Return the value at a path, None if there is none."""
         here: Any = self.value
         for name in path:
             here = here.get(name) if isinstance(here, Mapping) else None
         return here
 
-    def added(self, path: Path, key: str | None, value: Any) -> TomlText:
+    def added(self, path: KeyPath, key: str | None, value: Any) -> TomlText:
         """Add a table of strings, booleans and lists as the last one.
 
         Raises `UneditableError` if something else is in its place.
@@ -63,7 +63,7 @@ class TomlText:
             raise UneditableError(f"[{name}] cannot follow what it says of {path[0]}")
         return made
 
-    def removed(self, path: Path) -> TomlText:
+    def removed(self, path: KeyPath) -> TomlText:
         """Remove a table, those below it, and the empty line above each. The inverse of `added`.
 
         Comments below it stay. Raises `UneditableError` if it is not written as a table of its own.
@@ -108,7 +108,7 @@ def _below(block: list[str]) -> list[str]:
     return block[end:]
 
 
-def _without(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _without(value: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
     """Return a copy without the value at a path, and without the tables above it that are then empty."""
     inside = dict(value)
     if len(path) == 1:
@@ -118,7 +118,7 @@ def _without(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return _pruned(inside, path[:-1])
 
 
-def _pruned(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _pruned(value: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
     """Return a copy without the empty tables on a path."""
     inside = dict(value)
     if path and isinstance(inside.get(str(path[0])), Mapping):
