@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from email.utils import formatdate
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -22,12 +22,12 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from memory_agent import protocol
-from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request, request_of
+from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, decode_body, read_request, request_of
 from memory_agent.doors.http.guard import Place, refuse_names
 from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
-from memory_agent.doors.http.publishing import publish_events, read_events
+from memory_agent.doors.http.publishing import EventsRequest, publish_events
 from memory_agent.doors.http.streams import EVENT_STREAM, Stream, Take, blocks_for, events_of, read_place
 from memory_agent.doors.http.work import Work
 from memory_agent.doors.mcp.door import McpDoor
@@ -70,6 +70,7 @@ _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-sto
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+T = TypeVar("T")
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
@@ -119,7 +120,7 @@ class Routes:
         principal = self._reception.principal(credential)
         async with self._body(request, principal) as body:
             read = partial(read_request, verb, body, credential.token, request.headers.get(IDEMPOTENCY_KEY))
-            asked = await asyncio.to_thread(read) if len(body) > _LARGE_BYTES else read()
+            asked = await _off_loop(read, len(body))
             if _wants_stream(request):
                 return await self._follow_work(principal, credential, verb, asked)
             content = await self._result(credential, verb, asked)
@@ -133,8 +134,7 @@ class Routes:
         principal = self._reception.principal(credential)
         with self._publishing.slot(principal):
             async with self._body(request, principal) as body:
-                is_large = len(body) > _LARGE_BYTES
-                asked = await asyncio.to_thread(read_events, body) if is_large else read_events(body)
+                asked = await _off_loop(partial(decode_body, body, EventsRequest), len(body))
                 published = await publish_events(asked, principal, credential.token, self._relay.ingest, self._limits)
             return Response(msgspec.json.encode(published), media_type=_JSON)
 
@@ -152,8 +152,7 @@ class Routes:
     async def _result(self, credential: Credential, verb: Verb, asked: protocol.Request) -> bytes:
         """Return the result of a verb as JSON. Raises `MemoryAgentError`."""
         reply = await self._reception.answer(credential, asked)
-        write = partial(_as_json, reply, verb)
-        return await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write()
+        return await _off_loop(partial(_as_json, reply, verb), len(reply))
 
     async def _follow_work(
         self, principal: Principal, credential: Credential, verb: Verb, asked: protocol.Request
@@ -292,6 +291,11 @@ class _Followed(StreamingResponse):
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         async with self._resources:
             await super().__call__(scope, receive, send)
+
+
+async def _off_loop(convert: Callable[[], T], size_bytes: int) -> T:
+    """Return what `convert` returns; in a thread where it converts much, so that other requests go on."""
+    return await asyncio.to_thread(convert) if size_bytes > _LARGE_BYTES else convert()
 
 
 async def _begin(request: Request) -> Response:

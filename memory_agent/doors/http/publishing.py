@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from memory_agent.doors.bodies import DeadlineMs, UserId, decode_body
+from memory_agent.doors.bodies import DeadlineMs, UserId
 from memory_agent.errors import UnavailableError
 from memory_agent.protocol import DEFAULT_USER
 from relay import EventLimits, Identity, Principal, RelayUnavailableError, Submitted, check_events, submit
@@ -54,11 +54,6 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: int
     refused: int
     receipts: tuple[EventReceipt, ...]
-
-
-def read_events(body: bytes) -> EventsRequest:
-    """Return the events in a body. Raises `ProtocolError`, `InvalidInputError` (with the field's name)."""
-    return decode_body(body, EventsRequest)
 
 
 async def publish_events(
