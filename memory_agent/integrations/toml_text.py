@@ -53,14 +53,14 @@ class TomlText:
         newline = "\r\n" if "\r\n" in self.text else "\n"
         lines = [f"[{name}]", *(f"{_written_key(own)} = {_written(said)}" for own, said in value.items()), ""]
         above = newline * (2 - self.text.endswith("\n")) if self.text else ""
+        refusal = f"[{name}] cannot be added: {path[0]} is defined in another way"
         try:
             made = TomlText(self.text + above + newline.join(lines))
         except UneditableError as error:
-            raise UneditableError(f"[{name}] cannot follow what it says of {path[0]}") from error
-        if made.find((*path, str(key))) != value or _without(made.value, (*path, str(key))) != _pruned(
-            self.value, path
-        ):
-            raise UneditableError(f"[{name}] cannot follow what it says of {path[0]}")
+            raise UneditableError(refusal) from error
+        own = (*path, str(key))
+        if made.find(own) != value or _without(made.value, own) != _pruned(self.value, path):
+            raise UneditableError(refusal)
         return made
 
     def removed(self, path: KeyPath) -> TomlText:
