@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from memory_agent.doors.exchange import Answer, Door, Exchange, local_door
+from memory_agent.doors.exchange import Answer, Door, Exchange, UnusableDoorError, local_door
 from memory_agent.doors.mcp.introduction import ToolSet, introduce
 from memory_agent.doors.mcp.messages import (
     INTERNAL_ERROR,
@@ -210,6 +210,8 @@ class Bridge:
             answer = request.run(self._find(until_s), self._path, until_s)
         except MemoryAgentError as error:
             answer = _failure(request.message, error)
+        except UnusableDoorError as error:
+            answer = _failed(request.message, "unavailable", f"the daemon cannot be reached: {error}", False)
         except OSError as error:
             reason = f"the daemon cannot be reached: {error.strerror or error}"
             answer = _failure(request.message, UnavailableError(reason))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +336,66 @@ def test_an_input_that_never_ends_does_not_stop_the_client(tmp_path: Path) -> No
         assert hook.stdout.read() == b""
     os.close(reading)
     os.close(writing)
+
+
+def _little_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+
+def test_an_input_without_end_is_not_read_for_ever(tmp_path: Path) -> None:
+    with open("/dev/zero", "rb") as zeros, process("codex", tmp_path, stdin=zeros, preexec_fn=_little_memory) as hook:
+        _, status, used = os.wait4(hook.pid, 0)
+        hook.returncode = os.waitstatus_to_exitcode(status)
+        assert hook.returncode == 0
+        assert used.ru_maxrss < 200_000
+
+
+@pytest.mark.parametrize("closed", [0, 1])
+def test_a_client_that_closed_a_standard_stream_is_not_disturbed(tmp_path: Path, closed: int) -> None:
+    with process("codex", tmp_path, stdin=subprocess.DEVNULL, preexec_fn=lambda: os.close(closed)) as hook:
+        assert hook.communicate(timeout=PATIENCE_S) == (b"", b"")
+        assert hook.returncode == 0
+
+
+def test_a_client_that_does_not_read_the_answer_is_not_waited_for(served: Served) -> None:
+    finished_session(served)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, bytes(4096))
+    os.set_blocking(writing, True)
+    said = of_claude("UserPromptSubmit", "s-9", "p-9", prompt=REQUEST)
+    command = [sys.executable, "-m", "memory_agent", "hook", "claude-code", "--data-dir", str(served.data_dir)]
+    with subprocess.Popen([*command, "--deadline-ms", "5000"], stdin=subprocess.PIPE, stdout=writing) as hook:
+        try:
+            hook.communicate(json.dumps(said).encode(), timeout=PATIENCE_S)
+            assert hook.returncode == 0
+        finally:
+            hook.kill()
+            os.close(writing)
+            os.close(reading)
+
+
+def test_a_folder_that_was_removed_does_not_disturb_the_client(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    said = {"hook_event_name": "UserPromptSubmit", "prompt": REQUEST, "session_id": "s-1"}
+    command = f'rmdir "$PWD"; exec {sys.executable} -m memory_agent hook codex --data-dir {tmp_path}/data'
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=folder, input=json.dumps(said).encode(), capture_output=True, check=True
+    )
+    assert done.stderr == b""
+
+
+def test_an_address_that_is_none_does_not_disturb_the_client(tmp_path: Path) -> None:
+    assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), tmp_path, url="http://a..b:80") == ""
+
+
+def test_a_token_that_is_none_does_not_disturb_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", "t\u2019k")
+    with silent_server() as url:
+        assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), tmp_path, url=url) == ""
 
 
 def test_what_was_under_way_at_the_deadline_waits(tmp_path: Path) -> None:
