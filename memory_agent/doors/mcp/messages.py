@@ -39,6 +39,8 @@ SERVER_KEY = f"{_META}serverInfo"
 VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
 NAME_HEADER = "mcp-name"
+IDEMPOTENCY_HEADER = "idempotency-key"
+"""Not of the protocol, ours: a call with the key of one before is the same call, carried out once."""
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The methods that need the memory, and the parameter of each that `Mcp-Name` repeats."""
 _ENCODED, _END = "=?base64?", "?="
