@@ -211,6 +211,20 @@ def test_what_the_session_said_is_left_out_of_its_recalls(caller: HttpCaller) ->
     assert ids(call(caller, "recall", "?user_id=own-words", query=QUESTION)) == [known["id"]]
 
 
+def test_a_session_that_the_client_names_with_its_request_is_the_context_of_it(caller: HttpCaller) -> None:
+    query = "?user_id=own-session"
+    known = call(caller, "remember", f"{query}&session_id=s-1", text=VPN)
+
+    def recall(session: object, where: str = query) -> list[str]:
+        asked = {"name": "recall", "arguments": {"query": QUESTION}, "_meta": {"sessionId": session}}
+        return ids(ask(caller, "tools/call", asked, where).json()["result"]["structuredContent"])
+
+    assert recall("s-1") == []
+    assert recall("s-1", f"{query}&session_id=s-2") == [known["id"]]  # the connection's own comes first
+    for other in ("s-2", "", "x" * 500, "a\nb", 5, None, ["s-1"]):
+        assert recall(other) == [known["id"]], other
+
+
 def test_what_the_session_or_run_said_is_left_out_of_its_plans(caller: HttpCaller) -> None:
     asked = {"name": "recall_before_planning", "arguments": {"task": QUESTION}}
     for context in ("session_id=s-1", "run_id=r-1"):

@@ -151,6 +151,15 @@ def test_the_options_are_the_context_of_each_call(served: Served) -> None:
     assert record.session_id == "s 1&user_id=bob"
 
 
+def test_the_session_of_claude_code_is_that_of_its_calls(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = line(request("tools/call", {"name": "remember", "arguments": {"text": VPN}}))
+    monkeypatch.setenv("CLAUDE_CODE_SESSION_ID", "s-of-claude")
+    for options, wanted in (((), "s-of-claude"), (("--session", "s-own"), "s-own")):
+        found, _ = answers(written, "--data-dir", str(served.data_dir), "--user", "claude", *options)
+        id = found[1]["result"]["structuredContent"]["id"]
+        assert served.host._memories["claude"].get([id])[0].session_id == wanted
+
+
 def test_a_key_file_is_the_callers_own_key(served: Served, tmp_path: Path) -> None:
     key = create_key(served.data_dir, "stdio-key", "alice", ALL_SCOPES)
     file = tmp_path / "key.json"

@@ -73,6 +73,8 @@ class McpDoor:
             has_status = stateless = is_stateless(message, headers)
             if isinstance(message.id, msgspec.UnsetType):
                 return Reply(202)
+            if context.session_id is None and message.session is not None:
+                context = msgspec.structs.replace(context, session_id=message.session)
             try:
                 result = introduce(message, context.tools, stateless)
                 if result is None:

@@ -52,6 +52,8 @@ _LAST = re.compile(rb"[,{]\s*" + _ID_MEMBER + rb"\s*(?:,\s*" + _VERSION_MEMBER +
 _ID_BYTES = 512
 """How far from either end of a line an id is looked for."""
 
+_SESSION = re.compile(r"[\w.:-]{1,128}")
+
 Id = str | int
 
 
@@ -68,6 +70,12 @@ class Message(msgspec.Struct, frozen=True):
         """The `_meta` of the parameters, empty where there is none."""
         meta = self.params.get("_meta")
         return meta if isinstance(meta, dict) else {}
+
+    @property
+    def session(self) -> str | None:
+        """The session, where the client says it with each request, as Codex does. No argument, so not the model's word."""
+        named = self.meta.get("sessionId")
+        return named if isinstance(named, str) and _SESSION.fullmatch(named) else None
 
     @property
     def headers(self) -> dict[str, str]:
