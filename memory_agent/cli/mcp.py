@@ -27,8 +27,8 @@ SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
 )
 @click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, else default.")
 @click.option("--session", metavar="ID",
-              help="The client's session: memories belong to it, recalls leave out its words. Default: that which Claude "
-              "Code or Codex names.")  # fmt: skip
+              help="The client's session: memories belong to it, recalls leave out its words. Default: that which "
+              "Claude Code or Codex names.")  # fmt: skip
 @click.option("--run", metavar="ID", help="The run that the client carries out, likewise.")
 @click.option("--agent", metavar="ID", help="The agent that remembers.")
 @click.option("--channel", metavar="ID", help="The channel that memories belong to.")

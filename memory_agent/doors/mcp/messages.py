@@ -73,7 +73,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def session(self) -> str | None:
-        """The session, where the client says it with each request, as Codex does. No argument, so not the model's word."""
+        """The session that the client, not the model, says with each request, as Codex does; None where none is."""
         named = self.meta.get("sessionId")
         return named if isinstance(named, str) and _SESSION.fullmatch(named) else None
 
