@@ -9,7 +9,8 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
                             http: the address of the door over HTTP, while it is open;
                             start.lock: held by a client that starts a daemon
-DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700)
+DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700); those for another daemon or with
+                            another key than the data folder's in a folder of their own
 DATA/daemon.log             what a daemon says that `memory-agent mcp` started; daemon.log.1 before it
 
 Hooks of coding agents start with this file, so whatever is slow to import is imported where it is used.

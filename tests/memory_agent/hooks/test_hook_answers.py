@@ -80,7 +80,7 @@ def remembered(served: Served) -> None:
 
 
 def waiting_in(data_dir: Path) -> list[Path]:
-    return sorted(Layout(data_dir).hooks.glob("*.jsonl"))
+    return sorted(Layout(data_dir).hooks.rglob("*.jsonl"))
 
 
 def finished_session(served: Served) -> None:
@@ -207,11 +207,29 @@ def test_a_key_that_is_refused_leaves_the_events_waiting(served: Served, monkeyp
     monkeypatch.setenv("MEMORY_AGENT_TOKEN", "wrong")
     assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), served.data_dir) == ""
     assert len(waiting_in(served.data_dir)) == 1
-    key = create_key(served.data_dir, "hooks", "bob", frozenset({Scope.PUBLISH, Scope.RECALL}))
-    monkeypatch.setenv("MEMORY_AGENT_TOKEN", key.token)
-    answered("codex", of_codex("Stop", last_assistant_message="Done."), served.data_dir)
-    assert {event.user_id for event in journaled(served)} == {"bob"}
-    assert not waiting_in(served.data_dir)
+    assert journaled(served) == []
+
+
+def test_what_waits_is_sent_with_the_key_and_to_the_daemon_it_was_said_to(
+    embedder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = of_codex("UserPromptSubmit", prompt=REQUEST)
+    ended = of_codex("Stop", last_assistant_message="Done.")
+    with tempfile.TemporaryDirectory(prefix="hook-") as name:
+        folder = Path(name)
+        key = {user: create_key(folder, user, user, frozenset({Scope.PUBLISH})).token for user in ("alice", "bob")}
+        monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
+        answered("codex", said, folder)
+        answered("codex", said, folder, url="http://127.0.0.1:1")  # of another daemon, which is away
+        with daemon_in(folder, embedder) as served:
+            monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["bob"])
+            answered("codex", ended, folder)
+            assert [event.user_id for event in journaled(served)] == ["bob"]
+            monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
+            answered("codex", ended | {"turn_id": "t-2"}, folder)
+            assert [event.user_id for event in journaled(served)] == ["bob", "alice", "alice", "alice"]
+            (left,) = waiting_in(folder)  # that for the other daemon
+            assert (left.parent.stat().st_mode & 0o777, key["alice"] in str(left)) == (0o700, False)
 
 
 def test_a_file_that_is_no_event_does_not_keep_others_from_the_daemon(served: Served) -> None:
@@ -256,6 +274,17 @@ def test_no_more_files_wait_than_are_allowed(tmp_path: Path) -> None:
         (folder / f"{number}.jsonl").touch()
     assert answered("codex", of_codex("Stop", last_assistant_message="Done."), tmp_path) == ""
     assert len(os.listdir(folder)) == MOST_FILES
+
+
+def test_what_a_killed_hook_left_unfinished_is_removed(served: Served) -> None:
+    folder = Layout(served.data_dir).hooks
+    folder.mkdir()
+    old, new = folder / "1-1.tmp", folder / "2-2.tmp"
+    for file in (old, new):
+        file.write_text('{"event_type"')
+    os.utime(old, (0, 0))
+    answered("codex", of_codex("Stop", last_assistant_message="Done."), served.data_dir)
+    assert list(folder.iterdir()) == [new]
 
 
 def test_in_an_encrypted_folder_nothing_waits_in_the_open(tmp_path: Path) -> None:
@@ -343,11 +372,16 @@ def _little_memory() -> None:
 
 
 def test_an_input_without_end_is_not_read_for_ever(tmp_path: Path) -> None:
-    with open("/dev/zero", "rb") as zeros, process("codex", tmp_path, stdin=zeros, preexec_fn=_little_memory) as hook:
-        _, status, used = os.wait4(hook.pid, 0)
-        hook.returncode = os.waitstatus_to_exitcode(status)
-        assert hook.returncode == 0
-        assert used.ru_maxrss < 200_000
+    reading, writing = os.pipe()
+    taken = 0
+    with process("codex", tmp_path, stdin=reading, preexec_fn=_little_memory) as hook:
+        os.close(reading)
+        with suppress(BrokenPipeError):
+            while True:
+                taken += os.write(writing, bytes(1 << 16))
+        assert hook.wait(PATIENCE_S) == 0
+    os.close(writing)
+    assert taken < 64 << 20
 
 
 @pytest.mark.parametrize("closed", [0, 1])
