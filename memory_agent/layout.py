@@ -188,6 +188,7 @@ class Layout:
                 from memory_agent.errors import DaemonRunningError
 
                 raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}): stop it first")
+            self.http.unlink(missing_ok=True)  # of a killed daemon: its port may be another program's by now
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()

@@ -27,7 +27,7 @@ _THIS_USER = ""
 
 
 class Edit(msgspec.Struct, kw_only=True):
-    """A file and what changes in it: `diff` is empty where nothing does; secrets in it are masked."""
+    """A file and what changes in it: `diff` is empty where nothing does. What stays is not in it."""
 
     path: str
     diff: str
