@@ -353,32 +353,24 @@ def test_nobody_listens_there() -> None:
     assert found[2]["error"]["data"] == {"code": "unavailable", "retryable": True}
 
 
-def served_with(tmp_path: Path, behaves: Callable[[socket.socket], None]) -> Callable[[socket.socket], None]:
-    """Return what treats a connection so under a certificate that signs itself."""
+def test_a_certificate_that_is_not_trusted_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate(tmp_path))
 
-    def serve(connection: socket.socket) -> None:
-        with suppress(ssl.SSLError), context.wrap_socket(connection, server_side=True) as secured:
-            behaves(secured)
-
-    return serve
-
-
-def test_a_certificate_that_is_not_trusted_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(b'HTTP/1.1 200 OK\r\n\r\n{"jsonrpc": "2.0", "id": 1, "result": {}}')
+        with suppress(ssl.SSLError), context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(1 << 16)
+            secured.sendall(b'HTTP/1.1 200 OK\r\n\r\n{"jsonrpc": "2.0", "id": 1, "result": {}}')
 
-    serve = served_with(tmp_path, answer)
-    with door_that(serve) as door:
-        found = bridged(lambda _: door._replace(url=door.url.replace("http", "https")), recall())
-    assert failure(found[1])["retryable"] is False
-    assert "certificate is not trusted" in failure(found[1])["text"]
+    def asked() -> dict[str, Any]:
+        with door_that(answer) as door:
+            return bridged(lambda _: door._replace(url=door.url.replace("http", "https")), recall())[1]
+
+    refused = failure(asked())
+    assert "certificate is not trusted" in refused["text"]
+    assert refused["retryable"] is False
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "memory.pem"))  # as the refusal says
-    with door_that(serve) as door:
-        found = bridged(lambda _: door._replace(url=door.url.replace("http", "https")), recall())
-    assert found[1]["result"] == {}
+    assert asked()["result"] == {}
 
 
 @pytest.mark.parametrize("door", [Door("http://a..b:80", "token"), Door("http://127.0.0.1:1", "t\u2019k")])
@@ -394,16 +386,14 @@ def test_what_is_remembered_again_after_a_lost_answer_is_one_memory(served: Serv
     def remember(id: int) -> bytes:
         return line(request("tools/call", {"name": name, "arguments": {text: VPN, "tags": ["vpn"]}}, id))
 
-    class Lines(io.BytesIO):
-        """The lines of a client that waits for each answer."""
-
+    class Patient(io.BytesIO):
         def readline(self, size: int | None = -1, /) -> bytes:
             wait_until(lambda: out.getvalue().count(b"\n") >= sent.count(None))
             sent.append(None)
             return super().readline(size)
 
     def swallow(connection: socket.socket) -> None:
-        """Pass the request on, wait until it is carried out, and die before the answer arrives."""
+        """Pass the request on, and die when it is carried out."""
         with socket.create_connection(served.http.removeprefix("http://").split(":")) as daemon:
             daemon.sendall(connection.recv(1 << 16))
             while daemon.recv(1 << 16):
@@ -415,7 +405,7 @@ def test_what_is_remembered_again_after_a_lost_answer_is_one_memory(served: Serv
     with door_that(swallow) as lossy:
         doors = [lossy._replace(token=whole.token), whole, whole]
         bridge = Bridge(lambda _: doors.pop(0), {"tools": tools, "user_id": user}, cast(Any, tools), out)
-        bridge.run(Lines(remember(1) + remember(2) + remember(3)))
+        bridge.run(Patient(remember(1) + remember(2) + remember(3)))
     lost, again, later = map(json.loads, out.getvalue().splitlines())
     assert failure(lost)["retryable"]
     ids = {record.id for record in served.host._memories[user].list().records}
