@@ -9,7 +9,8 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
                             http: the address of the door over HTTP, while it is open;
                             start.lock: held by a client that starts a daemon
-DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700)
+DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700); those for another daemon or with
+                            another key than the data folder's in a folder of their own
 DATA/daemon.log             what a daemon says that `memory-agent mcp` started; daemon.log.1 before it
 
 Hooks of coding agents start with this file, so whatever is slow to import is imported where it is used.
@@ -188,6 +189,7 @@ class Layout:
                 from memory_agent.errors import DaemonRunningError
 
                 raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}): stop it first")
+            self.http.unlink(missing_ok=True)  # of a killed daemon: its port may be another program's by now
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -18,12 +19,14 @@ from memory_agent.integrations.connection import Change, ChangedMeanwhileError, 
 from memory_agent.layout import DATA_DIR_VARIABLE, connections_dir, default_data_dir
 from relay import Masker
 
+_ELLIPSIS = "…"
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\s+|.', re.DOTALL)
 _THIS_USER = ""
 """The value of --user without an id."""
 
 
 class Edit(msgspec.Struct, kw_only=True):
-    """A file and what changes in it. `diff` is empty without a change; secrets in it are masked."""
+    """A file and what changes in it. `diff` is empty without a change; what stays in the file is not in it."""
 
     path: str
     diff: str
@@ -182,12 +185,43 @@ def _edit(
 
 
 def _describe(change: Change) -> Edit:
-    def lines(content: bytes | None) -> list[str]:
-        return [] if content is None else content.decode().splitlines()
-
     path = str(change.path)
     if change.now == change.then:
         return Edit(path=path, diff="")
     old, new = (path if content is not None else "/dev/null" for content in (change.now, change.then))
-    shown = "\n".join(difflib.unified_diff(lines(change.now), lines(change.then), old, new, lineterm=""))
-    return Edit(path=path, diff=plain(Masker().text(shown)) or f"{path}: line ends")
+    shown = [*_shown(*((content or b"").decode() for content in (change.now, change.then)))]
+    if not shown:
+        return Edit(path=path, diff=f"{path}: line ends")
+    return Edit(path=path, diff=plain(Masker().text("\n".join((f"--- {old}", f"+++ {new}", *shown)))))
+
+
+def _shown(now: str, then: str) -> Iterator[str]:
+    """Yield what changes, without context: beside it stand a person's tokens, in forms that no masker knows."""
+    lines, made = now.splitlines(), then.splitlines()
+    for what, start, end, made_start, made_end in difflib.SequenceMatcher(None, lines, made).get_opcodes():
+        if what == "equal":
+            continue
+        yield f"@@ -{start + 1},{end - start} +{made_start + 1},{made_end - made_start} @@"
+        gone, come = _without_common("\n".join(lines[start:end]), "\n".join(made[made_start:made_end]))
+        yield from (f"{sign}{line}" for sign, text in (("-", gone), ("+", come)) for line in text.splitlines())
+
+
+def _without_common(gone: str, come: str) -> tuple[str, str]:
+    """Return two texts with an ellipsis for each part that is the same in both; "" for one that has no other."""
+    old, new = _TOKEN.findall(gone), _TOKEN.findall(come)
+    before = _common(old, new)
+    after = _common(old[before:][::-1], new[before:][::-1])
+    inside = old[before : len(old) - after], new[before : len(new) - after]
+    shown: tuple[list[str], list[str]] = ([], [])
+    for what, start, end, new_start, new_end in difflib.SequenceMatcher(None, *inside).get_opcodes():
+        for part, own in zip(shown, (inside[0][start:end], inside[1][new_start:new_end]), strict=True):
+            part.append(_ELLIPSIS if what == "equal" else "".join(own))
+    ends = _ELLIPSIS if before else "", _ELLIPSIS if after else ""
+    texts = [f"{ends[0]}{''.join(part)}{ends[1]}" if any(part) else "" for part in shown]
+    return (texts[0] if texts[0].strip(_ELLIPSIS) else ""), (texts[1] if texts[1].strip(_ELLIPSIS) else "")
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """Return how many tokens two lists begin with that are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (own, its) in pairs if own != its), min(len(one), len(other)))

@@ -24,15 +24,18 @@ from memory_agent.layout import (
 )
 from memory_agent.sessions.history import channel_of
 
+SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
+"""Where Claude Code names its session, as in its hooks. Codex names it with each request (`Message.session`)."""
+
 
 @click.command()
 @click.option(
     "--tools", type=click.Choice(TOOL_SETS), default="standard", show_default=True, help="Which tools to offer."
 )
 @click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, else default.")
-@click.option(
-    "--session", metavar="ID", help="The client's session: memories belong to it, recalls leave out its words."
-)
+@click.option("--session", metavar="ID",
+              help="The client's session: memories belong to it, recalls leave out its words. Default: that which "
+              "Claude Code or Codex names.")  # fmt: skip
 @click.option("--run", metavar="ID", help="The run that the client carries out, likewise.")
 @click.option("--agent", metavar="ID", help="The agent that remembers.")
 @click.option("--channel", metavar="ID", help="The channel that memories belong to.")
@@ -98,7 +101,7 @@ def mcp(
     named = {
         "tools": tools,
         "user_id": user,
-        "session_id": session,
+        "session_id": session or os.environ.get(SESSION_VARIABLE) or None,
         "run_id": run,
         "agent_id": agent,
         "channel_id": channel,

@@ -55,11 +55,15 @@ class Answer(NamedTuple):
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+class UnusableDoorError(OSError):
+    """No request reaches the door, however often it is sent: its certificate, its address or the token is wrong."""
+
+
 class Exchange:
     """One request and its answer, by `until_s` of the monotonic clock.
 
     `send` and `receive` raise `TimeoutError` after that, `ConnectionResetError` where the daemon ends the connection
-    before it has answered, `ConnectionAbortedError` after `cancel`, and other `OSError`s.
+    before it has answered, `ConnectionAbortedError` after `cancel`, `UnusableDoorError`, and other `OSError`s.
     """
 
     def __init__(self, door: Door, until_s: float) -> None:
@@ -72,7 +76,12 @@ class Exchange:
         """Connect and send a POST of JSON."""
         scheme, _, netloc = self._door.url.partition("://")
         host, port = _place(netloc, 443 if scheme == "https" else 80)
-        plain = socket.create_connection((host, port), self._left_s())
+        if not self._door.token.isascii() or not self._door.token.isprintable():
+            raise UnusableDoorError("the token has characters that no token has")
+        try:
+            plain = socket.create_connection((host, port), self._left_s())
+        except UnicodeError as error:
+            raise UnusableDoorError(f"{host!r} is not the name of a host") from error
         self._socket = plain
         if scheme == "https":
             self._socket = _secured(plain, host)
@@ -143,4 +152,8 @@ def _answer(data: bytearray) -> Answer:
 def _secured(plain: socket.socket, host: str) -> socket.socket:
     import ssl  # late: 5 MB, for a daemon of another machine
 
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+    try:
+        return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        reason = f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE may name one that is"
+        raise UnusableDoorError(reason) from error

@@ -25,6 +25,8 @@ from memory_agent.sessions.turns import CLAUDE_CODE, GEMINI
 
 MOST_CHARS = 9_000
 """Of a block. Claude Code replaces 10,000 characters by a preview, and a pipe holds these in any script."""
+_MOST_INPUT_BYTES = 32 << 20
+"""Of an input: one without end would fill the memory. The largest, images that a tool read, have some megabytes."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000
 _RECENTLY = "the last two weeks"
@@ -52,21 +54,16 @@ class Options(NamedTuple):
 
 def answer(options: Options, source: IO[bytes], out: int, deadline: Deadline) -> None:
     """Answer one hook: read its input from `source`, and write the answer to the file descriptor `out`."""
-    try:
-        said = _read(options.client, source)
-        if said is None:
-            return
-        heard = said.heard()
-        if heard is not NOTHING:
-            _Hook(options, said, deadline).answer(heard, out)
-    finally:
-        deadline.off()
+    said = _read(options.client, source)
+    if said is not None and (heard := said.heard()) is not NOTHING:
+        _Hook(options, said, deadline).answer(heard, out)
 
 
 def _read(client: str, source: IO[bytes]) -> Input | None:
     try:
-        fields = json.loads(source.read())
-    except (ValueError, RecursionError):
+        data = source.read(_MOST_INPUT_BYTES + 1)
+        fields = json.loads(data) if len(data) <= _MOST_INPUT_BYTES else None
+    except (OSError, ValueError, RecursionError):
         return None
     return Input(client, fields) if isinstance(fields, dict) else None
 
@@ -79,7 +76,8 @@ class _Hook:
         self._said = said
         self._deadline = deadline
         self._layout = Layout(options.data_dir or default_data_dir())
-        self._waiting = Waiting(self._layout.hooks)
+        self._token = os.environ.get(TOKEN_VARIABLE) or None
+        self._waiting = Waiting(self._layout.hooks, _receiver(options.url, self._token))
         self._session = Session(client=said.client, id=said.session, folder=_folder(said))
 
     def answer(self, heard: Heard, out: int) -> None:
@@ -142,11 +140,10 @@ class _Hook:
             return Batch(tuple(events))
 
     def _door(self) -> Door | None:
-        token = os.environ.get(TOKEN_VARIABLE) or None
         if self._options.url is not None:
-            return Door(self._options.url, token or "")
+            return Door(self._options.url, self._token or "")
         try:
-            return local_door(self._layout, token)
+            return local_door(self._layout, self._token)
         except OSError:
             return None
 
@@ -187,15 +184,24 @@ class _Hook:
         if not block:
             return
         shown = {"hookEventName": self._said.name, "additionalContext": block}
-        self._deadline.off()  # a half of it would be taken for text
-        with suppress(OSError):  # the client is gone
+        with self._deadline.whole(), suppress(OSError):  # a half would be taken for text; the client may be gone
             os.write(out, _encoded({"hookSpecificOutput": shown}) + b"\n")
-        self._deadline.on()
+
+
+def _receiver(url: str | None, token: str | None) -> str:
+    """Return for whom events wait: the key decides whose they become. "" for the data folder's own daemon and key."""
+    if url is None and token is None:
+        return ""
+    from hashlib import blake2b  # late: 3 ms, for few
+
+    return blake2b(f"{url or ''}\n{token or ''}".encode(errors="replace"), digest_size=12).hexdigest()
 
 
 def _folder(said: Input) -> str:
     named = os.environ.get(_PROJECT_VARIABLES.get(said.client, ""))
-    return named or said.folder or os.getcwd()
+    with suppress(FileNotFoundError):  # removed meanwhile
+        return named or said.folder or os.getcwd()
+    return ""
 
 
 def _block(recall: Exchange) -> str:

@@ -19,7 +19,10 @@ _NAMES = {f"--{name.replace('_', '-')}": name for name in Options._fields[1:]} |
 
 def run_hook(options: Options) -> NoReturn:
     """Answer the hook on standard input within its deadline."""
-    answer(options, sys.stdin.buffer, sys.stdout.fileno(), Deadline(options.deadline_ms))
+    deadline = Deadline(options.deadline_ms)
+    if sys.stdin is not None and sys.stdout is not None:  # closed by the client
+        source, out = sys.stdin.buffer, sys.stdout.fileno()
+        deadline.keep(lambda: answer(options, source, out, deadline))
     os._exit(0)  # nothing is left to clean up, which would take 5 ms (measured)
 
 

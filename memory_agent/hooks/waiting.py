@@ -18,7 +18,9 @@ MOST_FILES = 2_000
 """Files that wait, at most. Beyond, new events are lost, since the first of a session explain the others."""
 MOST_AT_ONCE = 200
 _BATCH_BYTES = 1 << 20
-_SUFFIX = ".jsonl"
+_SUFFIX, _UNFINISHED = ".jsonl", ".tmp"
+_LONGEST_WRITE_S = 60
+"""No hook lives as long: an unfinished file that is older is of one that was killed."""
 
 
 class Batch(NamedTuple):
@@ -37,17 +39,19 @@ class Batch(NamedTuple):
 class Waiting:
     """The files in one folder. Use it as a context: inside, no other hook sends what earlier ones left."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, receiver: str = "") -> None:
+        """`receiver`: for whom the events are, where that is not the daemon and the key of the data folder."""
+        self._folder = folder / receiver
         self._lock: int | None = None
 
     def keep(self, events: Sequence[bytes]) -> Batch:
         """Write events into a file of their own, and return them with it. Raises `OSError` where there is no room."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self._folder.parent, self._folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= MOST_FILES:
             raise OSError(f"{MOST_FILES} files wait in {self._folder}")
         file = self._folder / f"{time.time_ns():020d}-{os.getpid()}{_SUFFIX}"
-        unfinished = file.with_suffix(".tmp")
+        unfinished = file.with_suffix(_UNFINISHED)
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as written:
             written.writelines(event + b"\n" for event in events)
         unfinished.rename(file)
@@ -90,7 +94,13 @@ class Waiting:
             try:
                 self._lock = os.open(self._folder, os.O_RDONLY)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._clear()
             except OSError:  # another hook has it, or there is no folder
                 self.close()
                 return False
         return True
+
+    def _clear(self) -> None:
+        for file in self._folder.glob(f"*{_UNFINISHED}"):
+            if time.time() - file.stat().st_mtime > _LONGEST_WRITE_S:
+                file.unlink()

@@ -100,14 +100,13 @@ class Connection:
         """Write the files. Durable on return.
 
         Each file is replaced as a whole, with its owner and permissions; a symbolic link stays and its target is
-        replaced. Raises `ChangedMeanwhileError`, before anything is written, if a file is not as it was when the
-        change was made, and `OSError`.
+        replaced. Raises `ChangedMeanwhileError` if a file is not as it was when the change was made: that one is not
+        written, others may be. Raises `OSError`.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):
             for change in changes:
-                if _read(change.path) != change.now:
-                    raise ChangedMeanwhileError(change.path)
+                _require_same(change)
             records = {change.path: self._record(change.path) for change in changes}
             folders = {
                 change.path: record.folders if record is not None else tuple(_missing_folders(change.path))
@@ -125,6 +124,7 @@ class Connection:
         """Write a file, after what it was and will be is kept."""
         path = change.path
         if change.then is None:
+            _require_same(change)
             Path(os.path.realpath(path)).unlink(missing_ok=True)
             return
         if change.then != change.base:
@@ -132,7 +132,7 @@ class Connection:
                 write_private(self.backup(path), change.base)
             made = Record(path=str(path), before=change.base, after=change.then, folders=folders)
             write_private(self._kept(path, "record"), msgspec.json.encode(made))
-        _replace(path, change.then, is_private=change.is_private)
+        _replace(change, change.then)
 
     def _forget(self, change: Change, folders: tuple[str, ...]) -> None:
         if change.then is None:
@@ -234,14 +234,21 @@ def _missing_folders(path: Path) -> Iterator[str]:
         yield str(folder)
 
 
-def _replace(path: Path, content: bytes, *, is_private: bool) -> None:
-    target = Path(os.path.realpath(path))
+def _require_same(change: Change) -> None:
+    """Raise `ChangedMeanwhileError` if the file is not as it was when the change was made."""
+    if _read(change.path) != change.now:
+        raise ChangedMeanwhileError(change.path)
+
+
+def _replace(change: Change, content: bytes) -> None:
+    """Put the content in place of the file. Clients write it too, so it is compared as late as can be."""
+    target = Path(os.path.realpath(change.path))
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{os.getpid()}.new")
     made.unlink(missing_ok=True)
     mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with open(os.open(made, mode, 0o600 if is_private else 0o666), "wb") as file:
+        with open(os.open(made, mode, 0o600 if change.is_private else 0o666), "wb") as file:
             with suppress(FileNotFoundError):
                 status = target.stat()
                 with suppress(PermissionError):
@@ -250,6 +257,7 @@ def _replace(path: Path, content: bytes, *, is_private: bool) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        _require_same(change)
         made.replace(target)
     finally:
         made.unlink(missing_ok=True)

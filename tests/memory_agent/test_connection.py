@@ -317,6 +317,32 @@ def test_a_file_that_changed_since_it_was_shown_is_not_written(tmp_path: Path) -
     assert place.tree() == {".claude": None, ".claude/settings.json": b'{"hooks": {}}'}
 
 
+def test_what_the_client_writes_while_its_file_is_replaced_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, "claude-code")
+    place.write('{"numStartups": 1}', place.paths[0])
+    flushed = os.fsync
+
+    def slowly(file: int) -> None:
+        """Flush; meanwhile the client writes its settings, as Claude Code does at each start."""
+        flushed(file)
+        if os.readlink(f"/proc/self/fd/{file}").startswith(str(place.paths[0].parent / "..claude.json.")):
+            place.write('{"numStartups": 2}', place.paths[0])
+
+    changes = place.connection.connecting(COMMAND)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", slowly)
+        with pytest.raises(ChangedMeanwhileError):
+            place.connection.apply(changes)
+    assert says(place.paths[0]) == {"numStartups": 2}
+    place.connect()
+    assert says(place.paths[0])["numStartups"] == 2
+    assert len(runs(says(place.paths[0]))) == 1
+    place.disconnect()
+    assert place.tree() == {".claude.json": b'{"numStartups": 2}'}
+
+
 RACE = """
 import sys
 from pathlib import Path

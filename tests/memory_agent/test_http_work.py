@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
@@ -185,3 +186,25 @@ def test_work_goes_on_when_its_client_is_gone() -> None:
         await asyncio.wait_for(ended.wait(), 10.0)
 
     asyncio.run(go())
+
+
+def test_work_that_fails_when_nobody_follows_it_any_more_is_not_logged_with_its_error() -> None:
+    async def go() -> list[dict[str, Any]]:
+        said: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+        failing = asyncio.Event()
+
+        async def fail() -> bytes:
+            await failing.wait()
+            raise UnavailableError("what a caller said")
+
+        frames = Work(fail(), PAUSE_S).frames(None)
+        await anext(frames)
+        await frames.aclose()
+        failing.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gc.collect()
+        return said
+
+    assert asyncio.run(go()) == []

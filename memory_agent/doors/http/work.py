@@ -38,7 +38,7 @@ class Work:
         self._pause_s = min(pause_s, MOST_PAUSE_S)
         self._answer = asyncio.create_task(answer)
         _under_way.add(self._answer)  # the loop itself refers to its tasks weakly
-        self._answer.add_done_callback(_under_way.discard)
+        self._answer.add_done_callback(_done)
 
     async def refuse(self) -> None:
         """Raise what the work raises within `MOST_PAUSE_S`, so that the answer has the status of that error."""
@@ -66,3 +66,10 @@ class Work:
     def _progress(self, waiting: int | None) -> bytes:
         elapsed_ms = round((time.monotonic() - self._started_s) * 1000)
         return event_frame("progress", msgspec.json.encode(WorkProgress(elapsed_ms=elapsed_ms, waiting=waiting)))
+
+
+def _done(work: asyncio.Task[bytes]) -> None:
+    """Take the error of work that nobody follows any more: asyncio would log it with its text."""
+    _under_way.discard(work)
+    if not work.cancelled():
+        work.exception()

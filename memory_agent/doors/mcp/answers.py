@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.recall.context import context_block
+from memory_agent.recall.context import context_block, is_plain_id
 from memory_agent.records import MemoryPage, MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.trajectory import FeedbackReport
 
@@ -47,11 +47,15 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
     lines = [_block(result), f"recall_id: {result.recall_id}"]
     if result.degraded:
         lines.append(f"missing in this answer: {', '.join(result.degraded)}")
-    memories = [{"id": one.record.id, "relevance": _rounded(one.relevance)} for one in result.memories]
+    memories = [
+        {"id": one.record.id, "relevance": _rounded(one.relevance)}
+        for one in result.memories
+        if is_plain_id(one.record.id)
+    ]
     return "\n".join(lines), {
         "recall_id": result.recall_id,
         "memories": memories,
-        "runs": [run.id for run in result.runs],
+        "runs": [run.id for run in result.runs if is_plain_id(run.id)],
         "degraded": result.degraded,
     }
 
@@ -82,7 +86,7 @@ def _timeline(page: MemoryPage, _: dict[str, Any]) -> tuple[str, dict[str, Any]]
     lines = [block_of_records(map(_line, page.records)) or "There are no such memories."]
     lines.append(f"shown: {len(page.records)} of {page.total}")
     lines += [f"next_cursor: {page.next_cursor}"] if page.next_cursor is not None else []
-    ids = [record.id for record in page.records]
+    ids = [record.id for record in page.records if is_plain_id(record.id)]
     return "\n".join(lines), {"ids": ids, "total": page.total, "next_cursor": page.next_cursor}
 
 

@@ -39,6 +39,8 @@ SERVER_KEY = f"{_META}serverInfo"
 VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
 NAME_HEADER = "mcp-name"
+IDEMPOTENCY_HEADER = "idempotency-key"
+"""Not of the protocol, ours: a call with the key of one before is the same call, carried out once."""
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 """The methods that need the memory, each with the parameter that the header `Mcp-Name` repeats."""
 _ENCODED, _END = "=?base64?", "?="
@@ -49,6 +51,8 @@ _FIRST = re.compile(rb"\s*\{\s*(?:" + _VERSION_MEMBER + rb"\s*,\s*)?" + _ID_MEMB
 _LAST = re.compile(rb"[,{]\s*" + _ID_MEMBER + rb"\s*(?:,\s*" + _VERSION_MEMBER + rb"\s*)?\}\s*\Z")
 _ID_BYTES = 512
 """How far from either end of a line an id is looked for."""
+
+_SESSION = re.compile(r"[\w.:-]{1,128}")
 
 Id = str | int
 
@@ -66,6 +70,12 @@ class Message(msgspec.Struct, frozen=True):
         """The `_meta` of the parameters, empty where there is none."""
         meta = self.params.get("_meta")
         return meta if isinstance(meta, dict) else {}
+
+    @property
+    def session(self) -> str | None:
+        """The session that the client, not the model, says with each request, as Codex does; None where none is."""
+        named = self.meta.get("sessionId")
+        return named if isinstance(named, str) and _SESSION.fullmatch(named) else None
 
     @property
     def headers(self) -> dict[str, str]:

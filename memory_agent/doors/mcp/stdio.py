@@ -18,9 +18,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from memory_agent.doors.exchange import Answer, Door, Exchange, local_door
+from memory_agent.doors.exchange import Answer, Door, Exchange, UnusableDoorError, local_door
 from memory_agent.doors.mcp.introduction import ToolSet, introduce
 from memory_agent.doors.mcp.messages import (
+    IDEMPOTENCY_HEADER,
     INTERNAL_ERROR,
     INVALID_REQUEST,
     MOST_BYTES,
@@ -47,6 +48,7 @@ _POLL_S = 0.05
 _START_S = 30.0
 """How long a daemon may take to open its door. No other is started meanwhile."""
 _CLOSED = "the daemon's door over HTTP is closed: set daemon.http.listen, such as 127.0.0.1:0"
+_MOST_UNSURE = 8
 _LOST = "the daemon ended the connection before it answered; whether it carried the request out is not known"
 
 Say = Callable[[str], None]
@@ -161,6 +163,8 @@ class Bridge:
         self._guard = threading.Lock()
         self._slots = threading.Semaphore(_MOST_AT_ONCE)
         self._open: dict[Id, _Request] = {}
+        self._unsure: dict[bytes, str] = {}
+        """The idempotency keys of calls that may have been carried out: a model that repeats one means the same."""
 
     def run(self, lines: IO[bytes]) -> None:
         """Answer until the lines end, then wait for the requests under way."""
@@ -198,7 +202,7 @@ class Bridge:
         if not self._slots.acquire(blocking=False):
             self._write(_failure(message, UnavailableError(f"more than {_MOST_AT_ONCE} requests under way")))
             return None
-        request = self._open[message.id] = _Request(message, line)
+        request = self._open[message.id] = _Request(message, line, self._key(message))
         thread = threading.Thread(target=self._forward, args=(message.id, request), daemon=True)
         thread.start()
         return thread
@@ -210,15 +214,28 @@ class Bridge:
             answer = request.run(self._find(until_s), self._path, until_s)
         except MemoryAgentError as error:
             answer = _failure(request.message, error)
+        except UnusableDoorError as error:
+            answer = _failed(request.message, "unavailable", f"the daemon cannot be reached: {error}", False)
         except OSError as error:
             reason = f"the daemon cannot be reached: {error.strerror or error}"
             answer = _failure(request.message, UnavailableError(reason))
         finally:
             if not request.is_cancelled:
+                if request.has_succeeded:
+                    self._unsure.pop(_call(request.message), None)
                 self._write(answer)
             if self._open.get(id) is request:
                 del self._open[id]
             self._slots.release()
+
+    def _key(self, message: Message) -> str | None:
+        """Return the idempotency key of a call: that of the same call before, if nobody knows what became of it."""
+        if message.method != "tools/call":
+            return None
+        key = self._unsure.setdefault(_call(message), os.urandom(16).hex())
+        if len(self._unsure) > _MOST_UNSURE + _MOST_AT_ONCE:
+            self._unsure.pop(next(iter(self._unsure)), None)
+        return key
 
     def _cancel(self, id: object) -> None:
         """Drop a request: it is not sent if it has not been sent yet, and no answer is written."""
@@ -235,9 +252,11 @@ class Bridge:
 class _Request:
     """A message on its way to the daemon, and its answer."""
 
-    def __init__(self, message: Message, line: bytes) -> None:
+    def __init__(self, message: Message, line: bytes, key: str | None) -> None:
         self.message = message
         self.is_cancelled = False
+        self.has_succeeded = False
+        self._keyed = {} if key is None else {IDEMPOTENCY_HEADER: key}
         self._line = line.strip()
         self._exchange: Exchange | None = None
 
@@ -249,7 +268,7 @@ class _Request:
     def run(self, door: Door, path: str, until_s: float) -> bytes:
         """Return the answer as a line, b"" if cancelled. Raises `MemoryAgentError`, `OSError`."""
         exchange = self._exchange = Exchange(door, until_s)
-        headers = {"Accept": "application/json, text/event-stream", **self.message.headers}
+        headers = {"Accept": "application/json, text/event-stream", **self.message.headers, **self._keyed}
         try:
             if self.is_cancelled:  # while the daemon started, say: `cancel` saw no exchange
                 return b""
@@ -266,21 +285,33 @@ class _Request:
             if answer.media_type == "application/problem+json":
                 found = msgspec.json.decode(answer.body, type=_Problem)
                 return _failed(self.message, found.code, found.detail, found.retryable)
-            if msgspec.json.decode(answer.body, type=_Answer).id == self.message.id:
+            known = msgspec.json.decode(answer.body, type=_Answer)
+            if known.id == self.message.id:
+                self.has_succeeded = known.result is not None and not known.result.isError
                 return b" ".join(answer.body.splitlines())
         reason = f"what answers at this address is not memory-agent: {answer.first[:80]}"
         return _failed(self.message, "unavailable", reason, False)
 
 
+class _Result(msgspec.Struct):
+    isError: bool = False  # noqa: N815
+
+
 class _Answer(msgspec.Struct):
     jsonrpc: Literal["2.0"]
     id: Id
+    result: _Result | None = None
 
 
 class _Problem(msgspec.Struct):
     code: str = "unavailable"
     detail: str = ""
     retryable: bool = False
+
+
+def _call(message: Message) -> bytes:
+    """Return what a call calls, with which arguments, whatever its id is."""
+    return msgspec.json.encode((message.params.get("name"), message.params.get("arguments")), order="sorted")
 
 
 def _rest_of(line: bytes, lines: IO[bytes]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.doors.bodies import decode_body, request_of
+from memory_agent.doors.bodies import decode_body, key_field, request_of
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.errors import InvalidInputError
 from memory_agent.protocol import Request
@@ -66,10 +66,17 @@ class Tool:
     meanings: dict[str, str]
     fields: ToFields
 
-    def request(self, arguments: bytes, context: Context, token: str) -> Request:
-        """Return the request for a call. Raises `InvalidInputError` (with the parameter's name)."""
+    def request(self, arguments: bytes, context: Context, token: str, key: str | None = None) -> Request:
+        """Return the request for a call. `key` identifies a repeated one, as `Idempotency-Key` does for any verb.
+
+        Raises `InvalidInputError` (with the parameter's name).
+        """
         given = _stated(decode_body(arguments, self.input, "arguments"))
-        return request_in(context, self.verb, self.fields(given, context), token)
+        fields = self.fields(given, context)
+        keyed = key_field(self.verb)
+        if key is not None and keyed is not None and fields.get(keyed) is None:
+            fields = {**fields, keyed: key}
+        return request_in(context, self.verb, fields, token)
 
     def describe(self) -> dict[str, Any]:
         """Return the tool as `tools/list` shows it; short, since a model reads the list at every turn."""
