@@ -65,10 +65,13 @@ def read_request(verb: Verb, body: bytes, token: str, key: str | None = None) ->
     """
     given = msgspec.structs.asdict(decode_body(body, body_type(verb.params)))
     user_id, deadline_ms = given.pop("user_id"), given.pop("deadline_ms")
-    keyed = key_field(verb)
-    if key is not None and keyed is not None and given[keyed] is None:
-        given[keyed] = key
-    return request_of(verb, given, token, user_id, deadline_ms)
+    return request_of(verb, with_key(verb, given, key), token, user_id, deadline_ms)
+
+
+def with_key(verb: Verb, fields: Mapping[str, Any], key: str | None) -> Mapping[str, Any]:
+    """Return the parameters with the `Idempotency-Key` in the field that it fills in, where they leave that out."""
+    field = key_field(verb)
+    return fields if key is None or field is None or fields.get(field) is not None else {**fields, field: key}
 
 
 def request_of(

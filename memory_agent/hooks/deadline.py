@@ -23,7 +23,7 @@ _WHOLE_S = 1.0
 
 
 class Deadline:
-    """Until when a hook may work."""
+    """The deadline of a hook: the process ends then, whatever its work waits for."""
 
     def __init__(self, limit_ms: int = USUAL_MS) -> None:
         self.until_s = max(_started_s() + limit_ms / 1000, time.monotonic() + _LEAST_S)

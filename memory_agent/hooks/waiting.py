@@ -20,7 +20,7 @@ MOST_AT_ONCE = 200
 _BATCH_BYTES = 1 << 20
 _SUFFIX, _UNFINISHED = ".jsonl", ".tmp"
 _LONGEST_WRITE_S = 60
-"""No hook lives as long: an unfinished file that is older is of one that was killed."""
+"""An unfinished file that is older was left by a hook that was killed: none lives as long."""
 
 
 class Batch(NamedTuple):
@@ -37,15 +37,15 @@ class Batch(NamedTuple):
 
 
 class Waiting:
-    """The files in one folder. Use it as a context: inside, no other hook sends what earlier ones left."""
+    """The files in one folder. From the first `batch` to `close` no other hook sends what earlier ones left."""
 
     def __init__(self, folder: Path, receiver: str = "") -> None:
-        """`receiver`: for whom the events are, where that is not the daemon and the key of the data folder."""
+        """`receiver` names a daemon or key other than the data folder's; events for it wait in a folder of its own."""
         self._folder = folder / receiver
         self._lock: int | None = None
 
     def keep(self, events: Sequence[bytes]) -> Batch:
-        """Write events into a file of their own, and return them with it. Raises `OSError` where there is no room."""
+        """Write events into a file of their own, and return both. Raises `OSError` where there is no room."""
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= MOST_FILES:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.doors.bodies import decode_body, key_field, request_of
+from memory_agent.doors.bodies import decode_body, request_of, with_key
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.errors import InvalidInputError
 from memory_agent.protocol import Request
@@ -72,11 +72,7 @@ class Tool:
         Raises `InvalidInputError` (with the parameter's name).
         """
         given = _stated(decode_body(arguments, self.input, "arguments"))
-        fields = self.fields(given, context)
-        keyed = key_field(self.verb)
-        if key is not None and keyed is not None and fields.get(keyed) is None:
-            fields = {**fields, keyed: key}
-        return request_in(context, self.verb, fields, token)
+        return request_in(context, self.verb, with_key(self.verb, self.fields(given, context), key), token)
 
     def describe(self) -> dict[str, Any]:
         """Return the tool as `tools/list` shows it; short, since a model reads the list at every turn."""
