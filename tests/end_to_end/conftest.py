@@ -103,7 +103,8 @@ def daemon() -> Iterator[DaemonProcess]:
         assert process.stop() == 0, process.log()
 
 
-HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1")
+HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1", "daemon.dedicated_hosts=32")
+"""Every user of these tests has a process of its own, by whose name it is killed."""
 
 
 @pytest.fixture(scope="package")

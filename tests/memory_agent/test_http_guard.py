@@ -27,7 +27,7 @@ from memory_agent.doors.http.guard import place_of, refuse_names
 from memory_agent.doors.http.server import HttpDoor
 from memory_agent.errors import SettingsError
 from memory_agent.settings import DaemonSettings, HttpSettings, Settings
-from relay import Endpoints
+from relay import Endpoints, EventLimits
 
 
 def certificate(folder: Path) -> tuple[str, str]:
@@ -166,7 +166,7 @@ def test_a_cancelled_door_drops_its_connections_and_its_port() -> None:
         assert place is not None
         door = HttpDoor(settings, place)
         nowhere = Endpoints("ipc:///none", "ipc:///none")
-        running = asyncio.create_task(door.run(None, nowhere, 1))  # type: ignore[arg-type]  # nothing is asked
+        running = asyncio.create_task(door.run(None, nowhere, EventLimits(), 1))  # type: ignore[arg-type]  # nothing is asked
         where = urlsplit(door.url)
         reader, writer = await asyncio.open_connection(where.hostname, where.port)
         writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

@@ -27,6 +27,7 @@ EXAMPLES: dict[str, errors.MemoryAgentError] = {
     "invalid_input": errors.InvalidInputError("query", "is empty"),
     "user_not_allowed": errors.UserNotAllowedError("user_id", "is another"),
     "unhandled_event": errors.UnhandledEventError("e-1", "no text"),
+    "client_settings": errors.ClientSettingsError("settings.json", "is not valid JSON"),
     "settings": errors.SettingsError("recall.vector_weight", "above 1"),
     "run_begun": errors.RunBegunError("run-7", "2026-02-16T10:20:00Z"),
     "run_ended": errors.RunEndedError("run-7", "2026-02-16T10:20:00Z"),
