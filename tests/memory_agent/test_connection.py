@@ -308,6 +308,15 @@ def test_the_backup_holds_the_file_as_it_was_for_its_owner_alone(tmp_path: Path)
     assert not backup.exists()
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_path_that_no_file_of_text_can_name_is_refused(tmp_path: Path, client: str) -> None:
+    place = Place(tmp_path, client)
+    odd = os.fsdecode(b"/tmp/\xff")
+    with pytest.raises(ClientSettingsError, match="a path for it is not UTF-8"):
+        place.connect(Command("/opt/memory-agent", ("--data-dir", odd), ("--data-dir", odd)))
+    assert place.tree() == {}
+
+
 def test_a_file_that_changed_since_it_was_shown_is_not_written(tmp_path: Path) -> None:
     place = Place(tmp_path, "claude-code")
     changes = place.connection.connecting(COMMAND)
