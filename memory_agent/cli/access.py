@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.client import MemoryClient
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
 from memory_agent.protocol import Request
 from memory_agent.storage.folders import known_users, user_folder
@@ -25,6 +24,7 @@ from relay import Credentials, Principal
 
 if TYPE_CHECKING:
     from memory_agent.care.encryption import OnMissingKey
+    from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
 
 Answer = TypeVar("Answer")
@@ -88,6 +88,8 @@ def open_client(target: Target) -> MemoryClient:
         hint = f"start one there with: memory-agent serve --listen {target.endpoint}"
         raise UnavailableError(f"no daemon listens at {target.endpoint}; {hint}")
     note_settings(target)
+    from memory_agent.client import MemoryClient  # imports sockets
+
     return MemoryClient(
         target.user_id if target.user_named else None,
         data_dir=target.data_dir,

@@ -66,7 +66,8 @@ def context_block(
 
     `heading` is the line above the fence, for a reader of several blocks. The runs of `result` come first, in at most
     half of the tokens where there are memories too. A memory of which a line of a run says all but little is not
-    repeated. `with_ids` names each memory's id, for a reader who can ask for more of it.
+    repeated, nor one that says the same as another of its run, such as the message that began it. `with_ids` names each
+    memory's id, for a reader who can ask for more of it.
 
     The first memory that does not fit ends the block: it is left out or, if it is long, cut at the end of a word. The
     last line before the fence says how many runs and memories are left out. Each entry is counted once by
@@ -91,7 +92,7 @@ def context_block(
         room -= count(_left_out(found))
     entries, said, missing = _run_entries(result, room // 2 if result.memories else room, now, count)
     room -= sum(map(count, entries))
-    unsaid = [memory for memory in result.memories if not _is_said(memory, said)]
+    unsaid = _different([memory for memory in result.memories if not _is_said(memory, said)])
     missing += len(unsaid)
     for place, memory in enumerate(unsaid, len(entries) + 1):
         facts, body = _heading(place, memory, now, with_ids), _body(memory)
@@ -211,6 +212,18 @@ def _is_said(memory: RetrievedMemory, said: set[str]) -> bool:
     """Return whether a line of a run says the memory, and it occurs in no other run."""
     runs = {memory.record.run_id, *(origin.run_id for origin in memory.origins)}
     return len(runs) == 1 and bool(said & {memory.record.id, *(origin.id for origin in memory.origins)})
+
+
+def _different(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
+    """Return the memories without those whose run said the same in one before."""
+    said: set[tuple[str | None, str]] = set()
+    different = []
+    for memory in memories:
+        words = memory.record.run_id, _body(memory)
+        if memory.record.run_id is None or words not in said:
+            different.append(memory)
+        said.add(words)
+    return different
 
 
 def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTokens) -> tuple[list[str], set[str], int]:

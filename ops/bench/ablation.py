@@ -6,7 +6,7 @@ The one exception is late interaction, which is off when the query's words have 
 makes none; a word then counts where it occurs. Differences to the shipped recall are resampled by groups
 (conversations, chats, issues), because the questions of one group are not independent.
 
-    python -m ops.bench.ablation --data FOLDER      half an hour; writes ops/bench/ablation.md
+    python -m ops.bench.ablation --data FOLDER      ten minutes; writes ops/bench/ablation.md
 
 FOLDER has `locomo_dev.json`, `beam_dev/` and `swe_runs_dev.json`. Embedding takes half of the time: with `--stores`
 the memories are kept, and a later run with other constants of the ranking only asks.

@@ -231,6 +231,23 @@ def test_a_short_memory_is_whole_or_left_out() -> None:
     }
 
 
+def test_a_run_says_each_text_once() -> None:
+    asked, begun, found, other = (
+        msgspec.structs.replace(memory(text), id=str(number), run_id=run_id)
+        for number, (text, run_id) in enumerate(
+            [
+                ("Why does it hang?", "r-1"),
+                ("Why does it\u200b hang?", "r-1"),
+                ("Connect the VPN", "r-1"),
+                ("Why does it hang?", "r-2"),
+            ]
+        )
+    )
+    lines = context_block(recalled(asked, begun, found, other), now=NOW).splitlines()
+    assert [line[2:] for line in lines if line.startswith("| ")] == [asked.text, found.text, other.text]
+    assert not any("left out" in line for line in lines)
+
+
 def run(number: int, said: list[str]) -> SimilarRun:
     request, *steps = (RunLine(text=text, record_id=f"{number}.{place}") for place, text in enumerate(said))
     return SimilarRun(id=f"run-{number}", request=request, end="completed", quality=0.8, steps=tuple(steps))
