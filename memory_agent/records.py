@@ -95,6 +95,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Fields that are not set do not travel: an older daemon refuses those it does not know, and must not meet them unset.
 
+    `in_channel`: memories of this channel, and those of none: what belongs to a project, and what to all of them.
     `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a
     quality. `min_score` is the least raw cosine; it excludes memories without a vector. `exclude` matches none.
 
@@ -117,6 +118,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     type: str | None = None
     phase: str | None = None
     metadata: dict[str, MetadataValue | tuple[MetadataValue, ...]] = {}
+    in_channel: str | None = None
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

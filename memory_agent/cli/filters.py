@@ -42,6 +42,7 @@ _OPTIONS: tuple[Callable[[Verb], Verb], ...] = (
     click.option("--until", type=Moment(), help="Before then."),
     click.option("--run", "run_id", metavar="ID", help="Of this run."),
     click.option("--channel", "channel_id", metavar="ID", help="Of this channel."),
+    click.option("--in-channel", metavar="ID", help="Of this channel, or of none."),
     click.option("--agent", "agent_id", metavar="ID", help="Of this agent."),
     click.option("--type", "type", metavar="NAME", help="Of this type: an event type, or what the caller named it."),
     click.option("--phase", metavar="NAME", help="Of this phase."),
@@ -64,7 +65,7 @@ _OPTIONS: tuple[Callable[[Verb], Verb], ...] = (
     click.option("--exclude-since", type=Moment(), help="Nothing of then or later."),
 )
 _FIELDS = (
-    *("kinds", "sources", "since", "until", "run_id", "channel_id", "agent_id", "type", "phase", "tags"),
+    *("kinds", "sources", "since", "until", "run_id", "channel_id", "in_channel", "agent_id", "type", "phase", "tags"),
     *("provenance", "min_quality"),
 )
 _EXCLUDED = {

@@ -118,6 +118,7 @@ def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
         and (wanted.since is None or record.timestamp >= wanted.since)
         and (wanted.until is None or record.timestamp < wanted.until)
         and all(getattr(wanted, one) in (None, getattr(record, one)) for one in names)
+        and (wanted.in_channel is None or record.channel_id in (wanted.in_channel, None))
         and (not wanted.tags or not set(wanted.tags).isdisjoint(record.tags))
         and (not wanted.provenance or record.provenance in wanted.provenance)
         and (

@@ -31,7 +31,7 @@ MOST_ANSWERS = 1_000
 MOST_VALUES = 1_000
 """Different values of one filter field; a list of more is a mistake."""
 _NO_FILTER = MemoryFilter()
-_NAMES = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase")
+_NAMES = ("session_id", "run_id", "channel_id", "in_channel", "agent_id", "type", "phase")
 _LISTS = ("kinds", "sources", "tags", "provenance")
 _EXCLUDED = ("events", "records", "sessions", "runs")
 

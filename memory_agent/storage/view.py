@@ -206,6 +206,8 @@ class View:
         for column, name in zip(NAMED, named, strict=True):
             if name is not None:
                 yield self._is_named(column, name)
+        if chosen.in_channel is not None:
+            yield self._is_named("channels", chosen.in_channel) | (self._arrays["channels"] == NO_NAME)
         if chosen.tags:
             yield self._is_tagged(chosen.tags)
         for numbers in wanted_numbers(chosen.metadata):

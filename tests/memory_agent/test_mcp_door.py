@@ -21,7 +21,7 @@ from served_gateway import Served, gateway_without_ray
 from memory_agent import MemoryClient
 from memory_agent.doors.mcp.introduction import catalogue
 from memory_agent.doors.mcp.messages import CAPABILITIES_KEY, VERSION_KEY
-from memory_agent.doors.mcp.tools import BY_SET, Context
+from memory_agent.doors.mcp.tools import BY_SET, EVERYWHERE, Context
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.settings import DaemonSettings, EmbedderSettings, HttpSettings, Settings
@@ -215,6 +215,26 @@ def test_what_the_session_said_is_left_out_of_its_recalls(caller: HttpCaller) ->
     assert ids(call(caller, "recall", "?user_id=own-words", query=QUESTION)) == [known["id"]]
 
 
+def test_a_project_is_found_in_it_and_everywhere_by_request(caller: HttpCaller) -> None:
+    everywhere, one, other = (f"?user_id=projects{channel}" for channel in ("", "&channel_id=one", "&channel_id=other"))
+    known = {where: call(caller, "remember", where, text=f"{VPN} {where}")["id"] for where in (everywhere, one, other)}
+    here = {known[everywhere], known[one]}
+
+    def found(tool: str, where: str = one, **arguments: Any) -> set[str]:
+        return {one for one in known.values() if one in call(caller, tool, where, **arguments)["text"]}
+
+    asked = {"name": "recall_before_planning", "arguments": {"task": QUESTION}}
+    planned = ask(caller, "prompts/get", asked, one).body.decode()
+    assert [where in planned for where in known] == [True, True, False]
+    assert found("recall", query=QUESTION) == here == found("timeline")
+    assert found("recall", query=QUESTION, filter={"kinds": ["finding"]}) == here
+    assert found("recall", query=QUESTION, everywhere=True) == {*known.values()} == found("timeline", everywhere=True)
+    assert found("recall", everywhere, query=QUESTION) == {*known.values()}
+    classic = f"{one}&tools=classic"
+    assert found("search_memory", classic, query=QUESTION) == here
+    assert found("vector_memory_search", classic, query=QUESTION) == {*known.values()}
+
+
 def test_a_session_that_the_client_names_with_its_request_is_the_context_of_it(caller: HttpCaller) -> None:
     query = "?user_id=own-session"
     known = call(caller, "remember", f"{query}&session_id=s-1", text=VPN)
@@ -342,7 +362,7 @@ def test_a_standard_tool_has_the_parameters_of_its_verb() -> None:
     for tool in BY_SET["standard"].values():
         own = {field.name: field for field in msgspec.structs.fields(tool.verb.params)}
         for field in msgspec.structs.fields(tool.input):
-            if field.name != "filter":
+            if field.name not in ("filter", EVERYWHERE):
                 assert (field.type, field.default) == (own[field.name].type, own[field.name].default)
 
 

@@ -136,7 +136,12 @@ class McpDoor:
             task = check_task(message.params.get("arguments"))
         except InvalidInputError as error:
             raise RpcError(INVALID_PARAMS, str(error)) from error
-        asked = {"query": task, "profile": "before_planning", "runs": PLANNED_RUNS}
+        asked = {
+            "query": task,
+            "filter": context.of_project(None),
+            "profile": "before_planning",
+            "runs": PLANNED_RUNS,
+        }
         text = planning_prompt(task, await self._ask("recall", asked, context, credential))
         return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
 

@@ -25,6 +25,8 @@ Scope = Literal["user", "session", "run"]
 Fields = dict[str, Any]
 _OWN_WORDS: Fields = {"by_session": None, "by_run": None}
 """For a recall within a session or a run: its own words are then what is searched."""
+EVERYWHERE = "everywhere"
+"""The parameter of tools that find memories by which they look beyond the connection's channel."""
 PLANNED_RUNS = 2
 """Past runs in a block for planning; as many as a block that the memory renders has by default."""
 
@@ -47,6 +49,12 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if named is None:
             raise InvalidInputError("scope", f"the client's configuration names no {scope}; use the scope user")
         return {f"{scope}_id": named}
+
+    def of_project(self, chosen: MemoryFilter | None) -> MemoryFilter | None:
+        """Return the filter with the connection's channel, if it names one: its memories and those of none."""
+        if self.channel_id is None:
+            return chosen
+        return msgspec.structs.replace(chosen or MemoryFilter(), in_channel=self.channel_id)
 
 
 ToFields = Callable[[Fields, Context], Fields]
@@ -99,10 +107,16 @@ def _as_given(given: Fields, _: Context) -> Fields:
     return given
 
 
-def _recall(given: Fields, _: Context) -> Fields:
+def _of_project(given: Fields, context: Context) -> Fields:
+    fields = {name: value for name, value in given.items() if name != EVERYWHERE}
+    return fields if given[EVERYWHERE] else {**fields, "filter": context.of_project(given["filter"])}
+
+
+def _recall(given: Fields, context: Context) -> Fields:
     runs = {"runs": PLANNED_RUNS} if given["profile"] in ("before_planning", "trajectory") else {}
     chosen = given["filter"]
-    return {**given, **runs, **(_OWN_WORDS if chosen is not None and (chosen.session_id or chosen.run_id) else {})}
+    placed = _of_project(given, context)
+    return {**placed, **runs, **(_OWN_WORDS if chosen is not None and (chosen.session_id or chosen.run_id) else {})}
 
 
 def _verb_tool(
@@ -124,10 +138,16 @@ def _verb_tool(
 
 
 def _some(struct: type[msgspec.Struct], names: list[str], types: dict[str, Any]) -> type[msgspec.Struct]:
-    """Return a struct with some fields of another, and their defaults. `types` replaces types of fields."""
+    """Return a struct with some fields of another, and their defaults, and `EVERYWHERE` where it is named.
+
+    `types` replaces types of fields.
+    """
     known = {field.name: field for field in msgspec.structs.fields(struct)}
     fields: list[tuple[str, Any, Any]] = []
     for name in names:
+        if name == EVERYWHERE:
+            fields.append((name, bool, False))
+            continue
         field = known[name]
         type_ = types.get(name, field.type)
         if field.default_factory is not msgspec.NODEFAULT:
@@ -169,8 +189,8 @@ class VectorMemoryWrite(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     tags: tuple[str, ...] = ()
 
 
-def _search(given: Fields, _: Context) -> Fields:
-    return {"query": given["query"]}
+def _search(given: Fields, context: Context) -> Fields:
+    return {"query": given["query"], "filter": context.of_project(None)}
 
 
 def _extract(given: Fields, _: Context) -> Fields:
@@ -189,6 +209,7 @@ def _vector_write(given: Fields, _: Context) -> Fields:
 
 
 _QUERY = "What you are about to do, or what happened: a sentence, an error message, a request."
+_OF_OTHERS = "Also memories of other projects."
 _FILTER = {
     "filter.kinds": "episode: what happened; strategy: how it was done; finding: what was learned.",
     "filter.since": "RFC 3339.",
@@ -205,6 +226,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
                 "query": _QUERY,
                 "top_k": "How many at most. Default: 5.",
                 "profile": "before_planning: also past runs of such tasks, with what worked.",
+                EVERYWHERE: _OF_OTHERS,
                 **_FILTER,
             },
             "filter.session_id",
@@ -242,10 +264,16 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             "timeline",
             "list",
             "For what happened when; to find something, use recall.",
-            {"limit": "How many at most. Default: 50.", "after": "The next_cursor of the page before.", **_FILTER},
+            {
+                "limit": "How many at most. Default: 50.",
+                "after": "The next_cursor of the page before.",
+                EVERYWHERE: _OF_OTHERS,
+                **_FILTER,
+            },
             "order",
             "filter.session_id",
             "filter.run_id",
+            fields=_of_project,
         ),
     ),
     "classic": (

@@ -59,6 +59,7 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
         and (chosen.session_id is None or record.session_id == chosen.session_id)
         and (chosen.run_id is None or record.run_id == chosen.run_id)
         and (chosen.channel_id is None or record.channel_id == chosen.channel_id)
+        and (chosen.in_channel is None or record.channel_id in (chosen.in_channel, None))
         and (chosen.agent_id is None or record.agent_id == chosen.agent_id)
         and (not chosen.tags or not {*chosen.tags}.isdisjoint(record.tags))
         and (not chosen.provenance or record.provenance in chosen.provenance)
@@ -117,7 +118,7 @@ def made(number: int, chances: list[float]) -> MemoryRecord:
         timestamp=START + timedelta(minutes=number + int(100 * minute) - 50),
         session_id=f"s-{number // 30}" if number % 5 else "s-common",
         run_id=None if number % 3 else f"r-{int(50 * run**4)}",
-        channel_id=f"c-{int(channel < 0.02)}",
+        channel_id=None if channel > 0.97 else f"c-{int(channel < 0.02)}",
         agent_id=None if number % 7 == 0 else f"a-{number % 4}",
         tags=tuple(tag for tag, has in shares.items() if has),
         provenance=None if number % 2 else PROVENANCES[number // 2 % len(PROVENANCES)],

@@ -46,7 +46,7 @@ def sample(number: int) -> dict[str, Any]:
         "timestamp": (START + timedelta(minutes=number)).isoformat(),
         "user_id": "alice",
         "session_id": SESSIONS[min(int(random.exponential(1.0)), 5)],
-        "channel_id": str(random.choice(["c-0", "c-1"])),
+        "channel_id": str(random.choice(["c-0", "c-1", ""])) or None,
         "agent_id": str(random.choice(["a-0", "a-1"])),
         "actor_id": f"conductor:run_{random.integers(3)}",
         "payload": fields,
@@ -79,6 +79,7 @@ def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
             chosen.session_id is None or record.session_id == chosen.session_id,
             chosen.run_id is None or record.run_id == chosen.run_id,
             chosen.channel_id is None or record.channel_id == chosen.channel_id,
+            chosen.in_channel is None or record.channel_id in (chosen.in_channel, None),
             chosen.agent_id is None or record.agent_id == chosen.agent_id,
             chosen.type is None or record.metadata["event_type"] == chosen.type,
             chosen.phase is None or record.metadata.get("phase") == chosen.phase,
@@ -118,6 +119,7 @@ filters = st.builds(
     session_id=st.none() | st.sampled_from([*SESSIONS, "s-none"]),
     run_id=st.none() | st.sampled_from(["run_0", "run_1"]),
     channel_id=st.none() | st.just("c-1"),
+    in_channel=st.none() | st.sampled_from(["c-1", "c-none"]),
     agent_id=st.none() | st.just("a-0"),
     type=st.none() | st.sampled_from(["worker.task.finding", "feedback.given", "none.such"]),
     phase=st.none() | st.sampled_from(["plan", "no phase"]),
@@ -143,6 +145,7 @@ ONE_FIELD_EACH = [
     {"session_id": "s-5"},
     {"run_id": "run_1"},
     {"channel_id": "c-1"},
+    {"in_channel": "c-1"},
     {"agent_id": "a-0"},
     {"type": "feedback.given"},
     {"phase": "act"},
@@ -228,7 +231,7 @@ def test_all_fields_are_tried_here() -> None:
 
 def test_an_empty_name_matches_everything(filled: Memory) -> None:
     nowhere = Exclusion(events=("",), records=("",), sessions=("",), runs=("",))
-    nothing_asked = MemoryFilter(session_id="", run_id="", channel_id="", agent_id="", exclude=nowhere)
+    nothing_asked = MemoryFilter(session_id="", run_id="", channel_id="", in_channel="", agent_id="", exclude=nowhere)
     assert len(filled.recall("auth", top_k=5, filter=nothing_asked).memories) == 5
 
 

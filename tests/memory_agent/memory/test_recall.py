@@ -355,7 +355,7 @@ def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(fi
     assert by_model | {"index_rebuilding", "deadline", "waking"} == set(REASONS)
 
 
-@pytest.mark.parametrize("field", ["session_id", "run_id", "channel_id", "agent_id", "tags"])
+@pytest.mark.parametrize("field", ["session_id", "run_id", "channel_id", "in_channel", "agent_id", "tags"])
 def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
     tmp_path: Path, embedder: Embedder, field: str
 ) -> None:
