@@ -154,7 +154,7 @@ class _Hook:
         asked: Json = {
             "query": heard.prompt[:_MOST_QUERY_CHARS] or _RECENTLY,
             "context_tokens": _PROMPT_TOKENS if heard.prompt else _START_TOKENS,
-            "filter": {"in_channel": self._channel},
+            "filter": {"in_channel" if heard.prompt else "channel_id": self._channel},
             "deadline_ms": max(self._deadline.left_s * 1000 - _ON_THE_WAY_MS, 1.0),
         }
         if heard.prompt:

@@ -139,6 +139,7 @@ def test_what_belongs_to_no_project_is_shown_in_each(served: Served) -> None:
     block = answered("claude-code", said, served.data_dir)
     assert "Staging needs the VPN" in block
     assert "certificate" not in block
+    assert answered("codex", of_codex("SessionStart", source="startup"), served.data_dir) == ""
 
 
 def test_a_prompt_that_nothing_bears_on_gets_nothing(served: Served) -> None:
