@@ -7,10 +7,15 @@ argument's name).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from math import isfinite
 from typing import Any, TypedDict, TypeVar, cast
+
+import msgspec
+from msgspec.inspect import DictType, ListType, LiteralType, StructType, Type, UnionType, VarTupleType
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode, Profile
@@ -22,6 +27,7 @@ MOST_NAME_CHARS = 256
 MOST_DEADLINE_MS = 86_400_000.0
 """A day. Clocks and sockets cannot count much further."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 
 Word = TypeVar("Word", bound=str)
 
@@ -127,14 +133,57 @@ def _check_share(field: str, value: object) -> float:
     return float(value)
 
 
-def located(message: str) -> tuple[str, str]:
-    """Return the field and the reason in a message of msgspec, "reason - at `$.field`"; an unknown field is named."""
+def located(message: str, wanted: Any) -> tuple[str, str]:
+    """Return the field and the reason in a message of msgspec, "reason - at `$.field`", about a value of a type.
+
+    An unknown field is named. The reason lists the fields or the words that fit.
+
+    >>> located("Invalid enum value 'idea' - at `$.kinds[0]`", MemoryFilter)
+    ('kinds[0]', 'must be one of episode, finding, pattern, strategy')
+    """
     reason, _, path = message.partition(" - at `")
     field = path.rstrip("`").removeprefix("$").removeprefix(".")
     unknown = reason.partition("contains unknown field ")[2].strip("`")
-    if not unknown:
-        return field, reason
-    return ".".join(part for part in (field, unknown) if part), "there is no such field"
+    fields, words = _choices(wanted, field)
+    if unknown:
+        there = f"; there are: {', '.join(fields)}" if fields else ""
+        return ".".join(part for part in (field, unknown) if part), f"there is no such field{there}"
+    if fields and reason.startswith("Expected `object"):
+        reason += f", with the fields {', '.join(fields)}"
+    if words and reason.startswith("Invalid enum value"):
+        reason = f"must be one of {', '.join(words)}"
+    return field, reason
+
+
+def _choices(wanted: Any, path: str) -> tuple[list[str], list[str]]:
+    """Return the names of the fields, and the words, that a type has at a path such as `filter.kinds[0]`."""
+    found = [_described(wanted)]
+    for step in _STEP.findall(path):
+        found = [inner for type_ in found for inner in _inside(type_, step)]
+    options = [option for type_ in found for option in _options(type_)]
+    fields = [field.name for type_ in options if isinstance(type_, StructType) for field in type_.fields]
+    words = [str(word) for type_ in options if isinstance(type_, LiteralType) for word in type_.values]
+    return fields, words
+
+
+@cache
+def _described(wanted: Any) -> Type:
+    return msgspec.inspect.type_info(wanted)
+
+
+def _options(type_: Type) -> Sequence[Type]:
+    return type_.types if isinstance(type_, UnionType) else (type_,)
+
+
+def _inside(type_: Type, step: str) -> Iterator[Type]:
+    """Yield the types of a field, or for a step in brackets those of an element or a value."""
+    for option in _options(type_):
+        if isinstance(option, StructType):
+            yield from (field.type for field in option.fields if field.encode_name == step)
+        elif isinstance(option, ListType | VarTupleType):
+            yield option.item_type
+        elif isinstance(option, DictType):
+            yield option.value_type
 
 
 def _check_flag(field: str, value: object) -> bool:

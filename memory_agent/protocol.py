@@ -201,7 +201,7 @@ def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        field, reason = located(str(error))
+        field, reason = located(str(error), type_)
         raise errors.InvalidInputError(field or "params", reason) from error
 
 

@@ -96,7 +96,7 @@ def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
         try:
             return msgspec.json.decode(body or b"{}", type=wanted)
         except msgspec.ValidationError as error:
-            field, reason = located(str(error))
+            field, reason = located(str(error), wanted)
             with suppress(msgspec.ValidationError):
                 return msgspec.convert(_whole(msgspec.json.decode(body)), wanted)
             raise InvalidInputError(field or what, reason) from error

@@ -45,7 +45,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             try:
                 filter = msgspec.convert(filter, MemoryFilter)
             except msgspec.ValidationError as error:
-                field, reason = located(str(error))
+                field, reason = located(str(error), MemoryFilter)
                 raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error
         return cls(ids=tuple(record_ids), session_id=session_id, filter=filter)
 

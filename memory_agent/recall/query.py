@@ -151,7 +151,7 @@ def check_filter(filter: MemoryFilter | Mapping[str, Any] | None) -> MemoryFilte
     try:
         chosen = msgspec.convert(dict(fields), MemoryFilter)
     except msgspec.ValidationError as error:
-        field, reason = located(str(error))
+        field, reason = located(str(error), MemoryFilter)
         raise InvalidInputError(f"filter.{field}".rstrip("."), reason) from error
     for field in ("since", "until"):
         time = getattr(chosen, field)

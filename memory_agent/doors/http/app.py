@@ -235,7 +235,7 @@ class Routes:
         try:
             await self._read(request, principal, body, min(most, self._settings.body_bytes))
             if body and request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
-                raise HTTPException(415, f"the body must be {_JSON}")
+                raise HTTPException(415, f"the body must be JSON, sent with Content-Type: {_JSON}")
             yield bytes(body)
         finally:
             self._bodies.release(principal, len(body))
@@ -403,7 +403,7 @@ def _query(request: Request, names: set[str]) -> dict[str, str]:
     """Return the parameters of a query. Raises `InvalidInputError` for one that does not exist, or is empty."""
     for name, value in request.query_params.multi_items():
         if name not in names:
-            raise InvalidInputError(name, "there is no such parameter")
+            raise InvalidInputError(name, f"there is no such parameter; there are: {', '.join(sorted(names))}")
         if not value:
             raise InvalidInputError(name, "is empty: leave it out")
     return dict(request.query_params)
@@ -444,8 +444,13 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404 and request.url.path.startswith(_PREFIX):
         return _problem(UnknownMethodError(request.url.path.removeprefix(_PREFIX)))
-    response = _problem(ProtocolError(error.detail), error.status_code)
-    response.headers.update(error.headers or {})
+    headers = dict(error.headers or {})
+    reason = {
+        404: "there is no such path; /docs shows those that there are",
+        405: f"this path takes {headers.get('Allow')}; /docs shows how",
+    }.get(error.status_code, error.detail)
+    response = _problem(ProtocolError(reason), error.status_code)
+    response.headers.update(headers)
     return response
 
 
