@@ -289,7 +289,7 @@ def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int
         return
     columns = ["updated" if order == "updated" else "time", "kind", "id", "text"]
     rows = [(_time(record, order), record.kind, record.id, _beginning(record)) for record in page.records]
-    print_table(f"{len(rows)} of {counted(page.total, 'memory', 'memories')}", columns, rows)
+    print_table(f"{len(rows)} of {counted(page.total, 'memory', 'memories')}", columns, rows, whole="id")
     if page.next_cursor is not None:
         click.echo(f"next page: --after {page.next_cursor}")
     if not page.total:
