@@ -301,7 +301,7 @@ def _time(record: MemoryRecord, order: Order) -> datetime:
 
 
 def _beginning(record: MemoryRecord) -> str:
-    line = one_line(record.title or record.text)
+    line = one_line(": ".join(filter(None, (record.title, record.text))))
     return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
 
 

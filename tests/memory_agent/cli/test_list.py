@@ -76,6 +76,14 @@ def test_filters(filled: None, run_json: RunJson, words: list[str], found: list[
         assert sorted(one["record"]["id"] for one in recalled["memories"]) == sorted(found)
 
 
+def test_memories_of_one_title_are_told_apart_by_their_text(run: Run, run_json: RunJson) -> None:
+    for text in ("Use uv here.", "Staging needs the VPN"):
+        run_json("remember", text, "--title", "My rules")
+    shown = run("list").stdout
+    assert "My rules: Use uv here." in shown
+    assert "My rules: Staging needs the VPN" in shown
+
+
 @pytest.mark.parametrize("length", [4, 26, 60])
 def test_an_id_is_never_broken_on_a_narrow_terminal(
     run: Run, run_json: RunJson, monkeypatch: pytest.MonkeyPatch, length: int
