@@ -208,7 +208,8 @@ def _print(result: _Result) -> None:
         note(f"and {found.bad - _MOST_PRINTED} more that cannot be read; --json names them")
     click.echo(f"sessions: {_counted(found.sessions)}")
     if not found.sessions:
-        note(f"looked for sessions in {', '.join(result.looked_in) or 'no place: name files or folders'}")
+        for place in result.looked_in or ["no place: name files or folders"]:
+            note(f"looked for sessions in {place}")
     click.echo(f"taken: {_counted(found.taken)}")
     if found.left:
         click.echo(f"left out: {_counted(found.left)}")
