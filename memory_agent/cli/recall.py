@@ -205,7 +205,8 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
 @click.argument("text")
 @click.option("--id", "record_id", metavar="ID", help="Replace the memory with this id, or store it under this id.")
 @click.option("--kind", type=click.Choice(KINDS), default="finding", show_default=True, help="The kind of memory.")
-@click.option("--source", type=click.Choice(SOURCES), default="user_input", show_default=True, help="Its origin.")
+@click.option("--source", type=click.Choice(SOURCES), metavar="SOURCE", default="user_input", show_default=True,
+              help=f"Its origin: {', '.join(SOURCES)}.")  # fmt: skip
 @click.option("--type", "type", metavar="NAME", help="What you call it, to filter by.")
 @click.option("--phase", metavar="NAME", help="The phase of the work that it belongs to.")
 @click.option("--tag", "tags", multiple=True, help="A tag to filter by. May be repeated.")
