@@ -56,6 +56,11 @@ FULL_DEVICE = Path("/dev/full")
         (["remember", "x", "--user", "u" * 300], 1, "user_id: has 300 characters"),
         (["remember", " "], 1, "text"),
         (["recall", "x", "--endpoint", "tcp://127.0.0.1:1"], 1, "no daemon listens at tcp://127.0.0.1:1"),
+        (
+            ["recall", "x", "--endpoint", "http://127.0.0.1:1"],
+            1,
+            "(ipc:///PATH, tcp://HOST:PORT or curve+tcp://HOST:PORT)",
+        ),
         (["publish", "absent.jsonl"], 2, "absent.jsonl"),
         (["publish"], 1, "start one with: memory-agent serve --data-dir"),
         (["publish", "--wait"], 1, "start one with: memory-agent serve --data-dir"),
