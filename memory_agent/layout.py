@@ -9,7 +9,8 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
                             http: the address of the door over HTTP, while it is open;
                             start.lock: held by a client that starts a daemon
-DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700)
+DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700); those for another daemon or with
+                            another key than the data folder's in a folder of their own
 DATA/daemon.log             what a daemon says that `memory-agent mcp` started; daemon.log.1 before it
 
 Hooks of coding agents start with this file, so whatever is slow to import is imported where it is used.
@@ -28,6 +29,7 @@ from typing import TextIO
 CONSUMER = "memory"
 """The name of the daemon's cursor in the journal."""
 DATA_DIR_VARIABLE = "MEMORY_AGENT_DATA_DIR"
+CONFIG_VARIABLE = "MEMORY_AGENT_CONFIG"
 TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"
 KEY_FILE_VARIABLE = "MEMORY_AGENT_KEY_FILE"
 _GLANCE_S = 0.5
@@ -48,8 +50,8 @@ def platform_data_dir() -> Path:
 
 
 def connections_dir() -> Path:
-    """Return the folder of what `connect` wrote into the settings of clients, and of what these were before."""
-    import platformdirs
+    """Return the folder where `connect` keeps what it wrote into settings of clients, and copies of these files."""
+    import platformdirs  # late, as above
 
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
 
@@ -187,6 +189,7 @@ class Layout:
                 from memory_agent.errors import DaemonRunningError
 
                 raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}): stop it first")
+            self.http.unlink(missing_ok=True)  # of a killed daemon: its port may be another program's by now
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()

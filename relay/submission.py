@@ -1,7 +1,7 @@
-"""Publishes the events of one request and says what became of each, for callers that wait for the ack themselves.
+"""Publishes the events of one request and returns the receipt of each, for callers that wait for the ack themselves.
 
-Nothing is kept for a caller: where no ack came, it sends the events again, and those with an id are not stored twice.
-A `Publisher` for each caller would cost a thread, and one for all of them would publish with one key.
+Nothing is spooled: where no ack came, the caller sends the events again, and those with an id are not stored twice. A
+`Publisher` for each caller would cost a thread, and one for all of them would publish with one key.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MESSAGE_BYTES = 1 << 20
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """What became of an event: its id and its receipt. The id is "" where the event is refused before it has one."""
+    """The id and the receipt of an event. The id is "" if the event was refused before it had one."""
 
     event_id: str
     receipt: Receipt
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """An event as it is sent, or without bytes the receipt that refuses it."""
+    """A valid event as bytes to send, or the receipt that refuses it, without bytes."""
 
     event_id: str
     data: bytes
@@ -40,7 +40,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_events(events: Iterable[object], limits: EventLimits, now: datetime) -> list[Checked]:
-    """Validate events and encode those that are valid. They get their ids and times here, as in a `Publisher`.
+    """Validate events and encode those that are valid. As in a `Publisher`, they get their ids and times here.
 
     >>> checked = check_events([{"event_type": "user_input", "user_id": "alice"}, {}], EventLimits(), datetime.now(UTC))
     >>> [one.receipt for one in checked]
@@ -54,9 +54,9 @@ async def submit(
 ) -> list[Submitted]:
     """Publish events, in order; return one result each when all of them are durable or refused for good.
 
-    Raises `RelayUnavailableError` when not all acks came within `timeout_s`, and what the relay refuses all of them
-    with: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`. Some may be
-    stored then.
+    Raises `RelayUnavailableError` if not all acks came within `timeout_s`, and the error with which the relay refuses
+    them all: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`. Some may be stored
+    then.
     """
     valid = [one.data for one in events if one.receipt is None]
     receipts = iter(await _receipts(ingest, valid, identity, timeout_s) if valid else ())

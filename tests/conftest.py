@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported; the daemon's processes have it too
+os.environ.pop("CLAUDE_CODE_SESSION_ID", None)  # where an agent runs the tests: their clients are not its session
 os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; without it output fails later, at a flush or at exit
 
 START_RAY = (

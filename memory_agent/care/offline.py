@@ -94,7 +94,7 @@ def _open(
 
 
 def forgotten_events(data_dir: Path, user_id: str) -> Callable[[str], bool]:
-    """Return what tells, by its id, whether the memory of an event was forgotten and did not return since.
+    """Return a predicate of event ids: whether the memory of that event was forgotten and has not returned since.
 
     Reads the history of erasures alone, so it may be called beside a daemon. Raises `StoreError`.
     """

@@ -1,30 +1,32 @@
-"""`connect`, `disconnect`: coding agents and editors, by their own settings."""
+"""`connect`, `disconnect`: coding agents and editors, through their own settings."""
 
 from __future__ import annotations
 
 import difflib
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
 from memory_agent.cli.failure import confirm, note
-from memory_agent.cli.options import UNUSED, configured_folder
+from memory_agent.cli.options import UNUSED, Verb, configured_folder, with_options
 from memory_agent.cli.render import plain, print_document
 from memory_agent.integrations.clients import CLIENTS, Command, Scope, this_program
 from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
 from memory_agent.layout import DATA_DIR_VARIABLE, connections_dir, default_data_dir
 from relay import Masker
 
+_ELLIPSIS = "…"
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\s+|.', re.DOTALL)
 _THIS_USER = ""
-"""What --user says without an id."""
+"""The value of --user without an id."""
 
 
 class Edit(msgspec.Struct, kw_only=True):
-    """A file and what changes in it: `diff` is empty where nothing does; secrets in it are masked."""
+    """A file and what changes in it. `diff` is empty without a change; what stays in the file is not in it."""
 
     path: str
     diff: str
@@ -32,7 +34,7 @@ class Edit(msgspec.Struct, kw_only=True):
 
 
 class Edits(msgspec.Struct, kw_only=True):
-    """What was done, or with --dry-run would be: `is_written`. `advice`: what the user does next."""
+    """What was done if `is_written`, else what would be done. `advice`: what the user does next."""
 
     client: str
     scope: str
@@ -41,18 +43,17 @@ class Edits(msgspec.Struct, kw_only=True):
     advice: tuple[str, ...] = ()
 
 
-def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(
+def _options(command: Verb) -> Verb:
+    return with_options(
+        command,
         (
             click.argument("client", type=click.Choice(tuple(CLIENTS)), metavar="CLIENT"),
             click.option("--project", is_flag=True, help="Only sessions in this folder: the settings of the project."),
             click.option("--dry-run", is_flag=True, help="Show the change; write nothing."),
-            click.option("--yes", is_flag=True, help="Do not ask. Nobody is asked where there is no terminal."),
+            click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, nothing is asked."),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON document on standard output."),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )
 
 
 def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -87,10 +88,10 @@ def connect(
 ) -> None:
     """Write the MCP server and, where CLIENT has them, hooks into the settings of CLIENT.
 
-    With hooks each prompt brings the memories that bear on it, and what is said and run is remembered: Claude Code,
-    Codex, Gemini CLI. With the server the agent asks and remembers by itself: these, Cursor, VS Code and Zed. Shows the
-    change and asks. What else is in the files stays, comments and layout included, and a backup is kept. A file that is
-    not valid is left alone. Repeating it changes nothing.
+    Through hooks (Claude Code, Codex, Gemini CLI) each prompt brings the memories of the project that bear on it, and
+    what is said and run is remembered. Through the server (these, Cursor, VS Code, Zed) the agent recalls and remembers
+    by itself. Shows the change and asks. Everything else in the files stays, comments and layout included, and a backup
+    is kept. A file that is not valid is left alone. Repeating it changes nothing.
 
     CLIENT is claude-code, codex, gemini, cursor, vscode or zed. Any other MCP client can be told to run `memory-agent
     mcp`.
@@ -120,15 +121,13 @@ def connect(
 @_options
 @click.option("--user", is_flag=False, flag_value=_THIS_USER, metavar="[ID]",
               help="All sessions of this user, the default.")  # fmt: skip
-@click.option("--data-dir", type=click.Path(path_type=Path), help=UNUSED)
-@click.option("--config", type=click.Path(path_type=Path), help=UNUSED)
-@click.option("--set", "settings", multiple=True, help=UNUSED)
-def disconnect(
-    client: str, project: bool, dry_run: bool, yes: bool, as_json: bool, user: str | None, **_unused: object
-) -> None:
-    """Take out of the settings of CLIENT what `connect` wrote there, and nothing else.
+@click.option("--data-dir", metavar="DIRECTORY", expose_value=False, help=UNUSED)
+@click.option("--config", metavar="FILE", expose_value=False, help=UNUSED)
+@click.option("--set", multiple=True, metavar="NAME=VALUE", expose_value=False, help=UNUSED)
+def disconnect(client: str, project: bool, dry_run: bool, yes: bool, as_json: bool, user: str | None) -> None:
+    """Remove from the settings of CLIENT what `connect` wrote there, and nothing else.
 
-    A file that nobody edited since has the same bytes again as before.
+    A file that was not edited since gets back the bytes that it had before.
 
     \b
     Examples:
@@ -192,12 +191,43 @@ def _edit(
 
 
 def _describe(change: Change) -> Edit:
-    def lines(content: bytes | None) -> list[str]:
-        return [] if content is None else content.decode().splitlines()
-
     path = str(change.path)
     if change.now == change.then:
         return Edit(path=path, diff="")
     old, new = (path if content is not None else "/dev/null" for content in (change.now, change.then))
-    shown = "\n".join(difflib.unified_diff(lines(change.now), lines(change.then), old, new, lineterm=""))
-    return Edit(path=path, diff=plain(Masker().text(shown)) or f"{path}: line ends")
+    shown = [*_shown(*((content or b"").decode() for content in (change.now, change.then)))]
+    if not shown:
+        return Edit(path=path, diff=f"{path}: line ends")
+    return Edit(path=path, diff=plain(Masker().text("\n".join((f"--- {old}", f"+++ {new}", *shown)))))
+
+
+def _shown(now: str, then: str) -> Iterator[str]:
+    """Yield what changes, without context: beside it stand a person's tokens, in forms that no masker knows."""
+    lines, made = now.splitlines(), then.splitlines()
+    for what, start, end, made_start, made_end in difflib.SequenceMatcher(None, lines, made).get_opcodes():
+        if what == "equal":
+            continue
+        yield f"@@ -{start + 1},{end - start} +{made_start + 1},{made_end - made_start} @@"
+        gone, come = _without_common("\n".join(lines[start:end]), "\n".join(made[made_start:made_end]))
+        yield from (f"{sign}{line}" for sign, text in (("-", gone), ("+", come)) for line in text.splitlines())
+
+
+def _without_common(gone: str, come: str) -> tuple[str, str]:
+    """Return two texts with an ellipsis for each part that is the same in both; "" for one that has no other."""
+    old, new = _TOKEN.findall(gone), _TOKEN.findall(come)
+    before = _common(old, new)
+    after = _common(old[before:][::-1], new[before:][::-1])
+    inside = old[before : len(old) - after], new[before : len(new) - after]
+    shown: tuple[list[str], list[str]] = ([], [])
+    for what, start, end, new_start, new_end in difflib.SequenceMatcher(None, *inside).get_opcodes():
+        for part, own in zip(shown, (inside[0][start:end], inside[1][new_start:new_end]), strict=True):
+            part.append(_ELLIPSIS if what == "equal" else "".join(own))
+    ends = _ELLIPSIS if before else "", _ELLIPSIS if after else ""
+    texts = [f"{ends[0]}{''.join(part)}{ends[1]}" if any(part) else "" for part in shown]
+    return (texts[0] if texts[0].strip(_ELLIPSIS) else ""), (texts[1] if texts[1].strip(_ELLIPSIS) else "")
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """Return how many tokens two lists begin with that are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (own, its) in pairs if own != its), min(len(one), len(other)))

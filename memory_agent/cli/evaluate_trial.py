@@ -13,7 +13,7 @@ import click
 
 from memory_agent.cli.access import note_settings
 from memory_agent.cli.evaluate_compare import show_comparison
-from memory_agent.cli.options import Target, Verb, common_options, given
+from memory_agent.cli.options import Target, Verb, common_options, given, with_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError, UnavailableError
@@ -146,10 +146,7 @@ def trial_options(verb: Verb) -> Verb:
     ) -> Any:
         return verb(Trial(target, mode, top_k, min_relevance, embedded, timeout_s, results, compared or None), **own)
 
-    decorated = common_options(with_trial)
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return with_options(common_options(with_trial), _OPTIONS)
 
 
 def _with_questions(dataset: Dataset, source: Path) -> Dataset:

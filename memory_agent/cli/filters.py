@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.options import Moment, Verb
+from memory_agent.cli.options import Moment, Verb, with_options
 from memory_agent.records import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter
 
 Pair = tuple[str, Any]
@@ -107,7 +107,4 @@ def selection_options(command: Verb) -> Verb:
             **named,
         )
 
-    decorated: Verb = with_filter
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return with_options(with_filter, _OPTIONS)

@@ -31,10 +31,10 @@ VERBS = {
     "publish": Verb("publish", "publish", "Send events, as JSON Lines, through the relay."),
     "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
     "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
-    "connect": Verb("connect", "connect", "Connect a coding agent, in its own settings."),
-    "disconnect": Verb("connect", "disconnect", "Take out of them what `connect` wrote."),
-    "mcp": Verb("mcp", "mcp", "Serve a coding agent's tools, on standard input."),
-    "hook": Verb("hook", "hook", "Answer a coding agent's hook, on standard input."),
+    "connect": Verb("connect", "connect", "Connect a coding agent, through its settings."),
+    "disconnect": Verb("connect", "disconnect", "Remove from them what `connect` wrote."),
+    "mcp": Verb("mcp", "mcp", "Serve tools to a coding agent (MCP)."),
+    "hook": Verb("hook", "hook", "Answer a hook of a coding agent."),
     "remember": Verb("recall", "remember", "Store one memory, or replace one."),
     "list": Verb("recall", "list_memories", "List memories by time."),
     "get": Verb("recall", "get", "Show one memory in full."),
@@ -77,9 +77,7 @@ class FailureGroup(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            hinted = _with_hint(error)
-            _raise_as_document(hinted, ctx)
-            raise hinted from error  # click shows the usage too, for a person
+            raise _refusal(error, ctx) from error
         except OSError as error:  # of --help and --version, which print
             raise _failure(error) from error
 
@@ -89,9 +87,7 @@ class FailureGroup(click.Group):
         except (MemoryAgentError, RelayError) as error:
             raise Failure(error.code, str(error), error.retryable) from error
         except click.UsageError as error:
-            hinted = _with_hint(error)
-            _raise_as_document(hinted, ctx)
-            raise hinted from error  # click shows the usage too, for a person
+            raise _refusal(error, ctx) from error
         except OSError as error:
             raise _failure(error) from error
         except (KeyboardInterrupt, click.Abort):
@@ -105,14 +101,14 @@ def _failure(error: OSError) -> Exception:
     return Failure("io", reason if error.filename is None else f"{error.filename}: {reason}")
 
 
-def _raise_as_document(error: click.UsageError, ctx: click.Context) -> None:
-    """Raise `Misuse` if the command was called with --json."""
-    if ctx.meta[JSON_KEY]:
-        raise Misuse("usage", error.format_message()) from error
+def _refusal(error: click.UsageError, ctx: click.Context) -> click.ClickException:
+    """Return what to raise: with --json a document, else an error that click shows with the usage, for a person."""
+    hinted = _with_hint(error)
+    return Misuse("usage", hinted.format_message()) if ctx.meta[JSON_KEY] else hinted
 
 
 def _with_hint(error: click.UsageError) -> click.UsageError:
-    """Return the error, with what to do about a common slip."""
+    """Return the error with a hint that mends a common slip, if it is one. The hint is not added twice."""
     context = error.ctx
     if context is None:
         return error

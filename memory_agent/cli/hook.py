@@ -1,4 +1,4 @@
-"""`hook`: what a coding agent reports becomes events, and what is remembered goes into its prompt."""
+"""`hook`: answers one hook of a coding agent."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import click
 from memory_agent.hooks.answering import Options
 from memory_agent.hooks.deadline import LONGEST_MS, USUAL_MS
 from memory_agent.hooks.inputs import LISTENED
-from memory_agent.hooks.process import CONFIG_VARIABLE, run_hook
+from memory_agent.hooks.process import run_hook
+from memory_agent.layout import CONFIG_VARIABLE, DATA_DIR_VARIABLE, TOKEN_VARIABLE
 
 
 @click.command()
 @click.argument("client", type=click.Choice(tuple(LISTENED)))
 @click.option("--data-dir", "--data", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-              help="The data folder. Default: $MEMORY_AGENT_DATA_DIR, else the platform's.")  # fmt: skip
-@click.option("--channel", metavar="ID", help="What the memories belong to, and are recalled from. Default: "
-              "project:FOLDER.")  # fmt: skip
+              help=f"The data folder. Default: ${DATA_DIR_VARIABLE}, else the platform's.")  # fmt: skip
+@click.option("--channel", metavar="ID", help="The channel that the events belong to, and memories are recalled from. "
+              "Default: project:FOLDER.")  # fmt: skip
 @click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, else default.")
-@click.option("--url", metavar="URL", help="Use the daemon at http(s)://HOST:PORT (its token in $MEMORY_AGENT_TOKEN).")
+@click.option("--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (its token in ${TOKEN_VARIABLE}).")
 @click.option("--deadline-ms", type=click.IntRange(1, LONGEST_MS), default=USUAL_MS, show_default=True,
-              help="End after that time, for a slow machine.")  # fmt: skip
+              help="How long a hook may take.")  # fmt: skip
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), envvar=CONFIG_VARIABLE, metavar="FILE",
               help=f"Settings as TOML, which may name the data folder. Default: ${CONFIG_VARIABLE}.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="Changes nothing here: all output is JSON.")
+@click.option("--json", is_flag=True, expose_value=False, help="Changes nothing here: all output is JSON.")
 def hook(
     client: str,
     data_dir: Path | None,
@@ -35,13 +36,12 @@ def hook(
     deadline_ms: int,
     config: Path | None,
     settings: tuple[str, ...],
-    as_json: bool,
 ) -> None:
     """Answer one hook of a coding agent, whose JSON is on standard input. `memory-agent connect` sets it up.
 
-    Prompts, results of commands and edits, failures and answers become events of the project's channel. The answer to a
-    prompt, and to the start of a session, is what is remembered of it: at most 9,000 characters, or nothing. It comes
-    within .3 s. Where no daemon runs there is none, the exit code is 0, and the events wait for the next hook.
+    Prompts, results of commands and edits, failures and answers become events of the project's channel. A prompt, and
+    the start of a session, is answered with the memories of the project that bear on it: at most 9,000 characters, or
+    nothing, within .3 s. Without a daemon the events wait for the next hook, nothing is answered, the exit code is 0.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`mcp`: a client's tools, over standard input and output."""
+"""`mcp`: serves one client its tools on standard input and output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ from memory_agent.doors.exchange import Door
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.doors.mcp.stdio import Bridge, LocalDoor
 from memory_agent.errors import UnavailableError
-from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir
+from memory_agent.layout import (
+    CONFIG_VARIABLE,
+    DATA_DIR_VARIABLE,
+    KEY_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    Layout,
+    default_data_dir,
+)
 from memory_agent.sessions.history import channel_of
+
+SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
+"""Where Claude Code names its session, as in its hooks. Codex names it with each request (`Message.session`)."""
 
 
 @click.command()
@@ -23,27 +33,25 @@ from memory_agent.sessions.history import channel_of
     "--tools", type=click.Choice(TOOL_SETS), default="standard", show_default=True, help="Which tools to offer."
 )
 @click.option("--user", metavar="ID", help="Whose memory. Default: the key's user, else default.")
-@click.option(
-    "--session", metavar="ID", help="The client's session: memories belong to it, recalls leave out its words."
-)
+@click.option("--session", metavar="ID",
+              help="The client's session: memories belong to it, recalls leave out its words. Default: that which "
+              "Claude Code or Codex names.")  # fmt: skip
 @click.option("--run", metavar="ID", help="The run that the client carries out, likewise.")
 @click.option("--agent", metavar="ID", help="The agent that remembers.")
 @click.option("--channel", metavar="ID", help="The channel that memories belong to.")
-@click.option(
-    "--project", is_flag=True, help="The channel of the project in whose folder this starts, as hooks have it."
-)
+@click.option("--project", is_flag=True, help="The channel of the project in the current folder, as hooks name it.")
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path),
-              help="The data folder. Default: $MEMORY_AGENT_DATA_DIR, else the platform's.")  # fmt: skip
+              help=f"The data folder. Default: ${DATA_DIR_VARIABLE}, else the platform's.")  # fmt: skip
 @click.option(
     "--url", metavar="URL", help=f"Use the daemon at http(s)://HOST:PORT (its token in ${TOKEN_VARIABLE}) instead."
 )
 @click.option("--key-file", type=click.Path(dir_okay=False, path_type=Path), envvar=KEY_FILE_VARIABLE, metavar="FILE",
               help=f"Use this key, from `keys create --out`. Default: ${KEY_FILE_VARIABLE}.")  # fmt: skip
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), envvar="MEMORY_AGENT_CONFIG", metavar="FILE",
-              help="Settings as TOML, for a daemon that this starts. Default: $MEMORY_AGENT_CONFIG.")  # fmt: skip
+@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), envvar=CONFIG_VARIABLE, metavar="FILE",
+              help=f"Settings as TOML, for a daemon that this starts. Default: ${CONFIG_VARIABLE}.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
 @click.option("--start/--no-start", default=True, show_default=True, help="Start a daemon where none runs.")
-@click.option("--json", "as_json", is_flag=True, help="Changes nothing here: all output is JSON.")
+@click.option("--json", is_flag=True, expose_value=False, help="Changes nothing here: all output is JSON.")
 def mcp(
     tools: ToolSet,
     user: str | None,
@@ -58,18 +66,16 @@ def mcp(
     config: Path | None,
     settings: tuple[str, ...],
     start: bool,
-    as_json: bool,
 ) -> None:
-    """Serve the Model Context Protocol on standard input and output, for one client, until its end.
+    """Serve the Model Context Protocol on standard input and output, for one client, until standard input ends.
 
-    The tools recall, remember, get, feedback, forget and timeline; with --tools classic search_memory, extract_memory,
-    vector_memory_search and vector_memory_write. The daemon answers them, at /mcp of its door over HTTP too; where none
-    runs, one is started and stays.
+    The tools are recall, remember, get, feedback, forget and timeline; with --tools classic search_memory,
+    extract_memory, vector_memory_search and vector_memory_write. The daemon answers, as it does at /mcp over HTTP;
+    where none runs, one is started, and keeps running. `memory-agent connect` sets a client up.
 
     \b
     Examples:
-      claude mcp add --scope user memory -- memory-agent mcp
-      codex mcp add memory -- memory-agent mcp --user alice
+      memory-agent mcp --user alice --project
       memory-agent mcp --tools classic --session s-17
     """
     if project:
@@ -95,7 +101,7 @@ def mcp(
     named = {
         "tools": tools,
         "user_id": user,
-        "session_id": session,
+        "session_id": session or os.environ.get(SESSION_VARIABLE) or None,
         "run_id": run,
         "agent_id": agent,
         "channel_id": channel,

@@ -21,7 +21,15 @@ from click.core import ParameterSource
 
 from memory_agent.cli.failure import JSON_KEY, note
 from memory_agent.errors import InvalidInputError
-from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, default_data_dir, platform_data_dir
+from memory_agent.layout import (
+    CONFIG_VARIABLE,
+    DATA_DIR_VARIABLE,
+    KEY_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    Layout,
+    default_data_dir,
+    platform_data_dir,
+)
 from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import Settings, load_settings, read_value
 from relay import TOKEN_FILE, Identity, identity_of, read_key_file
@@ -74,14 +82,14 @@ _COMMON = (
     click.option(
         "--data-dir",
         type=click.Path(file_okay=False, path_type=Path),
-        help=f"The data folder. Default: $MEMORY_AGENT_DATA_DIR, else {platform_data_dir()}",
+        help=f"The data folder. Default: ${DATA_DIR_VARIABLE}, else {platform_data_dir()}",
     ),
     click.option(
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
-        envvar="MEMORY_AGENT_CONFIG",
+        envvar=CONFIG_VARIABLE,
         metavar="FILE",
-        help="Settings as TOML. Default: $MEMORY_AGENT_CONFIG.",
+        help=f"Settings as TOML. Default: ${CONFIG_VARIABLE}.",
     ),
     click.option(
         "--set",
@@ -149,7 +157,7 @@ def _given(command: Verb, user_option: Callable[[Verb], Verb]) -> Verb:
         )
         return command(target, **own)
 
-    return _decorated(with_target, (user_option, *_COMMON))
+    return with_options(with_target, (user_option, *_COMMON))
 
 
 def daemon_options(command: Verb) -> Verb:
@@ -190,7 +198,8 @@ def _data_dir(named: Path | None, settings: Settings) -> Path:
     return (named or (Path(settings.data_dir) if settings.data_dir else default_data_dir())).expanduser().absolute()
 
 
-def _decorated(command: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:
+def with_options(command: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:
+    """Add options, which the help shows in this order."""
     for option in reversed(options):
         command = option(command)
     return command

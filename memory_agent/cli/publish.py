@@ -319,9 +319,9 @@ def _publish_all(
         try:
             publisher.publish(line)
         except MalformedEventError as error:
-            is_nobodys = error.field == "user_id" and not line.get("user_id")
-            reason = f"{error.reason}; --user NAME takes what names no user" if is_nobodys else error.reason
-            summary.reject(BadLine(line=number, field=error.field, reason=reason), on_bad_line)
+            names_no_user = error.field == "user_id" and not line.get("user_id")
+            hint = "; --user NAME is the user of events that name none" if names_no_user else ""
+            summary.reject(BadLine(line=number, field=error.field, reason=f"{error.reason}{hint}"), on_bad_line)
         except RelayError as error:
             summary.failure = f"stopped at line {number}: {error}"
             return

@@ -35,6 +35,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: recalls woul
 import ray
 import ray._private.services as ray_services
 import ray.exceptions
+import ray.job_config
 
 from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.host import MemoryHost
@@ -142,6 +143,7 @@ class Cluster:
                     object_store_memory=_OBJECT_STORE_BYTES,
                     log_to_driver=False,
                     logging_level="error",
+                    job_config=_OwnModules(),
                     _temp_dir=str(self._folder.path),
                     _node_ip_address=_LOOPBACK,
                 )
@@ -183,6 +185,16 @@ class Cluster:
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+
+
+class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
+    """Keeps Ray from importing modules of the daemon's working folder into hosts: `serve` may be typed in any project.
+
+    Ray adds that folder to their path unless the job brings one of its own. There is no public switch.
+    """
+
+    def _runtime_env_has_working_dir(self) -> bool:
+        return True
 
 
 @contextmanager

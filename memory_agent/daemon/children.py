@@ -30,14 +30,17 @@ _OWN_GROUP = 0  # Ctrl-C goes to a terminal's whole group, and would end a part 
 
 
 class Child:
-    """One process, `python -m MODULE ARGUMENTS`, kept alive until `stop`."""
+    """One process, `python -P -m MODULE ARGUMENTS`, kept alive until `stop`.
+
+    Without `-P` it would import modules of the working folder: `serve` may be typed in any project.
+    """
 
     def __init__(
         self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         """`environment` holds variables for it, unless this process has them."""
         self.name = name
-        self._command = (sys.executable, "-m", module, *arguments)
+        self._command = (sys.executable, "-P", "-m", module, *arguments)
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False

@@ -90,7 +90,6 @@ def serve(settings: Settings, data_dir: Path) -> int:
     layout.create()
     layout.make_token()  # before the lock is visible: a client that connects during the start needs it
     with layout.hold():
-        layout.http.unlink(missing_ok=True)  # of a killed daemon: its port may be another program's by now
         return asyncio.run(Daemon(settings, layout).run())
 
 

@@ -21,14 +21,13 @@ from memory_agent.verbs import BY_NAME, VERBS, Verb
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _KEYED = ("event_id", "id")
-"""Fields that identify a repeated write. A body without one gets its value from the idempotency key."""
+"""Fields that identify a repeated write. The idempotency key fills in the one that a body leaves out."""
 _SAFE_WHOLE = 1 << 53
 
 T = TypeVar("T")
 
 UserId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}$")]
 DeadlineMs = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_DEADLINE_MS)]
-
 
 PUBLIC: tuple[Verb, ...] = tuple(verb for verb in VERBS if verb is BY_NAME[verb.name] and not verb.is_inner)
 """The verbs that have a path, one for each name on the wire."""
@@ -66,16 +65,19 @@ def read_request(verb: Verb, body: bytes, token: str, key: str | None = None) ->
     """
     given = msgspec.structs.asdict(decode_body(body, body_type(verb.params)))
     user_id, deadline_ms = given.pop("user_id"), given.pop("deadline_ms")
-    keyed = key_field(verb)
-    if key is not None and keyed is not None and given[keyed] is None:
-        given[keyed] = key
-    return request_of(verb, given, token, user_id, deadline_ms)
+    return request_of(verb, with_key(verb, given, key), token, user_id, deadline_ms)
+
+
+def with_key(verb: Verb, fields: Mapping[str, Any], key: str | None) -> Mapping[str, Any]:
+    """Return the parameters with the `Idempotency-Key` in the field that it fills in, where they leave that out."""
+    field = key_field(verb)
+    return fields if key is None or field is None or fields.get(field) is not None else {**fields, field: key}
 
 
 def request_of(
     verb: Verb, fields: Mapping[str, Any], token: str, user_id: str | None, deadline_ms: float | None = None
 ) -> Request:
-    """Return the request with these parameters, as a caller states them. Raises `InvalidInputError` (with the name)."""
+    """Return the request of a verb with these parameters. Raises `InvalidInputError` (with the parameter's name)."""
     params = verb.params.stated(fields, deadline_ms)
     return Request(
         method=verb.name,
@@ -88,7 +90,9 @@ def request_of(
 
 
 def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
-    """Decode a body; where a number does not fit, once more with `49.0` read as 49, as JSON Schema reads it.
+    """Decode a body. Where an integer is wanted, `49.0` is read as 49, as JSON Schema reads it.
+
+    `what` names the body in errors.
 
     Raises `ProtocolError` for what is not JSON, `InvalidInputError` (with the field's name).
     """

@@ -1,7 +1,7 @@
-"""A request to a daemon's door over HTTP from a process that a client starts, and waits for.
+"""A request to a daemon's door over HTTP, from a process that a coding agent starts and waits for.
 
-Sockets alone, and no error of ours: `http.client` costs 7 MB and .03 s, `memory_agent.errors` .02 s (measured). Each
-request has a connection of its own, in HTTP/1.0, which its answer ends.
+Uses sockets alone, and raises no errors of ours: importing `http.client` costs 7 MB and .03 s, `memory_agent.errors`
+.02 s (measured). Each request has a connection of its own, in HTTP/1.0, which ends with the answer.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Door(NamedTuple):
 
 
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
-    """Return the door of the daemon that serves a data folder; None where none runs, or its door is not open.
+    """Return the door of the daemon that serves a data folder; None if no daemon runs or its door is not open.
 
-    `token`: that of the caller's own key, None for the data folder's.
+    `token`: that of the caller's own key; None for the data folder's. Raises `OSError` where that cannot be read.
     """
     if layout.daemon_runs():  # a file that a killed daemon left may name another program's port
         with contextlib.suppress(FileNotFoundError):
@@ -37,7 +37,7 @@ def local_door(layout: Layout, token: str | None = None) -> Door | None:
 
 
 class Answer(NamedTuple):
-    """What came back; `first` is the status line, the names of `headers` are in lower case."""
+    """An answer. `first` is its status line; the names of `headers` are in lower case."""
 
     first: str
     headers: Mapping[str, str]
@@ -45,21 +45,25 @@ class Answer(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The status; 0 if what answered does not speak HTTP."""
+        """The status; 0 if the answer is not HTTP."""
         words = self.first.split(maxsplit=2)
         return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
 
     @property
     def media_type(self) -> str:
-        """The type of the body, without parameters."""
+        """The media type of the body, in lower case, without parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+class UnusableDoorError(OSError):
+    """No request reaches the door, however often it is sent: its certificate, its address or the token is wrong."""
 
 
 class Exchange:
     """One request and its answer, by `until_s` of the monotonic clock.
 
     `send` and `receive` raise `TimeoutError` after that, `ConnectionResetError` where the daemon ends the connection
-    before it has answered, `ConnectionAbortedError` after `cancel`, and other `OSError`s.
+    before it has answered, `ConnectionAbortedError` after `cancel`, `UnusableDoorError`, and other `OSError`s.
     """
 
     def __init__(self, door: Door, until_s: float) -> None:
@@ -72,7 +76,12 @@ class Exchange:
         """Connect and send a POST of JSON."""
         scheme, _, netloc = self._door.url.partition("://")
         host, port = _place(netloc, 443 if scheme == "https" else 80)
-        plain = socket.create_connection((host, port), self._left_s())
+        if not self._door.token.isascii() or not self._door.token.isprintable():
+            raise UnusableDoorError("the token has characters that no token has")
+        try:
+            plain = socket.create_connection((host, port), self._left_s())
+        except UnicodeError as error:
+            raise UnusableDoorError(f"{host!r} is not the name of a host") from error
         self._socket = plain
         if scheme == "https":
             self._socket = _secured(plain, host)
@@ -105,7 +114,7 @@ class Exchange:
                     raise OSError(f"the answer has more than {_MOST_ANSWER_BYTES} bytes")
 
     def cancel(self) -> None:
-        """End the connection, from another thread; whoever waits finds it ended. Nothing is sent if nothing was."""
+        """End the connection, from another thread: `receive` ends there, and what is not sent yet is not sent."""
         self._is_cancelled = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -143,4 +152,8 @@ def _answer(data: bytearray) -> Answer:
 def _secured(plain: socket.socket, host: str) -> socket.socket:
     import ssl  # late: 5 MB, for a daemon of another machine
 
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+    try:
+        return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        reason = f"its certificate is not trusted ({error.verify_message}); SSL_CERT_FILE may name one that is"
+        raise UnusableDoorError(reason) from error

@@ -1,7 +1,7 @@
-"""One hook: its input becomes events that a daemon acknowledges, and a prompt gets what is remembered of it.
+"""One hook: its input becomes events that a daemon acknowledges, and a prompt gets the memories that bear on it.
 
-Nothing here can stop the client: without a daemon, with an input that is none, or when the time is over, the answer is
-empty and the exit code 0. The events then wait for the next hook (`waiting`).
+Nothing here can stop the client: without a daemon, with an invalid input, or when the time is over, the answer is empty
+and the exit code 0. The events then wait for the next hook (`waiting`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from memory_agent.sessions.turns import CLAUDE_CODE, GEMINI
 
 MOST_CHARS = 9_000
 """Of a block. Claude Code replaces 10,000 characters by a preview, and a pipe holds these in any script."""
+_MOST_INPUT_BYTES = 32 << 20
+"""Of an input: one without end would fill the memory. The largest, images that a tool read, have some megabytes."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000
 _RECENTLY = "the last two weeks"
-"""What a session that starts asks for: a query that names only a time lists the memories of that time."""
+"""The query at the start of a session: one that names only a time lists the memories of that time."""
 _RUNS = 2
 _ON_THE_WAY_MS = 20.0
 _STORED = 200
 _REFUSED_FOR_GOOD = frozenset({400, 413, 415, 422})
 _PROJECT_VARIABLES = {CLAUDE_CODE: "CLAUDE_PROJECT_DIR", GEMINI: "GEMINI_PROJECT_DIR"}
-"""Where a client names the folder that its session began in; the working folder may have changed since."""
+"""Where a client names the folder that its session began in. The working folder may have changed since."""
 
 Json = dict[str, Any]
 
 
 class Options(NamedTuple):
-    """What the command line says. `channel` is in place of that of the project's folder."""
+    """The options of the command line. `channel` replaces that of the project's folder."""
 
     client: str
     data_dir: Path | None = None
@@ -52,34 +54,30 @@ class Options(NamedTuple):
 
 def answer(options: Options, source: IO[bytes], out: int, deadline: Deadline) -> None:
     """Answer one hook: read its input from `source`, and write the answer to the file descriptor `out`."""
-    try:
-        said = _read(options.client, source)
-        if said is None:
-            return
-        heard = said.heard()
-        if heard is not NOTHING:
-            _Hook(options, said, deadline).answer(heard, out)
-    finally:
-        deadline.off()
+    said = _read(options.client, source)
+    if said is not None and (heard := said.heard()) is not NOTHING:
+        _Hook(options, said, deadline).answer(heard, out)
 
 
 def _read(client: str, source: IO[bytes]) -> Input | None:
     try:
-        fields = json.loads(source.read())
-    except (ValueError, RecursionError):
+        data = source.read(_MOST_INPUT_BYTES + 1)
+        fields = json.loads(data) if len(data) <= _MOST_INPUT_BYTES else None
+    except (OSError, ValueError, RecursionError):
         return None
     return Input(client, fields) if isinstance(fields, dict) else None
 
 
 class _Hook:
-    """One hook with something to say, or to ask."""
+    """One hook that publishes events, asks for memories, or both."""
 
     def __init__(self, options: Options, said: Input, deadline: Deadline) -> None:
         self._options = options
         self._said = said
         self._deadline = deadline
         self._layout = Layout(options.data_dir or default_data_dir())
-        self._waiting = Waiting(self._layout.hooks)
+        self._token = os.environ.get(TOKEN_VARIABLE) or None
+        self._waiting = Waiting(self._layout.hooks, _receiver(options.url, self._token))
         self._session = Session(client=said.client, id=said.session, folder=_folder(said))
 
     def answer(self, heard: Heard, out: int) -> None:
@@ -118,7 +116,7 @@ class _Hook:
         return events
 
     def _session_end(self, reason: str) -> Json:
-        """Return the event of the session's end: no memory, but whoever follows the journal sees it."""
+        """Return the event of the session's end. It becomes no memory, but followers of the journal see it."""
         event = {
             "event_type": "session.ended",
             "timestamp": self._said.at.isoformat(),
@@ -142,16 +140,15 @@ class _Hook:
             return Batch(tuple(events))
 
     def _door(self) -> Door | None:
-        token = os.environ.get(TOKEN_VARIABLE) or None
         if self._options.url is not None:
-            return Door(self._options.url, token or "")
+            return Door(self._options.url, self._token or "")
         try:
-            return local_door(self._layout, token)
+            return local_door(self._layout, self._token)
         except OSError:
             return None
 
     def _recall(self, door: Door, heard: Heard, events: list[Json]) -> Exchange | None:
-        """Ask for what is remembered; the answer is not there yet."""
+        """Send the recall, without waiting for the answer; None if there is nothing to ask, or it cannot be sent."""
         if not heard.prompt and not heard.starts:
             return None
         asked: Json = {
@@ -171,7 +168,7 @@ class _Hook:
         return self._sent(door, "/v1/recall", _encoded(asked))
 
     def _publish(self, door: Door, own: Batch, most: int = MOST_AT_ONCE) -> tuple[Exchange | None, Batch]:
-        """Send the events, those that wait before them; the acks are not there yet."""
+        """Send the events, after those that wait, without waiting for the acks."""
         batch = self._waiting.batch(own, most)
         if not batch.events:
             return None, batch
@@ -187,19 +184,28 @@ class _Hook:
         if not block:
             return
         shown = {"hookEventName": self._said.name, "additionalContext": block}
-        self._deadline.off()  # a half of it would be taken for text
-        with suppress(OSError):  # the client is gone
+        with self._deadline.whole(), suppress(OSError):  # a half would be taken for text; the client may be gone
             os.write(out, _encoded({"hookSpecificOutput": shown}) + b"\n")
-        self._deadline.on()
+
+
+def _receiver(url: str | None, token: str | None) -> str:
+    """Return for whom events wait: the key decides whose they become. "" for the data folder's own daemon and key."""
+    if url is None and token is None:
+        return ""
+    from hashlib import blake2b  # late: 3 ms, for few
+
+    return blake2b(f"{url or ''}\n{token or ''}".encode(errors="replace"), digest_size=12).hexdigest()
 
 
 def _folder(said: Input) -> str:
     named = os.environ.get(_PROJECT_VARIABLES.get(said.client, ""))
-    return named or said.folder or os.getcwd()
+    with suppress(FileNotFoundError):  # removed meanwhile
+        return named or said.folder or os.getcwd()
+    return ""
 
 
 def _block(recall: Exchange) -> str:
-    """Wait for the answer to a recall; return its block, "" where nothing bears on the prompt or nothing came."""
+    """Wait for the answer to a recall; return its block, "" if it has none or does not come."""
     try:
         answer = recall.receive()
         found = json.loads(answer.body) if answer.status == 200 else {}
@@ -210,7 +216,7 @@ def _block(recall: Exchange) -> str:
 
 
 def _status(publishing: Exchange) -> int:
-    """Wait for the acks; return the status of the answer, 0 where none came."""
+    """Wait for the acks; return the status of the answer, 0 if none comes."""
     try:
         return publishing.receive().status
     except OSError:

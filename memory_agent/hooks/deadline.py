@@ -1,12 +1,16 @@
-"""The time that a hook has, counted from the start of its process: then it ends, whatever it waits for."""
+"""The time that a hook has, counted from the start of its process: then it ends, whatever it waits for.
+
+The main thread waits, and another one works. Rejected: a timer (`SIGALRM`), whose handler runs only when the code that
+it interrupts comes back to Python: reading an endless input does not, nor does looking up a host for seconds.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
+import threading
 import time
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 USUAL_MS = 300
 LONGEST_MS = 60_000
@@ -14,33 +18,34 @@ _LEAST_S = 0.05
 """What is left at least: where the start alone took that long, the events are still written down."""
 _USUAL_START_S = 0.05
 _LONGEST_START_S = 10.0
-
-
-def _end(_: int, __: FrameType | None) -> None:
-    os._exit(0)
+_WHOLE_S = 1.0
+"""How long what must be done whole may go on after the deadline: a client may never read what is written."""
 
 
 class Deadline:
-    """Ends this process with exit code 0 when the time is over, unless it is `off`. For the main thread."""
+    """The deadline of a hook: the process ends then, whatever its work waits for."""
 
-    def __init__(self, limit_ms: int = USUAL_MS, end: Callable[[int, FrameType | None], None] = _end) -> None:
-        """`end` is the handler of the signal; it does not return."""
+    def __init__(self, limit_ms: int = USUAL_MS) -> None:
         self.until_s = max(_started_s() + limit_ms / 1000, time.monotonic() + _LEAST_S)
-        signal.signal(signal.SIGALRM, end)
-        self.on()
+        self._guard = threading.Lock()
 
     @property
     def left_s(self) -> float:
         """The time that is left; 0 or less when it is over."""
         return self.until_s - time.monotonic()
 
-    def on(self) -> None:
-        """End the process from now on."""
-        signal.setitimer(signal.ITIMER_REAL, max(self.left_s, 1e-6))
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Do something whole or, after the deadline, not at all."""
+        with self._guard:
+            yield
 
-    def off(self) -> None:
-        """Do not end the process, while something is done whole or not at all."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    def keep(self, work: Callable[[], None]) -> None:
+        """Return when `work`, which runs in a thread, is done or may not go on: the caller ends the process then."""
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(max(self.left_s, 0))
+        self._guard.acquire(timeout=_WHOLE_S)
 
 
 def _started_s() -> float:

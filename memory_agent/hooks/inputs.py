@@ -1,7 +1,7 @@
-"""What the hook of a client says on its standard input: entries as a transcript of the session has them, or a prompt.
+"""Reads the input of a hook: entries, as a transcript of the session has them, and the prompt.
 
 The ids are those that a reader of the transcript gives (`sessions.turns`), so a session that is imported later is not
-stored twice. Hooks that say nothing of their own, such as those before a call, are passed over.
+stored twice. Hooks that report nothing new, such as those before a call, are ignored.
 """
 
 from __future__ import annotations
@@ -12,17 +12,24 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from memory_agent.recall.fence import without_blocks
-from memory_agent.sessions.entries import Entry, Left, What, text_of, time_of
-from memory_agent.sessions.injected import without_hook_context, without_reminders
+from memory_agent.sessions.entries import (
+    Entry,
+    Left,
+    What,
+    text_of,
+    time_of,
+    without_hook_context,
+    without_reminders,
+)
 from memory_agent.sessions.tool_calls import Call, Result, entry_of, exit_code_in, result_of
 from memory_agent.sessions.turns import CLAUDE_CODE, CODEX, GEMINI, begins_run, call_id, made_id, run_of, said_id
 
 _COMMAND = re.compile(r"/[\w:-]+(?:\s|\Z)|<(?:command|local-command|bash)-")
-"""How a prompt of Claude Code begins that is a command to the client."""
+"""Matches a prompt of Claude Code that is a command to the client."""
 
 
 class Heard(NamedTuple):
-    """What an input says. `prompt` and `starts` ask for memories; `ended` is why the session did."""
+    """What an input says. `prompt` and `starts` ask for memories; `ended` is the reason of the session's end."""
 
     entries: tuple[Entry, ...] = ()
     prompt: str = ""
@@ -34,7 +41,7 @@ NOTHING = Heard()
 
 
 class Input:
-    """The input of one hook, whatever a client leaves out of it."""
+    """The input of one hook. Fields that are missing, or of another type, read as empty."""
 
     def __init__(self, client: str, fields: Mapping[str, Any]) -> None:
         self.client = client
@@ -46,20 +53,20 @@ class Input:
         self._fields = fields
 
     def heard(self) -> Heard:
-        """Return what it says; `NOTHING` for a hook that is not listened to."""
+        """Return what the input says; `NOTHING` for a hook that is not in the table."""
         listen = _HOOKS[self.client].get(self.name)
         return NOTHING if listen is None else listen(self)
 
     def text(self, name: str) -> str:
-        """Return a field that is text, "" without it."""
+        """Return a text field, "" if there is none."""
         return self._text(self._fields, name)
 
     def flag(self, name: str) -> bool:
-        """Return a field that is a truth value."""
+        """Return whether a field is true."""
         return self._fields.get(name) is True
 
     def call(self) -> Call:
-        """Return the call of a tool that it is about."""
+        """Return the tool call that the input is about."""
         arguments = self._fields.get("tool_input")
         return Call(name=self.text("tool_name"), arguments=arguments if isinstance(arguments, dict) else {})
 
@@ -70,7 +77,7 @@ class Input:
 
     @property
     def run(self) -> str | None:
-        """The run that the turn is."""
+        """The run of this turn, None where the client names no turn."""
         return run_of(self.client, self.turn) if self.turn else None
 
     def entry(self, what: What, id: str, text: str) -> Entry:
@@ -193,4 +200,4 @@ _HOOKS: dict[str, dict[str, Callable[[Input], Heard]]] = {
     },
 }
 LISTENED: dict[str, tuple[str, ...]] = {client: tuple(hooks) for client, hooks in _HOOKS.items()}
-"""The hooks of each client that say something."""
+"""The hooks of each client that report something."""

@@ -1,4 +1,4 @@
-"""The process of one hook. Plain words start it without the command line's library, which costs as much again."""
+"""The process of one hook. With plain words it starts without the library of the command line, in half the time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from typing import Any, NoReturn
 from memory_agent.hooks.answering import Options, answer
 from memory_agent.hooks.deadline import LONGEST_MS, Deadline
 from memory_agent.hooks.inputs import LISTENED
+from memory_agent.layout import CONFIG_VARIABLE
 
-CONFIG_VARIABLE = "MEMORY_AGENT_CONFIG"
 _TYPES: dict[str, Callable[[str], Any]] = {"data_dir": Path, "deadline_ms": int}
 _NAMES = {f"--{name.replace('_', '-')}": name for name in Options._fields[1:]} | {"--data": "data_dir"}
 
 
 def run_hook(options: Options) -> NoReturn:
     """Answer the hook on standard input within its deadline."""
-    answer(options, sys.stdin.buffer, sys.stdout.fileno(), Deadline(options.deadline_ms))
+    deadline = Deadline(options.deadline_ms)
+    if sys.stdin is not None and sys.stdout is not None:  # closed by the client
+        source, out = sys.stdin.buffer, sys.stdout.fileno()
+        deadline.keep(lambda: answer(options, source, out, deadline))
     os._exit(0)  # nothing is left to clean up, which would take 5 ms (measured)
 
 
 def plain_options(words: Sequence[str]) -> Options | None:
-    """Return what plain words say: a client, and options with a word for their value; None for any others.
+    """Return the options in plain words: a client, and options each followed by its value; None for other words.
 
-    They are not plain where settings may name the data folder.
+    Words are not plain either where settings may name the data folder.
 
     >>> plain_options(["codex", "--user", "alice"])
     Options(client='codex', data_dir=None, channel=None, user='alice', url=None, deadline_ms=300)

@@ -1,8 +1,8 @@
-"""Events of hooks on disk until a daemon has them: a file for each hook, taken up by the next one.
+"""Events of hooks on disk until a daemon has them: a file for each hook, sent by the next one.
 
-A file is there before its events are sent, and is deleted when they are acknowledged. Hooks run side by side, and any
-of them may be killed: at worst a file is sent twice, and the relay recognises its events. As the spool of a publisher
-it is not encrypted, so in an encrypted data folder nothing waits, and what finds no daemon is lost.
+A file is written before its events are sent, and deleted when they are acknowledged. Hooks run side by side, and any of
+them may be killed: at worst a file is sent twice, and the relay recognises its events. Like the spool of a publisher
+the files are not encrypted, so in an encrypted data folder nothing waits, and what finds no daemon is lost.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_FILES = 2_000
-"""Files that wait at most. Beyond, new events are lost: the first of a session say what the others are about."""
+"""Files that wait, at most. Beyond, new events are lost, since the first of a session explain the others."""
 MOST_AT_ONCE = 200
 _BATCH_BYTES = 1 << 20
-_SUFFIX = ".jsonl"
+_SUFFIX, _UNFINISHED = ".jsonl", ".tmp"
+_LONGEST_WRITE_S = 60
+"""An unfinished file that is older was left by a hook that was killed: none lives as long."""
 
 
 class Batch(NamedTuple):
-    """Events to send together, a JSON object each, and the files that they are from; whether none are left then."""
+    """Events to send together, a JSON object each, and their files. `is_last`: no others wait."""
 
     events: tuple[bytes, ...]
     files: tuple[Path, ...] = ()
@@ -35,28 +37,30 @@ class Batch(NamedTuple):
 
 
 class Waiting:
-    """The files in one folder. Use it as a context: inside, no other hook sends what earlier ones left."""
+    """The files in one folder. From the first `batch` to `close` no other hook sends what earlier ones left."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, receiver: str = "") -> None:
+        """`receiver` names a daemon or key other than the data folder's; events for it wait in a folder of its own."""
+        self._folder = folder / receiver
         self._lock: int | None = None
 
     def keep(self, events: Sequence[bytes]) -> Batch:
-        """Write events into a file of their own, and return them with it. Raises `OSError` where there is no room."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Write events into a file of their own, and return both. Raises `OSError` where there is no room."""
+        for folder in (self._folder.parent, self._folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= MOST_FILES:
             raise OSError(f"{MOST_FILES} files wait in {self._folder}")
         file = self._folder / f"{time.time_ns():020d}-{os.getpid()}{_SUFFIX}"
-        unfinished = file.with_suffix(".tmp")
+        unfinished = file.with_suffix(_UNFINISHED)
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as written:
             written.writelines(event + b"\n" for event in events)
         unfinished.rename(file)
         return Batch(tuple(events), (file,))
 
     def batch(self, own: Batch, most: int = MOST_AT_ONCE) -> Batch:
-        """Return what earlier hooks left, oldest first, of `most` files, and then `own` if there is room.
+        """Return the events of at most `most` files that earlier hooks left, oldest first, then `own` if there is room.
 
-        `own` alone while another hook sends what they left.
+        Returns `own` alone while another hook sends what they left.
         """
         if not self._may_send_all():
             return own
@@ -80,7 +84,7 @@ class Waiting:
         return Batch((*events, *own.events), (*earlier, *own.files))
 
     def close(self) -> None:
-        """Let other hooks send what waits."""
+        """Let other hooks send what waits. Idempotent."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -90,7 +94,13 @@ class Waiting:
             try:
                 self._lock = os.open(self._folder, os.O_RDONLY)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._clear()
             except OSError:  # another hook has it, or there is no folder
                 self.close()
                 return False
         return True
+
+    def _clear(self) -> None:
+        for file in self._folder.glob(f"*{_UNFINISHED}"):
+            if time.time() - file.stat().st_mtime > _LONGEST_WRITE_S:
+                file.unlink()

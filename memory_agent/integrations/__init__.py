@@ -1,1 +1,1 @@
-"""Connects the clients that people run: their configuration files, and a plugin for those that take one."""
+"""Connects coding agents and editors: through their settings files, or a plugin for those that have plugins."""

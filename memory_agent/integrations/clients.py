@@ -1,7 +1,7 @@
-"""The table of clients: which files they read, and what those say of the memory.
+"""The table of clients: which settings files they read, and which entries of ours belong in them.
 
-Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0 read these files in the tests, and refuse what the syntax says
-that they refuse. Cursor, VS Code and Zed are by their documentation.
+Tested with Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0, also for the syntax that each refuses. Cursor,
+VS Code and Zed follow their documentation.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 from memory_agent.errors import UnavailableError
 from memory_agent.hooks.inputs import LISTENED
-from memory_agent.integrations.json_text import JsonText, Syntax
-from memory_agent.integrations.json_text import Path as Place
+from memory_agent.integrations.json_text import JsonText, KeyPath, Syntax
 from memory_agent.integrations.toml_text import TomlText
 from memory_agent.sessions.history import channel_of
 
@@ -28,7 +27,7 @@ Text = JsonText | TomlText
 
 
 class Command(NamedTuple):
-    """How a client calls us: the program, and what follows `mcp` and `hook CLIENT`; for one `project` or for all."""
+    """How a client calls us: the program, and the options of `mcp` and `hook CLIENT`; for one `project` or for all."""
 
     program: str
     server_options: tuple[str, ...] = ()
@@ -36,19 +35,19 @@ class Command(NamedTuple):
     project: Path | None = None
 
     def server(self, *, starts_in_project: bool) -> list[str]:
-        """Return the words after the program that serve MCP. What is remembered belongs to the project, where known."""
+        """Return the words after the program that serve MCP. Memories belong to the project, if it is known."""
         channel = ["--channel", channel_of(str(self.project))] if self.project is not None else []
         return ["mcp", *(["--project"] if starts_in_project else channel), *self.server_options]
 
     def hook(self, client: str) -> str:
-        """The line for a shell that takes a hook's input."""
+        """Return the line for a shell that answers a hook."""
         return shlex.join([self.program, "hook", client, *self.hook_options])
 
 
 def this_program() -> str:
-    """Return the absolute path of the program that runs now, as it was called, so that an upgrade may replace it.
+    """Return the absolute path of this program, as it was called: an upgrade may replace what a link points to.
 
-    Raises `UnavailableError`.
+    Raises `UnavailableError` if the program is not installed.
     """
     for path in (Path(sys.argv[0]), Path(sys.executable).with_name(PROGRAM)):
         if path.name == PROGRAM and path.is_file():
@@ -57,25 +56,25 @@ def this_program() -> str:
 
 
 class Found(NamedTuple):
-    """An entry of ours in a file: where it is, and the words that it runs."""
+    """An entry of ours in a file: its place, and the words that it runs."""
 
-    place: Place
+    place: KeyPath
     words: tuple[str, ...]
 
 
 class Wanted(NamedTuple):
-    """An entry that a file should have: the member `key` of what is at `place`, or with no key an element of it."""
+    """An entry that a file should have: a member of the object at `place`, or without a `key` an element there."""
 
-    place: Place
+    place: KeyPath
     key: str | None
     value: Any
     words: tuple[str, ...]
 
 
 class Server(NamedTuple):
-    """The entry of the MCP server, in the object or table `container`, with what this client needs beside the command.
+    """The entry of the MCP server in the object or table `container`, with the fields `before` and `after` the command.
 
-    `starts_in_project`: the client starts it in the folder of the session.
+    `starts_in_project`: the client starts the server in the folder of the session.
     """
 
     container: str
@@ -84,13 +83,13 @@ class Server(NamedTuple):
     starts_in_project: bool = False
 
     def wanted(self, command: Command) -> Iterator[Wanted]:
-        """Yield what the file should have."""
+        """Yield the entry that the file should have."""
         words = command.server(starts_in_project=self.starts_in_project)
         value = {**self.before, "command": command.program, "args": words, **self.after}
         yield Wanted((self.container,), PROGRAM, value, (command.program, *words))
 
     def found(self, text: Text) -> Iterator[Found]:
-        """Yield what of ours the file has, also from other versions."""
+        """Yield our entry in the file, also that of another version."""
         place = (self.container, PROGRAM)
         entry = text.find(place)
         if isinstance(entry, Mapping) and isinstance(entry.get("command"), str):
@@ -103,8 +102,8 @@ class Server(NamedTuple):
 class Hooks(NamedTuple):
     """The entries of all hooks that `memory-agent hook CLIENT` listens to. `per_second`: the client's units of time.
 
-    The client waits for each. Claude Code could run some beside the session (`async`), and ends them with it: what the
-    last tool said was then lost now and then (measured).
+    The client waits for each. Claude Code can run hooks beside the session (`async`), but ends them with it: the result
+    of the last tool was sometimes lost (measured).
     """
 
     client: str
@@ -122,8 +121,8 @@ class Hooks(NamedTuple):
             for place, group in enumerate(groups if isinstance(groups, list) else ()):
                 yield from self._in_group(("hooks", event, place), group)
 
-    def _in_group(self, place: Place, group: Any) -> Iterator[Found]:
-        """A group that is all ours is one entry; of a group that a person shares with us, our hooks are."""
+    def _in_group(self, place: KeyPath, group: Any) -> Iterator[Found]:
+        """Yield a group that is all ours as one entry, or our hooks in a group that has others too."""
         hooks = group.get("hooks") if isinstance(group, Mapping) else None
         lines = [_words(hook) for hook in hooks] if isinstance(hooks, list) else []
         ours = [at for at, words in enumerate(lines) if _runs(words, "hook", self.client)]
@@ -134,7 +133,7 @@ class Hooks(NamedTuple):
 
 
 class Approval(NamedTuple):
-    """Our server's name in a list of those that a client starts without asking again."""
+    """Our server's name in the list of servers that a client starts without asking."""
 
     container: str
 
@@ -164,7 +163,7 @@ def _runs(words: tuple[str, ...], *verb: str) -> bool:
 
 
 class Home(NamedTuple):
-    """Where a client keeps its settings: `folder` below the home folder, or what `variable` names, and `below` that."""
+    """Where a client keeps its settings: `below` the folder that `variable` names, else below `folder` in the home."""
 
     folder: str
     variable: str = ""
@@ -177,7 +176,7 @@ class Home(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file of a client: its path below the scope's folder or its own, and what belongs in it. No syntax: TOML."""
+    """A file: its path below `home` (default: the client's) or the project, and its entries. Without syntax: TOML."""
 
     path: str
     entries: tuple[Entry, ...]
@@ -190,7 +189,7 @@ class File(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A client. `advice`: what its user does next; `project_advice`: also that, for a project."""
+    """A client. `advice`: what its user does next; `project_advice`: further advice for a project."""
 
     title: str
     home: Home
@@ -276,7 +275,7 @@ CLIENTS: Mapping[str, Client] = {
 
 
 class Scope(NamedTuple):
-    """Whose sessions: those of a user, or with a folder those in one project."""
+    """Which sessions of a client: all of the user's, or only those in the folder `project`."""
 
     client: str
     project: Path | None
@@ -284,7 +283,7 @@ class Scope(NamedTuple):
     variables: Mapping[str, str] = os.environ
 
     def files(self) -> Iterator[tuple[Path, File]]:
-        """Yield the paths of the client's files, and what belongs in each."""
+        """Yield the paths of the client's files, with the row of each."""
         client = CLIENTS[self.client]
         if self.project is not None:
             yield from ((self.project / file.path, file) for file in client.project)

@@ -1,8 +1,8 @@
-"""Connects a client to the memory: writes our entries into its files, and takes exactly those out again.
+"""Connects a client to the memory: writes our entries into its files, and removes exactly those again.
 
-A change is an edit of the text, so everything else keeps its bytes. The file as it was is kept in this program's state
-folder, not beside the file, since a project's folder is shared. A record there says what was written, so that
-disconnecting restores the very bytes; from a file that was edited since, our entries are taken out.
+A change is an edit of the text, so everything else keeps its bytes. A copy of the file as it was is kept in this
+program's state folder, not beside the file, since a project's folder is shared. A record there says what was written,
+so that disconnecting restores the same bytes; from a file that was edited since, our entries are removed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ import msgspec
 
 from memory_agent.errors import ClientSettingsError
 from memory_agent.integrations.clients import Command, File, Found, Scope, Text
-from memory_agent.integrations.json_text import JsonText, UneditableError
-from memory_agent.integrations.json_text import Path as Place
+from memory_agent.integrations.json_text import JsonText, KeyPath, UneditableError
 from memory_agent.integrations.toml_text import TomlText
 from relay.disk import flush, write_private
 
@@ -31,7 +30,7 @@ _EMPTY_JSON = "{\n}\n"
 
 
 class Change(NamedTuple):
-    """A file as it is and as it should be; None: no such file. `base`: as it would be without us."""
+    """A file as it is `now` and should be `then`; None: no such file. `base`: as it would be without our entries."""
 
     path: Path
     is_private: bool
@@ -41,7 +40,7 @@ class Change(NamedTuple):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written into a file, and what it was before; None: there was no such file."""
+    """A file `before` and `after` our change; before is None if there was no file. `folders` were created for it."""
 
     path: str
     before: bytes | None
@@ -50,7 +49,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangedMeanwhileError(Exception):
-    """A file is no longer what the change was made from."""
+    """A file is no longer as it was when the change was planned."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -65,11 +64,11 @@ class Connection:
         self._state = state
 
     def connecting(self, command: Command) -> list[Change]:
-        """Return what connecting changes, without changing it. Raises `ClientSettingsError`."""
+        """Return the changes that connect the client. Writes nothing. Raises `ClientSettingsError`."""
         return [self._change(path, file, command) for path, file in self._scope.files()]
 
     def disconnecting(self) -> list[Change]:
-        """Return what disconnecting changes, without changing it. Raises `ClientSettingsError`."""
+        """Return the changes that disconnect the client. Writes nothing. Raises `ClientSettingsError`."""
         return [self._change(path, file, None) for path, file in self._scope.files()]
 
     def _change(self, path: Path, file: File, command: Command | None) -> Change:
@@ -85,7 +84,7 @@ class Connection:
         return Change(path, self._scope.project is None, now, then, base)
 
     def backup(self, path: Path) -> Path:
-        """Return where the file as it was before is kept, while it is connected."""
+        """Return where the copy of a file as it was before is kept while the client is connected."""
         return self._kept(path, path.name)
 
     def _kept(self, path: Path, name: str) -> Path:
@@ -102,14 +101,13 @@ class Connection:
         """Write the files. Durable on return.
 
         Each file is replaced as a whole, with its owner and permissions; a symbolic link stays and its target is
-        replaced. Raises `ChangedMeanwhileError`, before anything is written, if a file is not as it was when the
-        change was made, and `OSError`.
+        replaced. Raises `ChangedMeanwhileError` if a file is not as it was when the change was made: that one is not
+        written, others may be. Raises `OSError`.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):
             for change in changes:
-                if _read(change.path) != change.now:
-                    raise ChangedMeanwhileError(change.path)
+                _require_same(change)
             records = {change.path: self._record(change.path) for change in changes}
             folders = {
                 change.path: record.folders if record is not None else tuple(_missing_folders(change.path))
@@ -127,6 +125,7 @@ class Connection:
         """Write a file, after what it was and will be is kept."""
         path = change.path
         if change.then is None:
+            _require_same(change)
             Path(os.path.realpath(path)).unlink(missing_ok=True)
             return
         if change.then != change.base:
@@ -134,7 +133,7 @@ class Connection:
                 write_private(self.backup(path), change.base)
             made = Record(path=str(path), before=change.base, after=change.then, folders=folders)
             write_private(self._kept(path, "record"), msgspec.json.encode(made))
-        _replace(path, change.then, is_private=change.is_private)
+        _replace(change, change.then)
 
     def _forget(self, change: Change, folders: tuple[str, ...]) -> None:
         if change.then is None:
@@ -146,7 +145,7 @@ class Connection:
 
 
 def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -> bytes | None:
-    """Return the file with our entries: as it is where it has them, else with all of them written again."""
+    """Return the file with our entries: unchanged if it has them all, else with all of them rewritten."""
     wanted = [entry for kind in file.entries for entry in kind.wanted(command)]
     text = _parsed(file, now)
     has = Counter((_container(one), one.words) for one in _ours(file, text))
@@ -161,14 +160,14 @@ def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -
     return _encoded(text, base)
 
 
-def _container(one: Found) -> Place:
-    """Return where an entry of a list would be added, also for a hook in a group with others."""
+def _container(one: Found) -> KeyPath:
+    """Return the place where an entry would be added, also for a hook in a group with others."""
     place = one.place[:-1]
     return place[:2] if place[:1] == ("hooks",) else place
 
 
 def _without(file: File, now: bytes | None, record: Record | None) -> bytes | None:
-    """Return the file without our entries, and without what is empty because of that. None: no file."""
+    """Return the file without our entries and the containers that they leave empty. None: no file."""
     if record is not None and now == record.after:
         return record.before
     text = _parsed(file, now)
@@ -184,7 +183,7 @@ def _without(file: File, now: bytes | None, record: Record | None) -> bytes | No
     return _encoded(text, now)
 
 
-def _removed(text: Text, place: Place, before: Text | None) -> Text:
+def _removed(text: Text, place: KeyPath, before: Text | None) -> Text:
     text = text.removed(place)
     if isinstance(text, TomlText) or not isinstance(before, JsonText):
         return text
@@ -216,7 +215,7 @@ def _encoded(text: Text, like: bytes | None) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content, None where there is no file. Raises `OSError`, and `ClientSettingsError` for what is none."""
+    """Return the content, None if there is no file. Raises `ClientSettingsError` if it cannot be edited, `OSError`."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -236,14 +235,21 @@ def _missing_folders(path: Path) -> Iterator[str]:
         yield str(folder)
 
 
-def _replace(path: Path, content: bytes, *, is_private: bool) -> None:
-    target = Path(os.path.realpath(path))
+def _require_same(change: Change) -> None:
+    """Raise `ChangedMeanwhileError` if the file is not as it was when the change was made."""
+    if _read(change.path) != change.now:
+        raise ChangedMeanwhileError(change.path)
+
+
+def _replace(change: Change, content: bytes) -> None:
+    """Put the content in place of the file. Clients write it too, so it is compared as late as can be."""
+    target = Path(os.path.realpath(change.path))
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{os.getpid()}.new")
     made.unlink(missing_ok=True)
     mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with open(os.open(made, mode, 0o600 if is_private else 0o666), "wb") as file:
+        with open(os.open(made, mode, 0o600 if change.is_private else 0o666), "wb") as file:
             with suppress(FileNotFoundError):
                 status = target.stat()
                 with suppress(PermissionError):
@@ -252,6 +258,7 @@ def _replace(path: Path, content: bytes, *, is_private: bool) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        _require_same(change)
         made.replace(target)
     finally:
         made.unlink(missing_ok=True)
@@ -260,7 +267,7 @@ def _replace(path: Path, content: bytes, *, is_private: bool) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of all connects and disconnects of this user."""
+    """Hold the lock of this user's `connect` and `disconnect`."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,7 +1,7 @@
 """Edits JSON as text: what is not edited keeps each of its bytes, comments and layout included.
 
-A parser of our own that keeps positions. Of the libraries for JSON with comments, those that keep comments
-(`json-five`, 2024) write the whole document again, in their own layout where it differs.
+The parser is our own, since it keeps positions. Libraries that keep comments (`json-five`, 2024) rewrite the whole
+document, in their own layout where it differs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-Path = tuple[str | int, ...]
-"""Keys and places, from the root down."""
+KeyPath = tuple[str | int, ...]
+"""Keys of objects and places in arrays, from the root down."""
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)|(?P<comment>//[^\r\n]*|/\*.*?\*/)"""
@@ -28,18 +28,18 @@ _DEFAULT_INDENT = "  "
 
 
 class Syntax(NamedTuple):
-    """What a client takes beside JSON itself."""
+    """What a client accepts beyond JSON."""
 
     comments: bool = False
     trailing_commas: bool = False
 
 
 class UneditableError(ValueError):
-    """A text that is not what its client reads, or says something else where an entry belongs."""
+    """A text that its client cannot read, or that has something else where an entry belongs."""
 
 
 class Number(NamedTuple):
-    """A number as it is written, so that none is too large."""
+    """A number as it is written, of any size and precision."""
 
     text: str
 
@@ -48,7 +48,7 @@ class Number(NamedTuple):
 class Item:
     """A member of an object or an element of an array.
 
-    `before`: where the token before it ends, comments included. `is_below_comment`: that one ends with its line.
+    `before`: where the token or comment before it ends. `is_below_comment`: that is a comment to the end of the line.
     """
 
     key: str | None
@@ -93,15 +93,15 @@ class JsonText:
 
     @property
     def value(self) -> Any:
-        """What it says; numbers as `Number`."""
+        """The value of the document; numbers are `Number`."""
         return self.root.value
 
-    def find(self, path: Path) -> Any:
-        """Return what it says at a path, None where that is nothing."""
+    def find(self, path: KeyPath) -> Any:
+        """Return the value at a path, None if there is none."""
         node = self.node(path)
         return None if node is None else node.value
 
-    def node(self, path: Path) -> Node | None:
+    def node(self, path: KeyPath) -> Node | None:
         """Return the value at a path and its positions, None where there is none."""
         here = self.root
         for name in path:
@@ -111,7 +111,7 @@ class JsonText:
             here = item.node
         return here
 
-    def added(self, path: Path, key: str | None, value: Any) -> JsonText:
+    def added(self, path: KeyPath, key: str | None, value: Any) -> JsonText:
         """Add a member to the object at `path`, or with no key an element to the array, as the last one.
 
         Creates what is missing on the way. Raises `UneditableError` where something else is in the way.
@@ -130,7 +130,7 @@ class JsonText:
         whole = {key: value} if key is not None else [value]
         return self._with_item(path[:missing], there, str(path[missing]), whole)
 
-    def _with_item(self, path: Path, there: Node, key: str | None, value: Any) -> JsonText:
+    def _with_item(self, path: KeyPath, there: Node, key: str | None, value: Any) -> JsonText:
         if not isinstance(there.value, list if key is None else dict):
             kind = "a list" if key is None else "an object"
             raise UneditableError(f"{'.'.join(map(str, path)) or 'what it holds'} is not {kind}")
@@ -170,14 +170,14 @@ class JsonText:
         return _Layout(newline, own + unit, own, unit, is_line, "" if is_line and re.search(r'":\S', text) else " ")
 
     def _unit(self) -> str:
-        """How much deeper a level is indented."""
+        """Return the indentation of one level."""
         for item in self.root.items:
             indent = _indent_at(self.text, item.start)
             if indent:
                 return indent
         return _DEFAULT_INDENT
 
-    def removed(self, path: Path) -> JsonText:
+    def removed(self, path: KeyPath) -> JsonText:
         """Remove a member or an element, and the comma that it needed. The inverse of `added`."""
         there = self.node(path[:-1])
         item = there.item(path[-1]) if there is not None else None
@@ -194,13 +194,13 @@ class JsonText:
         assert comma is not None
         return JsonText(text[:comma] + text[comma + 1 : start] + text[end:], self.syntax)
 
-    def with_inside(self, path: Path, inside: str) -> JsonText:
+    def with_inside(self, path: KeyPath, inside: str) -> JsonText:
         """Replace what is between the brackets of a value."""
         node = self.node(path)
         assert node is not None
         return JsonText(self.text[: node.start + 1] + inside + self.text[node.end - 1 :], self.syntax)
 
-    def inside(self, path: Path) -> str:
+    def inside(self, path: KeyPath) -> str:
         """Return what is between the brackets of a value."""
         node = self.node(path)
         assert node is not None

@@ -1,6 +1,6 @@
-"""The plugin for Claude Code and Codex: the entries that `connect` writes, as files that `ops.documents` makes.
+"""The plugin for Claude Code and Codex: the entries that `connect` writes, as files that `ops.documents` generates.
 
-For those who install by a marketplace, or for many people: `memory-agent` is then found by `PATH`.
+For installing from a marketplace, or on many machines: `memory-agent` is then found on the `PATH`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def plugin_files() -> dict[Path, str]:
 
 
 def _entries(client: str, kind: type[Server | Hooks]) -> Any:
-    """Return what the client's own settings would have of this kind."""
+    """Return our entries of this kind as the client's user settings would have them."""
     text = JsonText("{}")
     for file in CLIENTS[client].user:
         for entry in file.entries:

@@ -1,7 +1,7 @@
-"""Edits TOML as text: adds a table at the end, and takes it out again.
+"""Edits TOML as text: adds a table at the end, and removes it again.
 
 `tomlkit`, made for this, counts the comments below a table as part of it, and would remove those that a user wrote for
-what comes next.
+the next table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from memory_agent.integrations.json_text import Path, UneditableError
+from memory_agent.integrations.json_text import KeyPath, UneditableError
 
 _HEADER = re.compile(r"[ \t]*\[")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -37,33 +37,33 @@ class TomlText:
         except RecursionError as error:
             raise UneditableError("nested too deeply") from error
 
-    def find(self, path: Path) -> Any:
-        """Return what it says at a path, None where that is nothing."""
+    def find(self, path: KeyPath) -> Any:
+        """Return the value at a path, None if there is none."""
         here: Any = self.value
         for name in path:
             here = here.get(name) if isinstance(here, Mapping) else None
         return here
 
-    def added(self, path: Path, key: str | None, value: Any) -> TomlText:
+    def added(self, path: KeyPath, key: str | None, value: Any) -> TomlText:
         """Add a table of strings, booleans and lists as the last one.
 
-        Raises `UneditableError` where something else is in the way.
+        Raises `UneditableError` if something else is in its place.
         """
         name = ".".join(_written_key(str(part)) for part in (*path, key))
         newline = "\r\n" if "\r\n" in self.text else "\n"
         lines = [f"[{name}]", *(f"{_written_key(own)} = {_written(said)}" for own, said in value.items()), ""]
         above = newline * (2 - self.text.endswith("\n")) if self.text else ""
+        refusal = f"[{name}] cannot be added: {path[0]} is defined in another way"
         try:
             made = TomlText(self.text + above + newline.join(lines))
         except UneditableError as error:
-            raise UneditableError(f"[{name}] cannot follow what it says of {path[0]}") from error
-        if made.find((*path, str(key))) != value or _without(made.value, (*path, str(key))) != _pruned(
-            self.value, path
-        ):
-            raise UneditableError(f"[{name}] cannot follow what it says of {path[0]}")
+            raise UneditableError(refusal) from error
+        own = (*path, str(key))
+        if made.find(own) != value or _without(made.value, own) != _pruned(self.value, path):
+            raise UneditableError(refusal)
         return made
 
-    def removed(self, path: Path) -> TomlText:
+    def removed(self, path: KeyPath) -> TomlText:
         """Remove a table, those below it, and the empty line above each. The inverse of `added`.
 
         Comments below it stay. Raises `UneditableError` if it is not written as a table of its own.
@@ -92,7 +92,7 @@ class TomlText:
 
 
 def _is_toml(text: str) -> bool:
-    """Whether a line that follows `text` begins anew: it does not in a list or a string of several lines."""
+    """Whether `text` ends between two statements, not within a list or a string of several lines."""
     try:
         tomllib.loads(text)
     except tomllib.TOMLDecodeError:
@@ -108,8 +108,8 @@ def _below(block: list[str]) -> list[str]:
     return block[end:]
 
 
-def _without(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return a copy without what is at a path, and without what is empty above it."""
+def _without(value: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
+    """Return a copy without the value at a path, and without the tables above it that are then empty."""
     inside = dict(value)
     if len(path) == 1:
         inside.pop(str(path[0]), None)
@@ -118,8 +118,8 @@ def _without(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return _pruned(inside, path[:-1])
 
 
-def _pruned(value: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return a copy without the tables on a path that are empty."""
+def _pruned(value: Mapping[str, Any], path: KeyPath) -> dict[str, Any]:
+    """Return a copy without the empty tables on a path."""
     inside = dict(value)
     if path and isinstance(inside.get(str(path[0])), Mapping):
         below = _pruned(inside.pop(str(path[0])), path[1:])

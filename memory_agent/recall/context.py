@@ -50,7 +50,7 @@ _MOST_CHARS_PER_TOKEN = 32
 _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
-"""Ids that can stand in a heading: callers may choose theirs, and one with spaces could say anything."""
+"""Ids that can stand in a heading."""
 
 
 def context_block(
@@ -107,6 +107,11 @@ def context_block(
         room -= tokens
     more = [_left_out(missing)] if missing else []
     return "\n".join((opening, *entries, *more, CLOSE)) if entries else ""
+
+
+def is_plain_id(id: str) -> bool:
+    """Return whether an id may be shown: callers choose theirs, and one of several words could say anything."""
+    return _PLAIN_ID.fullmatch(id) is not None
 
 
 def age(timestamp: datetime, now: datetime) -> str:
@@ -193,7 +198,7 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
     facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
     if record.provenance:
         facts.append(f"provenance: {record.provenance}")
-    if with_id and _PLAIN_ID.fullmatch(record.id):
+    if with_id and is_plain_id(record.id):
         facts.append(f"id {record.id}")
     return " · ".join(facts)
 

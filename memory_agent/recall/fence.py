@@ -1,4 +1,4 @@
-"""The fence around recalled memories in a prompt, and how it is found again. Imports `re` alone, since hooks use it."""
+"""The fence around recalled memories in a prompt, and its removal. Imports `re` alone, since hooks start with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def without_blocks(text: str) -> str:
 
 
 def shortened_block(block: str, most_chars: int) -> str:
-    """Return a block of at most `most_chars` characters: whole lines of it, and its end; "" where no memory fits."""
+    """Return a block cut after a line to at most `most_chars` characters, its end included; "" if no memory fits."""
     if len(block) <= most_chars:
         return block
     head = block[: block.rfind("\n", 0, max(most_chars - len(CLOSE), 0)) + 1]

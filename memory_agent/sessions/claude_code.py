@@ -27,8 +27,8 @@ from memory_agent.sessions.entries import (
     What,
     text_of,
     time_of,
+    without_reminders,
 )
-from memory_agent.sessions.injected import without_reminders
 from memory_agent.sessions.pending import Pending
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
 from memory_agent.sessions.turns import CLAUDE_CODE, begins_run, call_id, run_of

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
+
+_REMINDER = re.compile(r"<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)
+_HOOK = re.compile(r"<hook_context>.*?(?:</hook_context>|\Z)", re.DOTALL)
 
 What = Literal["user", "assistant", "command", "step", "assignment", "begin", "completed", "failed", "cancelled"]
 """`begin` to `cancelled` begin and end a run, the others happen in it."""
@@ -130,3 +134,13 @@ def text_of(content: Any) -> str:
         part if isinstance(part, str) else part.get("text") if isinstance(part, Mapping) else "" for part in content
     )
     return "\n".join(part.strip() for part in parts if isinstance(part, str) and part.strip())
+
+
+def without_reminders(text: str) -> str:
+    """Return a text of Claude Code without the reminders in it."""
+    return _REMINDER.sub("", text).strip()
+
+
+def without_hook_context(text: str) -> str:
+    """Return a text of Gemini CLI without the context that its hooks added."""
+    return _HOOK.sub("", text).strip()

@@ -27,8 +27,8 @@ from memory_agent.sessions.entries import (
     What,
     text_of,
     time_of,
+    without_hook_context,
 )
-from memory_agent.sessions.injected import without_hook_context
 from memory_agent.sessions.pending import Pending
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of, exit_code_in
 from memory_agent.sessions.turns import GEMINI, made_id, said_id

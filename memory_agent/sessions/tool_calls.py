@@ -101,13 +101,13 @@ def entry_of(
 
 
 def exit_code_in(text: str) -> int | None:
-    """Return the exit code in what Gemini CLI tells its model of a command; it names none of 0."""
+    """Return the exit code in the output of a command as Gemini CLI shows it to the model; it never shows 0."""
     said = _EXIT_LINE.search(text)
     return None if said is None else int(said[1])
 
 
 def result_of(output: Any) -> Result:
-    """Return what Codex notes of a call: text with a header, an object of text and exit code, or parts of text."""
+    """Return the result of a call of Codex: text with a header, an object of text and exit code, or parts of text."""
     if isinstance(output, str) and output.startswith("{"):
         output = arguments_of(output)
     if isinstance(output, dict) and "output" in output:

@@ -1,7 +1,7 @@
-"""Ids that a transcript and the hooks of its session both know, so that what both report is stored once.
+"""Ids that a transcript and the hooks of its session share, so that what both report is stored once.
 
-A turn is what follows a prompt: `promptId` of Claude Code, `turn_id` of Codex. Gemini CLI names nothing to its hooks,
-so there a text is its own id: said twice in one session, it is stored once.
+A turn is a prompt and what follows it: `promptId` of Claude Code, `turn_id` of Codex. Gemini CLI gives its hooks no
+ids, so there a text is identified by its digest: the same words twice in one session are stored once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ CLAUDE_CODE = "claude-code"
 CODEX = "codex"
 GEMINI = "gemini"
 _FEWEST_WORDS = 3
-"""Of a prompt of Claude Code that begins a run: "yes" and "go on" belong to the run before."""
+"""Words of a prompt of Claude Code that begins a run, at least: "yes" and "go on" belong to the run before."""
 
 
 def run_of(client: str, turn: str) -> str:
@@ -22,23 +22,23 @@ def run_of(client: str, turn: str) -> str:
 
 
 def begins_run(prompt: str) -> bool:
-    """Return whether a prompt of Claude Code asks for something of its own."""
+    """Return whether a prompt of Claude Code is a request of its own."""
     return len(prompt.split()) >= _FEWEST_WORDS
 
 
 def call_id(turn: str, call: str) -> str:
-    """Return the id of a call in a turn. Calls of one session may share an id, those of a turn do not."""
+    """Return the id of a call. `call` is unique within a turn, and not within a session."""
     return f"{turn}:{call}"
 
 
 def said_id(place: str, text: str) -> str:
-    """Return the id of what was said in a turn or a session, where nothing names it."""
+    """Return the id of a text without an id of its own. `place` is that of its turn or session."""
     return f"{place}:{_digest(text.strip())}"
 
 
 def made_id(session: str, name: str, arguments: Mapping[str, Any], output: str) -> str:
-    """Return the id of a call that nothing names: what was called, and what came back."""
-    import json  # late, as above: for one client alone
+    """Return the id of a call without an id of its own, from what was called and what it returned."""
+    import json  # late: for one client alone
 
     return said_id(session, json.dumps([name, arguments, output.strip()], sort_keys=True))
 

@@ -3,7 +3,7 @@
 Each prompt is a process of its own, as clients start them, with the usual deadline; its events are published beside the
 recall. An interpreter that reads its input and does nothing is the baseline, and takes turns. No prompt repeats.
 
-Run alone: `python -m ops.bench.hook [--quick]`.
+Run alone: `python -m ops.bench --only hook [--quick] [--json]`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from memory_agent import MemoryClient
 from memory_agent.evaluation.daemon_process import child_environment, temporary_daemon
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import CHANNEL, queries
 
@@ -33,7 +32,7 @@ _BARE = "import sys; sys.stdin.buffer.read(); print(flush=True)"
 
 
 class Timed(NamedTuple):
-    """Milliseconds until the first line, infinite without one, until the end, and of processor time."""
+    """Milliseconds until the first line (infinite without one), until the end, and of processor time."""
 
     line_ms: float
     end_ms: float
@@ -87,13 +86,3 @@ def _timed(program: list[str], prompt: str, number: str) -> Timed:
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
     return Timed(line_ms if line else float("inf"), end_ms, (used.ru_utime + used.ru_stime) * 1000)
-
-
-def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

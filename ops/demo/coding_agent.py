@@ -1,4 +1,4 @@
-"""The scene with a real coding agent, where one is installed: its second session is told what its first found."""
+"""The scene with a real coding agent, if one is installed: its second session reads what its first found."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import sys
 from pathlib import Path
 
 from memory_agent.integrations.clients import CLIENTS, Scope
-from ops.demo.agents import AGENTS, Agent
+from ops.demo.agents import AGENTS, ANSWER, FAILURE, Agent
 from ops.demo.model_api import ModelApi, model_api
 from ops.demo.stage import Stage, wait_until
 
 _USER = "carol"
-_FAILURE = "rsync: connection to 10.8.0.14 timed out after 30 s"
-_ANSWER = "The deploy to staging hangs while the VPN is off: connect it before you deploy."
 _FIRST = "Find out why the deploy to staging hangs"
 _SECOND = "The deploy to staging hangs again, what should I do?"
 _TRIES = 3  # a hook that takes longer than its 300 ms says nothing
@@ -31,22 +29,22 @@ def connect_an_agent(stage: Stage) -> None:
     home, folder = stage.scratch / "home", stage.scratch / "shop"
     home.mkdir()
     folder.mkdir()
-    (folder / "deploy.sh").write_text(f"echo '{_FAILURE}' >&2; exit 7\n", encoding="utf-8")
+    (folder / "deploy.sh").write_text(f"echo '{FAILURE}' >&2; exit 7\n", encoding="utf-8")
     title, scope = CLIENTS[name].title, Scope(name, None, home, {})
     with model_api() as model:
         AGENTS[name].prepare(home, model.url)
         before = _read(scope)
         _connect(stage, "connect", name, home)
-        model.play([AGENTS[name].run_shell("sh deploy.sh")], _ANSWER)
+        model.play([AGENTS[name].run_shell("sh deploy.sh")], ANSWER)
         stage.screen.request(f"{title}, the real one, on a fake model: its first session", _FIRST)
         AGENTS[name].session(_FIRST, folder, home, model.url)
-        stage.screen.say(f"it ran deploy.sh, which failed, and said: {_ANSWER}")
+        stage.screen.say(f"it ran deploy.sh, which failed, and said: {ANSWER}")
         client = stage.client(_USER)
-        wait_until(lambda: any(_ANSWER in record.text for record in client.list(limit=50).records))
+        wait_until(lambda: any(ANSWER in record.text for record in client.list(limit=50).records))
         stage.screen.request("its second session", _SECOND)
         block = _second_session(AGENTS[name], folder, home, model)
     stage.screen.block("what the model read above this prompt", "\n".join(block.splitlines()[:_SHOWN_LINES]))
-    stage.screen.promise("what the first session found stands in the second one's prompt", _ANSWER in block)
+    stage.screen.promise("what the first session found stands in the second one's prompt", ANSWER in block)
     _connect(stage, "disconnect", name, home)
     left = _read(scope)
     stage.screen.promise(
@@ -56,11 +54,11 @@ def connect_an_agent(stage: Stage) -> None:
 
 
 def _second_session(agent: Agent, folder: Path, home: Path, model: ModelApi) -> str:
-    """Return what the prompt of a new session was told, "" if it was told nothing."""
+    """Return the block above the prompt of a new session, "" without one."""
     for _ in range(_TRIES):
         model.play([], "Connect the VPN.")
         agent.session(_SECOND, folder, home, model.url)
-        block = next((text for text in _texts(json.loads(model.requests[0])) if _ANSWER in text), "")
+        block = next((text for text in _texts(json.loads(model.requests[0])) if ANSWER in text), "")
         if block:
             return block
     return ""

@@ -67,7 +67,7 @@ def asks(
         memory = Memory.open(tmp_path_factory.mktemp("embedded") / "user-ann", embedder=embedder)
         client, provider = MemoryClient("user-carl", **own), ActorMemoryProvider("user-rita", **own)
         awaiting = AsyncMemoryClient("user-ada", **own)
-        caller = HttpCaller(served.http, (served.data_dir / "token").read_text().strip())
+        caller = HttpCaller(served.http, served.token)
 
         def awaited(method: str, *arguments: Any, **named: Any) -> Any:
             return loop.run_until_complete(attrgetter(method)(awaiting)(*arguments, **named))

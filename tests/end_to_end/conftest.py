@@ -42,11 +42,14 @@ class DaemonProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> None:
-        """Start and wait for the ready line."""
-        command = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(self.data_dir), *self._settings]
+    def start(self, cwd: Path | None = None) -> None:
+        """Start, in the folder `cwd` where one is given, and wait for the ready line."""
+        program = str(Path(sys.executable).with_name("memory-agent"))
+        command = [program, "serve", "--data-dir", str(self.data_dir), *self._settings]
         with open(self.data_dir / "daemon.log", "a", encoding="utf-8") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment())
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(), cwd=cwd
+            )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, f"the daemon did not start:\n{self.log()}"

@@ -14,18 +14,14 @@ import pytest
 from memory_agent import MemoryClient
 from memory_agent.integrations.clients import CLIENTS, Scope
 from memory_agent.integrations.plugin import FOLDER as PLUGINS
-from ops.demo.agents import AGENTS, INSTALLED, Agent
+from ops.demo.agents import AGENTS, ANSWER, FAILURE, INSTALLED, Agent
 from ops.demo.model_api import ModelApi, model_api
 
 from .conftest import DaemonProcess, environment
 from .test_killed import wait_until
 
-FAILURE = "rsync: connection to 10.8.0.14 timed out after 30 s"
-ANSWER = "The deploy to staging hangs while the VPN is off: connect it before you deploy."
 FIRST_PROMPT = "Find out why the deploy to staging hangs, and fix it"
 SECOND_PROMPT = "The deploy to staging hangs again, what should I do?"
-
-
 NOWHERE = "/proc/none"
 """A data folder for which no daemon can be started."""
 PLUGIN = {

@@ -89,6 +89,11 @@ class Served:
     host: MemoryHost
     http: str
 
+    @property
+    def token(self) -> str:
+        """The token of the data folder."""
+        return Layout(self.data_dir).token()
+
 
 @contextmanager
 def gateway_without_ray(

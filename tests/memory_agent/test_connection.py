@@ -308,6 +308,15 @@ def test_the_backup_holds_the_file_as_it_was_for_its_owner_alone(tmp_path: Path)
     assert not backup.exists()
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_path_that_no_file_of_text_can_name_is_refused(tmp_path: Path, client: str) -> None:
+    place = Place(tmp_path, client)
+    odd = os.fsdecode(b"/tmp/\xff")
+    with pytest.raises(ClientSettingsError, match="a path for it is not UTF-8"):
+        place.connect(Command("/opt/memory-agent", ("--data-dir", odd), ("--data-dir", odd)))
+    assert place.tree() == {}
+
+
 def test_a_file_that_changed_since_it_was_shown_is_not_written(tmp_path: Path) -> None:
     place = Place(tmp_path, "claude-code")
     changes = place.connection.connecting(COMMAND)
@@ -315,6 +324,32 @@ def test_a_file_that_changed_since_it_was_shown_is_not_written(tmp_path: Path) -
     with pytest.raises(ChangedMeanwhileError):
         place.connection.apply(changes)
     assert place.tree() == {".claude": None, ".claude/settings.json": b'{"hooks": {}}'}
+
+
+def test_what_the_client_writes_while_its_file_is_replaced_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path, "claude-code")
+    place.write('{"numStartups": 1}', place.paths[0])
+    flushed = os.fsync
+
+    def slowly(file: int) -> None:
+        """Flush; meanwhile the client writes its settings, as Claude Code does at each start."""
+        flushed(file)
+        if os.readlink(f"/proc/self/fd/{file}").startswith(str(place.paths[0].parent / "..claude.json.")):
+            place.write('{"numStartups": 2}', place.paths[0])
+
+    changes = place.connection.connecting(COMMAND)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", slowly)
+        with pytest.raises(ChangedMeanwhileError):
+            place.connection.apply(changes)
+    assert says(place.paths[0]) == {"numStartups": 2}
+    place.connect()
+    assert says(place.paths[0])["numStartups"] == 2
+    assert len(runs(says(place.paths[0]))) == 1
+    place.disconnect()
+    assert place.tree() == {".claude.json": b'{"numStartups": 2}'}
 
 
 RACE = """

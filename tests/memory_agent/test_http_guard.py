@@ -128,7 +128,7 @@ def test_over_tls_a_client_that_trusts_the_certificate_is_served(tmp_path: Path)
         gateway_without_ray(Path(folder), embedder, settings=Settings(daemon=DaemonSettings(http=settings))) as served,
     ):
         assert served.http.startswith("https://127.0.0.1:")
-        token = (served.data_dir / "token").read_text().strip()
+        token = served.token
         trusting = http.client.HTTPSConnection(
             urlsplit(served.http).netloc, context=ssl.create_default_context(cafile=pem)
         )

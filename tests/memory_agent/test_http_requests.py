@@ -51,13 +51,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture
 def caller(served: Served) -> Iterator[HttpCaller]:
-    caller = HttpCaller(served.http, local_token(served))
+    caller = HttpCaller(served.http, served.token)
     yield caller
     caller.close()
-
-
-def local_token(served: Served) -> str:
-    return (served.data_dir / "token").read_text().strip()
 
 
 class RawConnection:
@@ -68,7 +64,7 @@ class RawConnection:
         assert place.hostname is not None
         assert place.port is not None
         self.socket = socket.create_connection((place.hostname, place.port), PATIENCE_S)
-        self._token = local_token(served)
+        self._token = served.token
 
     def head(self, verb: str, *headers: str) -> bytes:
         lines = (f"POST /v1/{verb} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {self._token}", *headers)
@@ -463,6 +459,6 @@ def test_the_page_that_shows_the_description_needs_nothing_from_elsewhere(caller
 
 
 def test_the_door_and_a_client_share_one_memory(served: Served, caller: HttpCaller) -> None:
-    with MemoryClient("both", endpoint=served.gateway, token=local_token(served)) as client:
+    with MemoryClient("both", endpoint=served.gateway, token=served.token) as client:
         record = client.remember("the canteen opens at noon")
         assert caller.post("get", {"user_id": "both", "ids": [record.id]}).json()[0]["text"] == record.text

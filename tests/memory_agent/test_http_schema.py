@@ -71,7 +71,7 @@ def test_the_schemas_are_json_schema_and_every_reference_leads_somewhere(describ
 
 @pytest.mark.slow
 def test_no_generated_request_ends_in_a_server_error_or_breaks_the_description(served: Served) -> None:
-    token = (served.data_dir / "token").read_text().strip()
+    token = served.token
     command = [
         str(Path(sys.executable).with_name("st")),
         "--config-file",

@@ -47,7 +47,7 @@ class World:
     def __init__(self, served: Served, publisher: Publisher) -> None:
         self.served = served
         self.publisher = publisher
-        self.token = (served.data_dir / "token").read_text().strip()
+        self.token = served.token
 
     def tell(self, user_id: str, text: str, event_type: str = "chat.user_msg", **fields: Any) -> str:
         """Publish an event; return its id once it is in the journal."""

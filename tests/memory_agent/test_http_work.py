@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
@@ -37,7 +38,7 @@ def serving(folder: Path) -> Iterator[Served]:
 
 @contextmanager
 def calling(served: Served) -> Iterator[HttpCaller]:
-    caller = HttpCaller(served.http, (served.data_dir / "token").read_text().strip())
+    caller = HttpCaller(served.http, served.token)
     yield caller
     caller.close()
 
@@ -75,7 +76,7 @@ def test_a_stream_ends_with_the_result_that_json_would_be(caller: HttpCaller) ->
 
 
 def test_what_is_refused_at_once_has_a_status_and_is_no_stream(served: Served, caller: HttpCaller) -> None:
-    assert refused(caller.post("recall", {"text": "x", "top_k": 0}, Accept=STREAM)) == (422, "invalid_input")
+    assert refused(caller.post("recall", {"query": "x", "top_k": 0}, Accept=STREAM)) == (422, "invalid_input")
     assert refused(caller.post("no_verb", {}, Accept=STREAM)) == (404, "unknown_method")
     token = create_key(served.data_dir, "reader", "ada", frozenset({Scope.RECALL})).token
     reader = HttpCaller(served.http, token)
@@ -185,3 +186,25 @@ def test_work_goes_on_when_its_client_is_gone() -> None:
         await asyncio.wait_for(ended.wait(), 10.0)
 
     asyncio.run(go())
+
+
+def test_work_that_fails_when_nobody_follows_it_any_more_is_not_logged_with_its_error() -> None:
+    async def go() -> list[dict[str, Any]]:
+        said: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+        failing = asyncio.Event()
+
+        async def fail() -> bytes:
+            await failing.wait()
+            raise UnavailableError("what a caller said")
+
+        frames = Work(fail(), PAUSE_S).frames(None)
+        await anext(frames)
+        await frames.aclose()
+        failing.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gc.collect()
+        return said
+
+    assert asyncio.run(go()) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from memory_agent.doors.exchange import local_door
 from memory_agent.errors import DaemonRunningError, SettingsError, UnavailableError
 from memory_agent.layout import Layout, default_data_dir, platform_data_dir
 
@@ -97,6 +98,16 @@ def test_a_client_made_before_the_first_daemon_learns_its_token(tmp_path: Path) 
     token = Layout(tmp_path).make_token()
     assert address.token == token
     assert find_daemon(tmp_path, None, "named").token == "named"
+
+
+def test_nobody_is_sent_to_the_port_of_a_killed_daemon(tmp_path: Path) -> None:
+    """It may be another program's by now, also while a command works on the folder, which looks like a daemon."""
+    layout = Layout(tmp_path)
+    layout.create()
+    layout.http.write_text("http://127.0.0.1:1\n")
+    with layout.hold():
+        assert layout.daemon_runs()
+        assert local_door(layout, "token") is None
 
 
 def test_a_client_looks_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,19 +7,21 @@ import io
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from mcp_peers import peer
 from served_gateway import Served, gateway_without_ray
+from test_http_guard import certificate
 
 from memory_agent.doors.mcp import stdio
 from memory_agent.doors.mcp.messages import CAPABILITIES_KEY, VERSION_KEY
@@ -147,6 +149,15 @@ def test_the_options_are_the_context_of_each_call(served: Served) -> None:
     id = found[1]["result"]["structuredContent"]["id"]
     record = served.host._memories["of-options"].get([id])[0]
     assert record.session_id == "s 1&user_id=bob"
+
+
+def test_the_session_of_claude_code_is_that_of_its_calls(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = line(request("tools/call", {"name": "remember", "arguments": {"text": VPN}}))
+    monkeypatch.setenv("CLAUDE_CODE_SESSION_ID", "s-of-claude")
+    for options, wanted in (((), "s-of-claude"), (("--session", "s-own"), "s-own")):
+        found, _ = answers(written, "--data-dir", str(served.data_dir), "--user", "claude", *options)
+        id = found[1]["result"]["structuredContent"]["id"]
+        assert served.host._memories["claude"].get([id])[0].session_id == wanted
 
 
 def test_a_key_file_is_the_callers_own_key(served: Served, tmp_path: Path) -> None:
@@ -315,14 +326,14 @@ def test_a_door_that_dies_in_its_answer_is_an_error_that_says_so(sent: bytes) ->
         b"\r\n",
     ],
 )
-def test_another_program_at_the_port_is_no_memory(sent: bytes) -> None:
+def test_another_program_at_the_port_is_named_as_such(sent: bytes) -> None:
     def greet(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(b"HTTP/1.1 200 OK\r\n" + sent)
 
     with door_that(greet) as door:
         found = bridged(lambda _: door, recall())
-    assert "no memory" in failure(found[1])["text"]
+    assert "is not memory-agent" in failure(found[1])["text"]
 
 
 def test_an_answer_of_several_lines_is_one_line() -> None:
@@ -334,12 +345,72 @@ def test_an_answer_of_several_lines_is_one_line() -> None:
         assert bridged(lambda _: door, recall())[1]["result"] == {}
 
 
-def test_nobody_listens_there() -> None:
+def test_a_port_without_a_listener_is_an_error_that_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         door = Door(f"http://127.0.0.1:{closed.getsockname()[1]}", "")
     found = bridged(lambda _: door, recall(), request("prompts/get", {"name": "x"}, 2))
     assert "cannot be reached" in failure(found[1])["text"]
     assert found[2]["error"]["data"] == {"code": "unavailable", "retryable": True}
+
+
+def test_a_certificate_that_is_not_trusted_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate(tmp_path))
+
+    def answer(connection: socket.socket) -> None:
+        with suppress(ssl.SSLError), context.wrap_socket(connection, server_side=True) as secured:
+            secured.recv(1 << 16)
+            secured.sendall(b'HTTP/1.1 200 OK\r\n\r\n{"jsonrpc": "2.0", "id": 1, "result": {}}')
+
+    def asked() -> dict[str, Any]:
+        with door_that(answer) as door:
+            return bridged(lambda _: door._replace(url=door.url.replace("http", "https")), recall())[1]
+
+    refused = failure(asked())
+    assert "certificate is not trusted" in refused["text"]
+    assert refused["retryable"] is False
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "memory.pem"))  # as the refusal says
+    assert asked()["result"] == {}
+
+
+@pytest.mark.parametrize("door", [Door("http://a..b:80", "token"), Door("http://127.0.0.1:1", "t\u2019k")])
+def test_an_address_or_a_token_that_is_none_is_not_used_again(door: Door) -> None:
+    assert failure(bridged(lambda _: door, recall())[1])["retryable"] is False
+
+
+@pytest.mark.parametrize("tools", ["standard", "classic"])
+def test_what_is_remembered_again_after_a_lost_answer_is_one_memory(served: Served, tools: str) -> None:
+    """A model repeats a call that failed, though it may have been carried out."""
+    name, text = ("remember", "text") if tools == "standard" else ("vector_memory_write", "content")
+
+    def remember(id: int) -> bytes:
+        return line(request("tools/call", {"name": name, "arguments": {text: VPN, "tags": ["vpn"]}}, id))
+
+    class Patient(io.BytesIO):
+        def readline(self, size: int | None = -1, /) -> bytes:
+            wait_until(lambda: out.getvalue().count(b"\n") >= sent.count(None))
+            sent.append(None)
+            return super().readline(size)
+
+    def swallow(connection: socket.socket) -> None:
+        """Pass the request on, and die when it is carried out."""
+        with socket.create_connection(served.http.removeprefix("http://").split(":")) as daemon:
+            daemon.sendall(connection.recv(1 << 16))
+            while daemon.recv(1 << 16):
+                pass
+
+    user = f"again-{tools}"
+    whole = Door(served.http, Layout(served.data_dir).token())
+    out, sent = io.BytesIO(), []
+    with door_that(swallow) as lossy:
+        doors = [lossy._replace(token=whole.token), whole, whole]
+        bridge = Bridge(lambda _: doors.pop(0), {"tools": tools, "user_id": user}, cast(Any, tools), out)
+        bridge.run(Patient(remember(1) + remember(2) + remember(3)))
+    lost, again, later = map(json.loads, out.getvalue().splitlines())
+    assert failure(lost)["retryable"]
+    ids = {record.id for record in served.host._memories[user].list().records}
+    assert ids == {one["result"]["structuredContent"]["id"] for one in (again, later)}
+    assert len(ids) == 2, "the third call is another one: the second was answered"
 
 
 def test_a_cancelled_request_is_dropped_without_an_answer() -> None:

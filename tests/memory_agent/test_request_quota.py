@@ -76,7 +76,7 @@ def made(served: Served, name: str, user_id: str | None) -> str:
 @pytest.mark.parametrize("keys", [1, 5])
 def test_a_user_who_floods_with_many_keys_leaves_slots_to_others(served: Served, keys: int) -> None:
     alices = [made(served, f"alice-{number}", "alice") for number in range(keys)]
-    local = (served.data_dir / "token").read_text().strip()
+    local = served.token
     asyncio.run(flood(served, alices, SHARE, [made(served, "bob", "bob"), local]))
 
 
@@ -140,7 +140,7 @@ def test_running_requests_are_bounded_in_bytes() -> None:
 
 async def crowd(served: Served) -> None:
     """Two of three large requests have room, and a small one beside them."""
-    local = (served.data_dir / "token").read_text().strip()
+    local = served.token
     through = {f"user-{number:040}": NEVER for number in range(8_000)}  # 440 KB
     large = request(local, "wait", {"through": through}, 1e12)
     socket = AsyncRequestSocket(served.gateway)

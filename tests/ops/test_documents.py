@@ -10,7 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import msgspec
@@ -19,6 +19,10 @@ import pytest
 import memory_agent.errors
 import relay.errors
 from memory_agent.cli.group import VERBS, cli
+from memory_agent.doors.mcp.tools import BY_SET
+from memory_agent.doors.mcp.tools import Scope as ToolScope
+from memory_agent.hooks.inputs import LISTENED, Input
+from memory_agent.integrations.clients import CLIENTS, Hooks, Scope
 from memory_agent.settings import Settings, load_settings
 from ops.documents.__main__ import make_pages
 
@@ -178,3 +182,38 @@ def test_the_fields_that_the_reference_names_are_read_for_their_events() -> None
         for event in signal["events"]:
             assert set(named[event]) <= places, event
             assert named[event][0] == signal["text"][0].split("|")[0].rpartition(": ")[2].strip("+ "), event
+
+
+def section_rows(heading: str) -> dict[str, list[list[str]]]:
+    """Return the rows of the tables in a section of the reference by their first cell: the names in the other cells."""
+    section = REFERENCE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    return {first.strip("`"): [re.findall("`([^`]+)`", cell) for cell in others] for first, *others in rows}
+
+
+def test_the_hooks_that_the_reference_names_are_those_that_are_read_and_answered() -> None:
+    rows = section_rows("Hooks")
+    assert {client: tuple(heard) for client, (heard, _) in rows.items()} == LISTENED
+    for client, (heard, answered) in rows.items():
+        said = {name: Input(client, {"hook_event_name": name, "prompt": "fix the login"}).heard() for name in heard}
+        assert answered == [name for name in heard if said[name].prompt or said[name].starts]
+
+
+def test_the_tools_that_the_reference_names_have_these_verbs_and_parameters() -> None:
+    rows = section_rows("MCP")
+    tools = BY_SET["standard"] | BY_SET["classic"]
+    assert {name: calls for name, (calls, _) in rows.items()} == {name: [tools[name].verb.name] for name in tools}
+    for name, (_, parameters) in rows.items():
+        fields = {field.name for field in msgspec.structs.fields(tools[name].input)}
+        assert set(parameters) - set(get_args(ToolScope)) == fields, name
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="the reference names the folders of Linux")
+def test_the_files_that_the_reference_names_are_those_that_connect_writes() -> None:
+    rows = section_rows("Connecting coding agents")
+    assert rows.keys() == CLIENTS.keys()
+    for client, (user, project, *hooks) in rows.items():
+        assert user == [str(path) for path, _ in Scope(client, None, Path("~"), {}).files()]
+        assert project == [str(path) for path, _ in Scope(client, Path(), Path("~"), {}).files()]
+        has_hooks = any(isinstance(entry, Hooks) for file in CLIENTS[client].user for entry in file.entries)
+        assert bool(hooks) == has_hooks == (client in LISTENED)

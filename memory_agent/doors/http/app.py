@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from email.utils import formatdate
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -22,12 +22,12 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from memory_agent import protocol
-from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, read_request, request_of
+from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, decode_body, read_request, request_of
 from memory_agent.doors.http.guard import Place, refuse_names
 from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
-from memory_agent.doors.http.publishing import publish_events, read_events
+from memory_agent.doors.http.publishing import EventsRequest, publish_events
 from memory_agent.doors.http.streams import EVENT_STREAM, Stream, Take, blocks_for, events_of, read_place
 from memory_agent.doors.http.work import Work
 from memory_agent.doors.mcp.door import McpDoor
@@ -70,6 +70,7 @@ _HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-sto
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+T = TypeVar("T")
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
@@ -101,7 +102,7 @@ class Routes:
         self._publishing = RequestQuota(_MOST_PUBLISHING)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes: one for each verb, and the streams."""
+        """Return the routes: one for each verb, events and streams, MCP, and the description."""
         return [
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             _stream_route("blocks", self.follow_blocks),
@@ -119,7 +120,7 @@ class Routes:
         principal = self._reception.principal(credential)
         async with self._body(request, principal) as body:
             read = partial(read_request, verb, body, credential.token, request.headers.get(IDEMPOTENCY_KEY))
-            asked = await asyncio.to_thread(read) if len(body) > _LARGE_BYTES else read()
+            asked = await _off_loop(read, len(body))
             if _wants_stream(request):
                 return await self._follow_work(principal, credential, verb, asked)
             content = await self._result(credential, verb, asked)
@@ -133,13 +134,12 @@ class Routes:
         principal = self._reception.principal(credential)
         with self._publishing.slot(principal):
             async with self._body(request, principal) as body:
-                is_large = len(body) > _LARGE_BYTES
-                asked = await asyncio.to_thread(read_events, body) if is_large else read_events(body)
+                asked = await _off_loop(partial(decode_body, body, EventsRequest), len(body))
                 published = await publish_events(asked, principal, credential.token, self._relay.ingest, self._limits)
             return Response(msgspec.json.encode(published), media_type=_JSON)
 
     async def answer_mcp(self, request: Request) -> Response:
-        """Answer a message of the Model Context Protocol, for the context that the query names."""
+        """Answer a message of the Model Context Protocol, in the context that the query names."""
         credential = _credential(request)
         principal = self._reception.principal(credential)
         context = _context(request)
@@ -150,15 +150,14 @@ class Routes:
         return Response(reply.body, reply.status, media_type=_JSON if reply.body else None)
 
     async def _result(self, credential: Credential, verb: Verb, asked: protocol.Request) -> bytes:
-        """Return the result of a verb as JSON. Raises the fault that it is."""
+        """Return the result of a verb as JSON. Raises `MemoryAgentError`."""
         reply = await self._reception.answer(credential, asked)
-        write = partial(_as_json, reply, verb)
-        return await asyncio.to_thread(write) if len(reply) > _LARGE_BYTES else write()
+        return await _off_loop(partial(_as_json, reply, verb), len(reply))
 
     async def _follow_work(
         self, principal: Principal, credential: Credential, verb: Verb, asked: protocol.Request
     ) -> Response:
-        """Answer with a stream; a request that is refused at once has the status of its problem."""
+        """Answer with a stream, or with the problem and its status if the request is refused within a second."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._streams.slot(principal))
             work = Work(self._result(credential, verb, asked), self._settings.heartbeat_s)
@@ -230,7 +229,7 @@ class Routes:
 
     @asynccontextmanager
     async def _body(self, request: Request, principal: Principal, most: int = sys.maxsize) -> AsyncIterator[bytes]:
-        """Lend the body of a request, of `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
+        """Lend a body of at most `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
         body = bytearray()
         try:
             await self._read(request, principal, body, min(most, self._settings.body_bytes))
@@ -294,8 +293,13 @@ class _Followed(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
+async def _off_loop(convert: Callable[[], T], size_bytes: int) -> T:
+    """Return what `convert` returns; in a thread where it converts much, so that other requests go on."""
+    return await asyncio.to_thread(convert) if size_bytes > _LARGE_BYTES else convert()
+
+
 async def _begin(request: Request) -> Response:
-    """Say where the description is: a browser is sent there."""
+    """Name the paths of the door; redirect a browser to its description."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("/docs", 303)
     return Response(_BEGINNING, media_type=_JSON)
@@ -394,7 +398,7 @@ def _credential(request: Request) -> Credential:
 
 
 def _wants_stream(request: Request) -> bool:
-    """Whether a stream is what the client names first."""
+    """Whether `Accept` names a stream first."""
     first = request.headers.get("accept", "").partition(",")[0]
     return first.partition(";")[0].strip().lower() == EVENT_STREAM
 
@@ -410,7 +414,7 @@ def _query(request: Request, names: set[str]) -> dict[str, str]:
 
 
 def _context(request: Request) -> Context:
-    """Return who calls over MCP. Raises `InvalidInputError`."""
+    """Return the context that the query names. Raises `InvalidInputError`."""
     named = _query(request, set(Context.__struct_fields__))
     if named.get("tools", "standard") not in TOOL_SETS:
         raise InvalidInputError("tools", f"must be one of {', '.join(TOOL_SETS)}")

@@ -1,7 +1,7 @@
-"""Events as they come over HTTP: published by the relay's own rules, with the caller's key, and acknowledged.
+"""Events that arrive over HTTP: published by the relay's own rules, with the caller's key, and acknowledged.
 
-What a `Publisher` is told in its calls stands here in the answer: of each event its number in the journal, or why it is
-refused. The others of the request are stored all the same.
+The answer says of each event what a `Publisher` returns or raises: its number in the journal, or why it is refused.
+The other events of the request are stored all the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from memory_agent.doors.bodies import DeadlineMs, UserId, decode_body
+from memory_agent.doors.bodies import DeadlineMs, UserId
 from memory_agent.errors import UnavailableError
 from memory_agent.protocol import DEFAULT_USER
 from relay import EventLimits, Identity, Principal, RelayUnavailableError, Submitted, check_events, submit
@@ -24,8 +24,8 @@ _PATIENCE_MS = 5_000.0
 class EventsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Events to publish, in order. `user_id` is for those that name no user; default: the key's user, else `default`.
 
-    Each has an `event_type`, and of `event_id`, `timestamp`, `user_id`, `session_id`, `actor_id`, `thread_id`,
-    `channel_id`, `agent_id`, `correlation_id` and `payload` (an object) those that are known.
+    Each has an `event_type` and, optionally, `event_id`, `timestamp`, `user_id`, `session_id`, `actor_id`, `thread_id`,
+    `channel_id`, `agent_id`, `correlation_id` and `payload` (an object).
     """
 
     events: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(max_length=MOST_EVENTS)]
@@ -36,7 +36,7 @@ class EventsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class EventReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of an event: its number in the journal, or the `code`, `field` and `reason` of its refusal.
 
-    `duplicate`: an event with this id was in the journal before, and nothing is stored again.
+    `duplicate`: the journal held an event with this id already; nothing was stored again.
     """
 
     event_id: str | None = None
@@ -48,7 +48,7 @@ class EventReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """Every event that is not `refused` is durable. A receipt for each, in order."""
+    """The receipts of all events, in order. Each event that is not `refused` is durable."""
 
     accepted: int
     duplicates: int
@@ -56,18 +56,13 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     receipts: tuple[EventReceipt, ...]
 
 
-def read_events(body: bytes) -> EventsRequest:
-    """Return the events in a body. Raises `ProtocolError`, `InvalidInputError` (with the field's name)."""
-    return decode_body(body, EventsRequest)
-
-
 async def publish_events(
     request: EventsRequest, principal: Principal, token: str, ingest: str, limits: EventLimits
 ) -> Published:
     """Publish events and wait for the acks.
 
-    Raises `UnavailableError` where not all came in time (repeat the request: what is stored is recognised), and what
-    the relay refuses all of them with: `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`.
+    Raises `UnavailableError` if not all came in time (repeat the request: what is stored is recognised), and the error
+    with which the relay refuses them all: `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`.
     """
     user_id = request.user_id or principal.user_id or DEFAULT_USER
     events = [_with_user(event, user_id) for event in request.events]

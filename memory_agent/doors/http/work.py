@@ -1,7 +1,7 @@
-"""The answer of a verb as server-sent events, for who asks with `Accept: text/event-stream`: progress, then the result.
+"""The answer of a verb as server-sent events, where the request has `Accept: text/event-stream`: progress, then result.
 
-Long work (`compact`, `erase`, `rebuild`) then shows that it goes on, and no proxy takes the connection for dead.
-`rebuild` with `vectors` returns at once and embeds in the background: its stream ends when all memories have vectors.
+Long work (`compact`, `erase`, `rebuild`) then shows that it goes on, and proxies keep the connection. `rebuild` with
+`vectors` returns at once and embeds in the background; its stream ends when all memories have vectors.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from memory_agent.doors.http.streams import event_frame
 from memory_agent.errors import MemoryAgentError
 
 MOST_PAUSE_S = 1.0
-"""Between two events of a stream."""
+"""Seconds between two events of a stream, at most."""
 _under_way: set[asyncio.Task[bytes]] = set()
 
 
 class WorkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The work goes on. `waiting` memories have no vectors yet; None where the work is not about vectors."""
+    """The work goes on. `waiting`: memories that have no vector yet; None where the work is not about vectors."""
 
     elapsed_ms: int
     waiting: int | None = None
 
 
 class Work:
-    """A request that is being answered. It goes on when nobody follows it any more."""
+    """A request that is being answered. It goes on when its client is gone."""
 
     def __init__(self, answer: Coroutine[Any, Any, bytes], pause_s: float) -> None:
         """Begin. `answer` returns the result as JSON, and may raise `MemoryAgentError`."""
@@ -38,18 +38,18 @@ class Work:
         self._pause_s = min(pause_s, MOST_PAUSE_S)
         self._answer = asyncio.create_task(answer)
         _under_way.add(self._answer)  # the loop itself refers to its tasks weakly
-        self._answer.add_done_callback(_under_way.discard)
+        self._answer.add_done_callback(_done)
 
     async def refuse(self) -> None:
-        """Raise what the work raises before there is progress to report, so that it has a status of its own."""
+        """Raise what the work raises within `MOST_PAUSE_S`, so that the answer has the status of that error."""
         done, _ = await asyncio.wait({self._answer}, timeout=MOST_PAUSE_S)
         if done:
             self._answer.result()
 
     async def frames(self, waiting: Callable[[], Awaitable[int]] | None) -> AsyncGenerator[bytes]:
-        """Yield the frames: progress, then the result, or the problem.
+        """Yield the frames: progress, then the result or the problem.
 
-        With `waiting`, which counts the memories without vectors, the result comes when there are none.
+        `waiting` counts the memories without vectors; if given, the result comes when there are none.
         """
         try:
             while not self._answer.done():
@@ -66,3 +66,10 @@ class Work:
     def _progress(self, waiting: int | None) -> bytes:
         elapsed_ms = round((time.monotonic() - self._started_s) * 1000)
         return event_frame("progress", msgspec.json.encode(WorkProgress(elapsed_ms=elapsed_ms, waiting=waiting)))
+
+
+def _done(work: asyncio.Task[bytes]) -> None:
+    """Take the error of work that nobody follows any more: asyncio would log it with its text."""
+    _under_way.discard(work)
+    if not work.cancelled():
+        work.exception()

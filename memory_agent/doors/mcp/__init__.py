@@ -1,1 +1,1 @@
-"""The Model Context Protocol: what an agent's client lists and calls, over HTTP (`/mcp`) and standard input."""
+"""The Model Context Protocol: the tools of an agent's client, over HTTP (`/mcp`) and standard input."""

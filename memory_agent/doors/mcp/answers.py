@@ -1,7 +1,7 @@
 """Results of verbs as a model reads them: one text, in `content` and in `structuredContent`. Pure.
 
 Some clients show a model the text alone, others the structured content alone, so the text is in both. Memories stand in
-the fenced block of `context_block`, as data; outside of it are only words of ours, ids and numbers.
+the fenced block of `context_block`, as data; outside of it are only our own words, ids and numbers.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Any
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.recall.context import context_block
+from memory_agent.recall.context import context_block, is_plain_id
 from memory_agent.records import MemoryPage, MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.trajectory import FeedbackReport
 
-RECALL_TOKENS = 1_000
-"""Tokens, estimated, of the block that a recall answers with."""
+_RECALL_TOKENS = 1_000
+"""Estimated tokens of the block in the answer to a recall, at most."""
 _ALL_TOKENS = 10_000_000
 _LINE_CHARS = 300
-"""Of a memory in a timeline."""
+"""Characters of a memory in a timeline, at most."""
 
 
 def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a tool. `asked` are the parameters of the verb."""
+    """Return the result of a tool from that of its verb. `asked` are the parameters of the verb."""
     text, fields = _SHOWN[verb](result, asked)
     return {"content": [{"type": "text", "text": text}], "structuredContent": {"text": text, **fields}}
 
 
-def block_of(result: RecallResult, max_tokens: int = RECALL_TOKENS) -> str:
-    """Return the block of a recall with the ids of its memories, or a line that there is none."""
-    return context_block(result, max_tokens, with_ids=True) or "Nothing that is remembered bears on this."
+def _block(result: RecallResult) -> str:
+    """Return the block of a recall with the ids of its memories, or a line that says that nothing was found."""
+    return context_block(result, _RECALL_TOKENS, with_ids=True) or "Nothing that is remembered bears on this."
 
 
 def block_of_records(records: Iterable[MemoryRecord]) -> str:
@@ -44,14 +44,18 @@ def block_of_records(records: Iterable[MemoryRecord]) -> str:
 
 
 def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    lines = [block_of(result), f"recall_id: {result.recall_id}"]
+    lines = [_block(result), f"recall_id: {result.recall_id}"]
     if result.degraded:
         lines.append(f"missing in this answer: {', '.join(result.degraded)}")
-    memories = [{"id": one.record.id, "relevance": _rounded(one.relevance)} for one in result.memories]
+    memories = [
+        {"id": one.record.id, "relevance": _rounded(one.relevance)}
+        for one in result.memories
+        if is_plain_id(one.record.id)
+    ]
     return "\n".join(lines), {
         "recall_id": result.recall_id,
         "memories": memories,
-        "runs": [run.id for run in result.runs],
+        "runs": [run.id for run in result.runs if is_plain_id(run.id)],
         "degraded": result.degraded,
     }
 
@@ -82,7 +86,7 @@ def _timeline(page: MemoryPage, _: dict[str, Any]) -> tuple[str, dict[str, Any]]
     lines = [block_of_records(map(_line, page.records)) or "There are no such memories."]
     lines.append(f"shown: {len(page.records)} of {page.total}")
     lines += [f"next_cursor: {page.next_cursor}"] if page.next_cursor is not None else []
-    ids = [record.id for record in page.records]
+    ids = [record.id for record in page.records if is_plain_id(record.id)]
     return "\n".join(lines), {"ids": ids, "total": page.total, "next_cursor": page.next_cursor}
 
 
@@ -111,7 +115,7 @@ _SHOWN: dict[str, Any] = {
 
 
 def check_task(arguments: Any) -> str:
-    """Return the argument of the prompt. Raises `InvalidInputError`."""
+    """Return the task among the arguments of the prompt. Raises `InvalidInputError`."""
     task = arguments.get("task") if isinstance(arguments, dict) else None
     if not isinstance(task, str) or not task.strip():
         raise InvalidInputError("task", "say what is to be done")
@@ -119,9 +123,9 @@ def check_task(arguments: Any) -> str:
 
 
 def planning_prompt(task: str, result: RecallResult) -> str:
-    """Return the prompt: the task, what is remembered of such tasks, and what to do with it."""
+    """Return the prompt: the task, the memories that bear on it, and what to do with them."""
     return (
-        f"{task}\n\n{block_of(result)}\n\n"
+        f"{task}\n\n{_block(result)}\n\n"
         "Before you plan, read the records above: what was tried, how it ended, what failed. Say which of them you "
         "rely on, and check what may have changed since. Then plan."
     )

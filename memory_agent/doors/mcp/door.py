@@ -1,6 +1,6 @@
-"""Answers messages: what is about the memory goes through the reception, like the requests of any door.
+"""Answers messages. Those about the memory go through the reception, like the requests of any door.
 
-Stateless in every version: there is no session to lose when the daemon restarts, so a client goes on.
+Nothing is kept between requests in any version, so clients go on when the daemon has restarted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from memory_agent.doors.mcp.answers import answered, block_of_records, check_tas
 from memory_agent.doors.mcp.introduction import complete, introduce
 from memory_agent.doors.mcp.messages import (
     HEADER_MISMATCH,
+    IDEMPOTENCY_HEADER,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -47,12 +48,12 @@ _STATUS = {
     UNSUPPORTED_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
-"""The status that a refusal has over HTTP; in the versions with handshake only that of a message that is none."""
+"""The status of a refusal over HTTP. In the versions with a handshake it is 200 once the message was read."""
 _LARGE_BYTES = 1 << 18
 
 
 class Reply(NamedTuple):
-    """What a transport sends: nothing for a notification, whose status is 202."""
+    """What a transport sends. A notification gets status 202 and no body."""
 
     status: int
     body: bytes = b""
@@ -72,11 +73,13 @@ class McpDoor:
             has_status = stateless = is_stateless(message, headers)
             if isinstance(message.id, msgspec.UnsetType):
                 return Reply(202)
+            if context.session_id is None and message.session is not None:
+                context = msgspec.structs.replace(context, session_id=message.session)
             try:
                 result = introduce(message, context.tools, stateless)
                 if result is None:
                     result = complete(
-                        await self._answer(message, context, credential),
+                        await self._answer(message, context, credential, headers.get(IDEMPOTENCY_HEADER)),
                         stateless,
                         0 if message.method == "resources/read" else None,
                     )
@@ -86,23 +89,27 @@ class McpDoor:
         except RpcError as error:
             return Reply(_STATUS.get(error.code, 200) if has_status else 200, error_line(error))
 
-    async def _answer(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
+    async def _answer(
+        self, message: Message, context: Context, credential: Credential, key: str | None
+    ) -> dict[str, Any]:
         match message.method:
             case "tools/call":
-                return await self._call(message, context, credential)
+                return await self._call(message, context, credential, key)
             case "resources/read":
                 return await self._read(message, context, credential)
         assert message.method == "prompts/get", message.method
         return await self._prompt(message, context, credential)
 
-    async def _call(self, message: Message, context: Context, credential: Credential) -> dict[str, Any]:
+    async def _call(
+        self, message: Message, context: Context, credential: Credential, key: str | None
+    ) -> dict[str, Any]:
         tools, name = BY_SET[context.tools], message.params.get("name")
         tool = tools.get(name) if isinstance(name, str) else None
         if tool is None:
             raise RpcError(INVALID_PARAMS, f"unknown tool {str(name)[:64]!r}; there are: {', '.join(tools)}")
         try:
             arguments = msgspec.json.encode(message.params.get("arguments") or {})
-            request = tool.request(arguments, context, credential.token)
+            request = tool.request(arguments, context, credential.token, key)
             reply = await self._reception.answer(credential, request)
             show = partial(_shown, tool.verb, reply, request)
             return await asyncio.to_thread(show) if len(reply) > _LARGE_BYTES else show()
@@ -146,5 +153,5 @@ class McpDoor:
 
 
 def _shown(verb: Verb, reply: bytes, request: protocol.Request) -> dict[str, Any]:
-    """Return the result in a reply as a tool's. Raises the fault in it."""
+    """Return the reply of a verb as the result of a tool. Raises the error that the reply carries."""
     return answered(verb.name, protocol.decode_reply(reply, verb.result), msgspec.msgpack.decode(request.params))

@@ -1,6 +1,6 @@
 """Answers what needs no memory: the handshake, and the lists of tools, prompts and resources.
 
-`memory-agent mcp` answers these itself, also while the daemon starts, since clients wait only seconds for them. The
+`memory-agent mcp` answers these itself, even while the daemon starts, since clients wait only seconds for them. The
 lists and the version are in `catalogue.json`, which `python -m ops.documents` writes from `tools`: deriving them takes
 half a second of imports, and `importlib.metadata` alone .03 s and 4 MB.
 """
@@ -44,7 +44,7 @@ _TTL_MS = 3_600_000
 
 
 def introduce(message: Message, tools: ToolSet, stateless: bool) -> dict[str, Any] | None:
-    """Return the result; None for a method that needs the memory. Raises `RpcError`, also for a method that is none."""
+    """Return the result; None for a method that needs the memory. Raises `RpcError`, also for an unknown method."""
     if message.method in NAMED:
         return None
     if stateless and message.method in _HANDSHAKE_ONLY:
@@ -67,7 +67,7 @@ def introduce(message: Message, tools: ToolSet, stateless: bool) -> dict[str, An
 
 
 def complete(result: dict[str, Any], stateless: bool, ttl_ms: int | None = None) -> dict[str, Any]:
-    """Return a result with what its version asks for. `ttl_ms`: how long a client may keep it, for those that say."""
+    """Return a result with the fields that its version requires. `ttl_ms`: how long a client may cache it."""
     if not stateless:
         return result
     kept = {} if ttl_ms is None else {"ttlMs": ttl_ms, "cacheScope": "private"}
@@ -76,7 +76,7 @@ def complete(result: dict[str, Any], stateless: bool, ttl_ms: int | None = None)
 
 @cache
 def catalogue() -> dict[str, Any]:
-    """Return the lists, and what this server is called."""
+    """Return the lists, and the name and version of this server."""
     decoded: dict[str, Any] = msgspec.json.decode(CATALOGUE.read_bytes())
     return decoded
 

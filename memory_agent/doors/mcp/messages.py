@@ -1,8 +1,8 @@
 """JSON-RPC 2.0 messages of the Model Context Protocol, and the rules of its two eras. Pure.
 
-Versions up to 2025-11-25 begin with `initialize`. From 2026-07-28 on each request says in `params._meta` which version
-it speaks, and over HTTP repeats in headers what it calls. Nothing is kept between requests in either. Imported by
-`memory-agent mcp`, so msgspec alone.
+Versions up to 2025-11-25 begin with `initialize`. From 2026-07-28 on each request names its version in `params._meta`,
+and over HTTP repeats in headers what it calls. Nothing is kept between requests in either. Imports msgspec alone, since
+`memory-agent mcp` starts with it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)
 
 MOST_BYTES = 1 << 20
-"""Of a message, which the door reads in its event loop: what a model writes is far smaller."""
+"""Of a message, at most: the door decodes it in its event loop. What a model writes is far smaller."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -39,8 +39,10 @@ SERVER_KEY = f"{_META}serverInfo"
 VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
 NAME_HEADER = "mcp-name"
+IDEMPOTENCY_HEADER = "idempotency-key"
+"""Not of the protocol, ours: a call with the key of one before is the same call, carried out once."""
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""The methods that need the memory, and the parameter of each that `Mcp-Name` repeats."""
+"""The methods that need the memory, each with the parameter that the header `Mcp-Name` repeats."""
 _ENCODED, _END = "=?base64?", "?="
 
 _VERSION_MEMBER = rb'"jsonrpc"\s*:\s*"2\.0"'
@@ -49,6 +51,8 @@ _FIRST = re.compile(rb"\s*\{\s*(?:" + _VERSION_MEMBER + rb"\s*,\s*)?" + _ID_MEMB
 _LAST = re.compile(rb"[,{]\s*" + _ID_MEMBER + rb"\s*(?:,\s*" + _VERSION_MEMBER + rb"\s*)?\}\s*\Z")
 _ID_BYTES = 512
 """How far from either end of a line an id is looked for."""
+
+_SESSION = re.compile(r"[\w.:-]{1,128}")
 
 Id = str | int
 
@@ -68,6 +72,12 @@ class Message(msgspec.Struct, frozen=True):
         return meta if isinstance(meta, dict) else {}
 
     @property
+    def session(self) -> str | None:
+        """The session that the client, not the model, says with each request, as Codex does; None where none is."""
+        named = self.meta.get("sessionId")
+        return named if isinstance(named, str) and _SESSION.fullmatch(named) else None
+
+    @property
     def headers(self) -> dict[str, str]:
         """The headers that go with the message over HTTP."""
         version = self.meta.get(VERSION_KEY)
@@ -78,7 +88,7 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> Any:
-        """What the message calls, as its `Mcp-Name` repeats it; None for methods without."""
+        """What the message calls, as the header `Mcp-Name` repeats it; None for other methods."""
         parameter = NAMED.get(self.method)
         return None if parameter is None else self.params.get(parameter)
 
@@ -113,10 +123,10 @@ def read_message(line: bytes) -> Message:
 
 
 def id_within(start: bytes, end: bytes) -> Id | None:
-    """Return the id of a line that is not decoded, from its two ends, which may overlap; None where neither has one.
+    """Return the id of a line that cannot be decoded, from its two ends, which may overlap; None if neither has one.
 
-    A caller waits for the answer with its id, also to what cannot be read: a line too long, half of an emoji. Clients
-    write it first or last.
+    A caller waits for the answer with its id, even to a line that is too long or holds half of an emoji. Clients write
+    the id first or last.
     """
     found = _FIRST.match(start[:_ID_BYTES]) or _LAST.search(end[-_ID_BYTES:])
     if found is not None:
@@ -129,7 +139,7 @@ def id_within(start: bytes, end: bytes) -> Id | None:
 def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
     """Whether the message is of a version without handshake. Raises `RpcError` where it contradicts its headers.
 
-    `headers` have names in lower case; None for a transport without.
+    The names of `headers` are in lower case; None for a transport without headers.
     """
     named = None if headers is None else headers.get(VERSION_HEADER)
     if VERSION_KEY not in message.meta and (named is None or named in HANDSHAKE_VERSIONS):
@@ -151,18 +161,18 @@ def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
 
 
 def header_value(text: str) -> str:
-    """Return a text as the value of a header: encoded where it would not pass as it is."""
+    """Return a text as the value of a header, encoded where it cannot stand there as it is."""
     is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith(_ENCODED)
     return text if is_plain else f"{_ENCODED}{b64encode(text.encode(errors='replace')).decode()}{_END}"
 
 
 def result_line(id: Id, result: Mapping[str, Any]) -> bytes:
-    """Return the answer to a request."""
+    """Return the answer to a request as JSON."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "result": result})
 
 
 def error_line(error: RpcError) -> bytes:
-    """Return the refusal of a request."""
+    """Return the refusal of a request as JSON."""
     described = {"code": error.code, "message": error.message}
     if error.data is not None:
         described["data"] = error.data
@@ -170,7 +180,7 @@ def error_line(error: RpcError) -> bytes:
 
 
 def failed_call(code: str, reason: str, retryable: bool) -> dict[str, Any]:
-    """Return the result of a tool that failed: as words for a model, and as fields."""
+    """Return the result of a tool that failed, as words for a model and as fields."""
     advice = " (the same call may succeed later)" if retryable else ""
     text = f"error {code}: {reason}{advice}"
     fields = {"text": text, "code": code, "retryable": retryable}

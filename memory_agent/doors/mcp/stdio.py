@@ -1,8 +1,8 @@
-"""The way from standard input to the daemon's `/mcp`: a line is a message, each request an `Exchange`.
+"""Passes messages from standard input to the daemon's `/mcp`: a line is a message, each request an `Exchange`.
 
-A client starts one such process for each session, so it is small: msgspec, sockets, threads. It says who it is and
-which tools there are without a daemon, starts one if none runs, and answers every request within its deadline, at worst
-with an error that says what to do. asyncio would add 9 MB and .05 s (measured).
+A client starts one such process for each session, so it is small: msgspec, sockets, threads. It lists the tools without
+a daemon, starts one if none runs, and answers every request within its deadline, at worst with an error that says what
+to do. asyncio would add 9 MB and .05 s (measured).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from memory_agent.doors.exchange import Answer, Door, Exchange, local_door
+from memory_agent.doors.exchange import Answer, Door, Exchange, UnusableDoorError, local_door
 from memory_agent.doors.mcp.introduction import ToolSet, introduce
 from memory_agent.doors.mcp.messages import (
+    IDEMPOTENCY_HEADER,
     INTERNAL_ERROR,
     INVALID_REQUEST,
     MOST_BYTES,
@@ -38,15 +39,16 @@ from memory_agent.errors import DeadlineExceededError, MemoryAgentError, Unavail
 from memory_agent.layout import Layout
 
 ANSWER_S = 15.0
-"""Seconds within which a request is answered. The daemon itself gives up after 10."""
+"""Every request is answered within this time. The daemon itself gives up after 10 s."""
 _MOST_AT_ONCE = 32
 _MOST_LOG_BYTES = 16 << 20
-"""A longer log is set aside when a daemon starts, in place of the one before."""
+"""A longer log is renamed when a daemon starts, and replaces the one renamed before."""
 _PART_BYTES = 1 << 16
 _POLL_S = 0.05
 _START_S = 30.0
-"""How long a daemon may take to open its door; another is not started meanwhile."""
+"""How long a daemon may take to open its door. No other is started meanwhile."""
 _CLOSED = "the daemon's door over HTTP is closed: set daemon.http.listen, such as 127.0.0.1:0"
+_MOST_UNSURE = 8
 _LOST = "the daemon ended the connection before it answered; whether it carried the request out is not known"
 
 Say = Callable[[str], None]
@@ -56,7 +58,7 @@ class LocalDoor:
     """Finds the door of the daemon that serves a data folder, and starts a daemon if none does."""
 
     def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
-        """`token`: that of the caller's own key, None for the data folder's.
+        """`token`: that of the caller's own key; None for the data folder's. `say` shows a line to the user.
 
         `start_with`: further words for `serve`, which runs in the data folder; None to start no daemon.
         """
@@ -98,7 +100,7 @@ class LocalDoor:
                 return
             if self._start_with is None:
                 raise UnavailableError(
-                    f"no daemon serves {folder}; start it with: memory-agent serve --data-dir {folder}"
+                    f"no daemon serves {folder}; start one with: memory-agent serve --data-dir {folder}"
                 )
             if self._process is not None and self._process.poll() is None:
                 return
@@ -118,7 +120,7 @@ class LocalDoor:
             threading.Thread(target=self._watch, args=(self._process, stack.pop_all()), daemon=True).start()
 
     def _watch(self, process: Any, claim: contextlib.ExitStack) -> None:
-        """Keep the claim until the daemon runs, has failed or takes too long, so that other sessions wait no longer."""
+        """Release the claim when the daemon runs, has failed or takes too long: other sessions may start one then."""
         with claim:
             until_s = time.monotonic() + _START_S
             while process.poll() is None and time.monotonic() < until_s:
@@ -161,14 +163,16 @@ class Bridge:
         self._guard = threading.Lock()
         self._slots = threading.Semaphore(_MOST_AT_ONCE)
         self._open: dict[Id, _Request] = {}
+        self._unsure: dict[bytes, str] = {}
+        """The idempotency keys of calls that may have been carried out: a model that repeats one means the same."""
 
     def run(self, lines: IO[bytes]) -> None:
-        """Answer until the end of the lines; requests under way are then still answered."""
+        """Answer until the lines end, then wait for the requests under way."""
         threads: list[threading.Thread] = []
         while line := lines.readline(MOST_BYTES + 1):
             if len(line) > MOST_BYTES and not line.endswith(b"\n"):
                 id = id_within(line, _rest_of(line, lines))
-                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have {MOST_BYTES} bytes", id=id)))
+                self._write(error_line(RpcError(INVALID_REQUEST, f"a line may have at most {MOST_BYTES} bytes", id=id)))
             elif line.strip():
                 threads = [thread for thread in threads if thread.is_alive()]
                 if (thread := self._take(line)) is not None:
@@ -177,7 +181,7 @@ class Bridge:
             thread.join()
 
     def _take(self, line: bytes) -> threading.Thread | None:
-        """Answer a line, or return the thread that does."""
+        """Answer a line; return the thread that does it where the daemon must answer."""
         try:
             message = read_message(line)
             stateless = is_stateless(message, None)
@@ -198,7 +202,7 @@ class Bridge:
         if not self._slots.acquire(blocking=False):
             self._write(_failure(message, UnavailableError(f"more than {_MOST_AT_ONCE} requests under way")))
             return None
-        request = self._open[message.id] = _Request(message, line)
+        request = self._open[message.id] = _Request(message, line, self._key(message))
         thread = threading.Thread(target=self._forward, args=(message.id, request), daemon=True)
         thread.start()
         return thread
@@ -210,18 +214,31 @@ class Bridge:
             answer = request.run(self._find(until_s), self._path, until_s)
         except MemoryAgentError as error:
             answer = _failure(request.message, error)
+        except UnusableDoorError as error:
+            answer = _failed(request.message, "unavailable", f"the daemon cannot be reached: {error}", False)
         except OSError as error:
             reason = f"the daemon cannot be reached: {error.strerror or error}"
             answer = _failure(request.message, UnavailableError(reason))
         finally:
             if not request.is_cancelled:
+                if request.has_succeeded:
+                    self._unsure.pop(_call(request.message), None)
                 self._write(answer)
             if self._open.get(id) is request:
                 del self._open[id]
             self._slots.release()
 
+    def _key(self, message: Message) -> str | None:
+        """Return the idempotency key of a call: that of the same call before, if nobody knows what became of it."""
+        if message.method != "tools/call":
+            return None
+        key = self._unsure.setdefault(_call(message), os.urandom(16).hex())
+        if len(self._unsure) > _MOST_UNSURE + _MOST_AT_ONCE:
+            self._unsure.pop(next(iter(self._unsure)), None)
+        return key
+
     def _cancel(self, id: object) -> None:
-        """Drop a request: it is not sent if it has not been, and its answer is not written."""
+        """Drop a request: it is not sent if it has not been sent yet, and no answer is written."""
         request = self._open.get(id) if isinstance(id, str | int) else None
         if request is not None:
             request.cancel()
@@ -235,9 +252,11 @@ class Bridge:
 class _Request:
     """A message on its way to the daemon, and its answer."""
 
-    def __init__(self, message: Message, line: bytes) -> None:
+    def __init__(self, message: Message, line: bytes, key: str | None) -> None:
         self.message = message
         self.is_cancelled = False
+        self.has_succeeded = False
+        self._keyed = {} if key is None else {IDEMPOTENCY_HEADER: key}
         self._line = line.strip()
         self._exchange: Exchange | None = None
 
@@ -247,9 +266,9 @@ class _Request:
             self._exchange.cancel()
 
     def run(self, door: Door, path: str, until_s: float) -> bytes:
-        """Return the answer's line. Raises `MemoryAgentError`, `OSError`."""
+        """Return the answer as a line, b"" if cancelled. Raises `MemoryAgentError`, `OSError`."""
         exchange = self._exchange = Exchange(door, until_s)
-        headers = {"Accept": "application/json, text/event-stream", **self.message.headers}
+        headers = {"Accept": "application/json, text/event-stream", **self.message.headers, **self._keyed}
         try:
             if self.is_cancelled:  # while the daemon started, say: `cancel` saw no exchange
                 return b""
@@ -266,21 +285,33 @@ class _Request:
             if answer.media_type == "application/problem+json":
                 found = msgspec.json.decode(answer.body, type=_Problem)
                 return _failed(self.message, found.code, found.detail, found.retryable)
-            if msgspec.json.decode(answer.body, type=_Answer).id == self.message.id:
+            known = msgspec.json.decode(answer.body, type=_Answer)
+            if known.id == self.message.id:
+                self.has_succeeded = known.result is not None and not known.result.isError
                 return b" ".join(answer.body.splitlines())
-        reason = f"what answers at this address is no memory: {answer.first[:80]}"
+        reason = f"what answers at this address is not memory-agent: {answer.first[:80]}"
         return _failed(self.message, "unavailable", reason, False)
+
+
+class _Result(msgspec.Struct):
+    isError: bool = False  # noqa: N815
 
 
 class _Answer(msgspec.Struct):
     jsonrpc: Literal["2.0"]
     id: Id
+    result: _Result | None = None
 
 
 class _Problem(msgspec.Struct):
     code: str = "unavailable"
     detail: str = ""
     retryable: bool = False
+
+
+def _call(message: Message) -> bytes:
+    """Return what a call calls, with which arguments, whatever its id is."""
+    return msgspec.json.encode((message.params.get("name"), message.params.get("arguments")), order="sorted")
 
 
 def _rest_of(line: bytes, lines: IO[bytes]) -> bytes:
@@ -298,7 +329,7 @@ def _failure(message: Message, error: MemoryAgentError) -> bytes:
 
 
 def _failed(message: Message, code: str, reason: str, retryable: bool) -> bytes:
-    """Return the answer to a request that failed: to a tool's call as its result, which a model reads."""
+    """Return the answer to a request that failed; for the call of a tool a result, which a model reads."""
     assert not isinstance(message.id, msgspec.UnsetType)
     if message.method == "tools/call":
         return result_line(message.id, failed_call(code, reason, retryable))

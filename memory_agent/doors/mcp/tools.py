@@ -1,8 +1,8 @@
-"""The tools: which verb each calls, with which of its parameters, and what a caller's context fills in.
+"""The tools: which verb each calls, with which of its parameters, and which the context of the connection fills in.
 
 A tool of the standard set is a verb with some of its parameters, whose types, defaults and checks are the verb's own.
 The classic set has names and parameters that agents of other systems know; it calls the same verbs. Users, sessions
-and runs come from the context of the connection, so that a model cannot name somebody else's.
+and runs come from the context, so that a model cannot name somebody else's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.doors.bodies import decode_body, request_of
+from memory_agent.doors.bodies import decode_body, request_of, with_key
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.errors import InvalidInputError
 from memory_agent.protocol import Request
@@ -24,13 +24,13 @@ from memory_agent.version import VERSION
 Scope = Literal["user", "session", "run"]
 Fields = dict[str, Any]
 _OWN_WORDS: Fields = {"by_session": None, "by_run": None}
-"""For a recall in a session or a run by its name: what it said is then what is asked for."""
+"""For a recall within a session or a run: its own words are then what is searched."""
 PLANNED_RUNS = 2
-"""Past runs in a block that a plan is made with, as by default in a block that the memory renders."""
+"""Past runs in a block for planning; as many as a block that the memory renders has by default."""
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who calls: what a connection names once, and no call of a tool can change. `tools` is the set that is listed."""
+    """What a connection names once, and no call of a tool can change. `tools` is the set that is listed."""
 
     tools: ToolSet = "standard"
     user_id: str | None = None
@@ -40,7 +40,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     channel_id: str | None = None
 
     def scope(self, scope: Scope) -> Fields:
-        """Return the field that limits to a scope. Raises `InvalidInputError` where the context does not name it."""
+        """Return the field of a filter for a scope. Raises `InvalidInputError` where the context does not name it."""
         if scope == "user":
             return {}
         named = getattr(self, f"{scope}_id")
@@ -54,7 +54,10 @@ ToFields = Callable[[Fields, Context], Fields]
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool. `fields` turns what a model gives, and the context, into the parameters of the verb."""
+    """A tool. `fields` turns the arguments of a call, and the context, into the parameters of the verb.
+
+    `what` follows the summary of the verb in the description; `meanings` describe parameters, by their paths.
+    """
 
     name: str
     verb: Verb
@@ -63,13 +66,16 @@ class Tool:
     meanings: dict[str, str]
     fields: ToFields
 
-    def request(self, arguments: bytes, context: Context, token: str) -> Request:
-        """Return the request for a call. Raises `InvalidInputError` (with the parameter's name)."""
+    def request(self, arguments: bytes, context: Context, token: str, key: str | None = None) -> Request:
+        """Return the request for a call. `key` identifies a repeated one, as `Idempotency-Key` does for any verb.
+
+        Raises `InvalidInputError` (with the parameter's name).
+        """
         given = _stated(decode_body(arguments, self.input, "arguments"))
-        return request_in(context, self.verb, self.fields(given, context), token)
+        return request_in(context, self.verb, with_key(self.verb, self.fields(given, context), key), token)
 
     def describe(self) -> dict[str, Any]:
-        """Return the tool as `tools/list` shows it, short: each list is read by a model, at every turn."""
+        """Return the tool as `tools/list` shows it; short, since a model reads the list at every turn."""
         (schema,), components = msgspec.json.schema_components([self.input], ref_template="{name}")
         inlined = _short(schema, components)
         for name, meaning in self.meanings.items():
@@ -102,7 +108,7 @@ def _recall(given: Fields, _: Context) -> Fields:
 def _verb_tool(
     name: str, verb_name: str, what: str, meanings: dict[str, str], *further: str, fields: ToFields = _as_given
 ) -> Tool:
-    """Return the tool that has the parameters in `meanings`, of which `a.b` is a field of `a`, and `further` ones."""
+    """Return the tool with the parameters in `meanings` and `further`, where `a.b` is the field `b` of `a`."""
     verb = BY_NAME[verb_name]
     tops = dict.fromkeys(path.partition(".")[0] for path in (*meanings, *further))
     of_filter = [path.partition(".")[2] for path in (*meanings, *further) if path.startswith("filter.")]
@@ -118,7 +124,7 @@ def _verb_tool(
 
 
 def _some(struct: type[msgspec.Struct], names: list[str], types: dict[str, Any]) -> type[msgspec.Struct]:
-    """Return a struct with some fields of another; what the other fills in need not be given."""
+    """Return a struct with some fields of another, and their defaults. `types` replaces types of fields."""
     known = {field.name: field for field in msgspec.structs.fields(struct)}
     fields: list[tuple[str, Any, Any]] = []
     for name in names:
@@ -197,7 +203,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             "Each with its age, how its run ended and its id; an empty answer means that nothing bears on the query.",
             {
                 "query": _QUERY,
-                "top_k": "At most so many. Default: 5.",
+                "top_k": "How many at most. Default: 5.",
                 "profile": "before_planning: also past runs of such tasks, with what worked.",
                 **_FILTER,
             },
@@ -225,7 +231,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             "feedback",
             "Later recalls rank by it.",
             {
-                "recall_id": "Of the recall.",
+                "recall_id": "From the answer of recall.",
                 "used": "Ids of the memories that helped.",
                 "quality": "0: the work failed, 1: it was approved.",
             },
@@ -236,7 +242,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             "timeline",
             "list",
             "For what happened when; to find something, use recall.",
-            {"limit": "A page. Default: 50.", "after": "The next_cursor of the last page.", **_FILTER},
+            {"limit": "How many at most. Default: 50.", "after": "The next_cursor of the page before.", **_FILTER},
             "order",
             "filter.session_id",
             "filter.run_id",
@@ -301,7 +307,7 @@ def describe_catalogue() -> dict[str, Any]:
 
 
 def request_in(context: Context, verb: Verb, fields: Mapping[str, Any], token: str) -> Request:
-    """Return the request of a verb, with what the context says: whose words a recall leaves out, whose a memory is.
+    """Return the request of a verb. The context says whose a memory is, and whose words a recall leaves out.
 
     Raises `InvalidInputError` (with the parameter's name).
     """
@@ -319,7 +325,7 @@ def request_in(context: Context, verb: Verb, fields: Mapping[str, Any], token: s
 
 
 def _stated(given: msgspec.Struct) -> Fields:
-    """Return the fields as the verb takes them: a part of a filter as a filter."""
+    """Return the fields as the verb takes them: the filter of a tool, which has fewer fields, as a `MemoryFilter`."""
     fields = msgspec.structs.asdict(given)
     if (of_filter := fields.get("filter")) is not None and not isinstance(of_filter, MemoryFilter):
         fields["filter"] = MemoryFilter(**msgspec.structs.asdict(of_filter))
@@ -327,7 +333,7 @@ def _stated(given: msgspec.Struct) -> Fields:
 
 
 def _short(schema: Any, components: dict[str, Any]) -> Any:
-    """Return a schema without references, titles, docstrings, and the null and default of what may be left out."""
+    """Return a schema without references, titles and descriptions, and without null and default of optional fields."""
     if isinstance(schema, list | tuple):
         return [_short(one, components) for one in schema]
     if not isinstance(schema, dict):

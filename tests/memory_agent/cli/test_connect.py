@@ -100,15 +100,27 @@ def test_a_project_gets_its_own_settings_and_a_channel(run_json: RunJson, home: 
     assert not file.parent.exists()
 
 
-def test_secrets_beside_the_change_are_not_shown(run: Run, home: Path) -> None:
-    (home / ".cursor").mkdir()
-    server = {"command": "npx", "env": {"GITHUB_TOKEN": TOKEN}}
-    (home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"github": server}}, indent=2))
-    result = run("connect", "cursor")
-    assert result.exit_code == 0, result.output
-    assert TOKEN not in result.output
-    assert TOKEN in (home / ".cursor" / "mcp.json").read_text()
-    assert "as it was" in result.stderr
+@pytest.mark.parametrize("indent", [2, None])
+def test_secrets_beside_the_change_are_not_shown(run: Run, home: Path, indent: int | None) -> None:
+    """In any form: a masker knows GitHub's tokens, and no PIN."""
+    secrets = ["hunter2", "s3cr3tvalue", "pw-in-args", TOKEN]
+    server = {
+        "command": "npx",
+        "args": ["--password", secrets[2]],
+        "headers": {"Authorization": f"Bearer {secrets[1]}"},
+        "env": {"GITHUB_TOKEN": TOKEN, "PIN": secrets[0]},
+    }
+    hooks = {"SessionStart": [{"hooks": [{"type": "command", "command": f"curl -u me:{secrets[0]} x"}]}]}
+    file = home / ".gemini" / "settings.json"
+    file.parent.mkdir()
+    before = json.dumps({"mcpServers": {"github": server}, "hooks": hooks}, indent=indent)
+    file.write_text(before)
+    for words in (("connect", "gemini"), ("connect", "gemini", "--user", "alice"), ("disconnect", "gemini")):
+        result = run(*words)
+        assert result.exit_code == 0, result.output
+        assert "hook gemini" in result.stdout
+        assert not [secret for secret in secrets if secret in result.output], result.output
+    assert file.read_text() == before
 
 
 def test_an_invalid_file_is_a_failure_with_its_place(run: Run, home: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def journaled(served: Served) -> list[Event]:
 
 
 def caller(served: Served) -> MemoryClient:
-    return MemoryClient("default", endpoint=served.gateway, token=Layout(served.data_dir).token())
+    return MemoryClient("default", endpoint=served.gateway, token=served.token)
 
 
 def remembered(served: Served) -> None:
@@ -79,7 +80,7 @@ def remembered(served: Served) -> None:
 
 
 def waiting_in(data_dir: Path) -> list[Path]:
-    return sorted(Layout(data_dir).hooks.glob("*.jsonl"))
+    return sorted(Layout(data_dir).hooks.rglob("*.jsonl"))
 
 
 def finished_session(served: Served) -> None:
@@ -206,11 +207,29 @@ def test_a_key_that_is_refused_leaves_the_events_waiting(served: Served, monkeyp
     monkeypatch.setenv("MEMORY_AGENT_TOKEN", "wrong")
     assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), served.data_dir) == ""
     assert len(waiting_in(served.data_dir)) == 1
-    key = create_key(served.data_dir, "hooks", "bob", frozenset({Scope.PUBLISH, Scope.RECALL}))
-    monkeypatch.setenv("MEMORY_AGENT_TOKEN", key.token)
-    answered("codex", of_codex("Stop", last_assistant_message="Done."), served.data_dir)
-    assert {event.user_id for event in journaled(served)} == {"bob"}
-    assert not waiting_in(served.data_dir)
+    assert journaled(served) == []
+
+
+def test_what_waits_is_sent_with_the_key_and_to_the_daemon_it_was_said_to(
+    embedder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = of_codex("UserPromptSubmit", prompt=REQUEST)
+    ended = of_codex("Stop", last_assistant_message="Done.")
+    with tempfile.TemporaryDirectory(prefix="hook-") as name:
+        folder = Path(name)
+        key = {user: create_key(folder, user, user, frozenset({Scope.PUBLISH})).token for user in ("alice", "bob")}
+        monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
+        answered("codex", said, folder)
+        answered("codex", said, folder, url="http://127.0.0.1:1")  # of another daemon, which is away
+        with daemon_in(folder, embedder) as served:
+            monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["bob"])
+            answered("codex", ended, folder)
+            assert [event.user_id for event in journaled(served)] == ["bob"]
+            monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
+            answered("codex", ended | {"turn_id": "t-2"}, folder)
+            assert [event.user_id for event in journaled(served)] == ["bob", "alice", "alice", "alice"]
+            (left,) = waiting_in(folder)  # that for the other daemon
+            assert (left.parent.stat().st_mode & 0o777, key["alice"] in str(left)) == (0o700, False)
 
 
 def test_a_file_that_is_no_event_does_not_keep_others_from_the_daemon(served: Served) -> None:
@@ -255,6 +274,17 @@ def test_no_more_files_wait_than_are_allowed(tmp_path: Path) -> None:
         (folder / f"{number}.jsonl").touch()
     assert answered("codex", of_codex("Stop", last_assistant_message="Done."), tmp_path) == ""
     assert len(os.listdir(folder)) == MOST_FILES
+
+
+def test_what_a_killed_hook_left_unfinished_is_removed(served: Served) -> None:
+    folder = Layout(served.data_dir).hooks
+    folder.mkdir()
+    old, new = folder / "1-1.tmp", folder / "2-2.tmp"
+    for file in (old, new):
+        file.write_text('{"event_type"')
+    os.utime(old, (0, 0))
+    answered("codex", of_codex("Stop", last_assistant_message="Done."), served.data_dir)
+    assert list(folder.iterdir()) == [new]
 
 
 def test_in_an_encrypted_folder_nothing_waits_in_the_open(tmp_path: Path) -> None:
@@ -335,6 +365,71 @@ def test_an_input_that_never_ends_does_not_stop_the_client(tmp_path: Path) -> No
         assert hook.stdout.read() == b""
     os.close(reading)
     os.close(writing)
+
+
+def _little_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+
+def test_an_input_without_end_is_not_read_for_ever(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    taken = 0
+    with process("codex", tmp_path, stdin=reading, preexec_fn=_little_memory) as hook:
+        os.close(reading)
+        with suppress(BrokenPipeError):
+            while True:
+                taken += os.write(writing, bytes(1 << 16))
+        assert hook.wait(PATIENCE_S) == 0
+    os.close(writing)
+    assert taken < 64 << 20
+
+
+@pytest.mark.parametrize("closed", [0, 1])
+def test_a_client_that_closed_a_standard_stream_is_not_disturbed(tmp_path: Path, closed: int) -> None:
+    with process("codex", tmp_path, stdin=subprocess.DEVNULL, preexec_fn=lambda: os.close(closed)) as hook:
+        assert hook.communicate(timeout=PATIENCE_S) == (b"", b"")
+        assert hook.returncode == 0
+
+
+def test_a_client_that_does_not_read_the_answer_is_not_waited_for(served: Served) -> None:
+    finished_session(served)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, bytes(4096))
+    os.set_blocking(writing, True)
+    said = of_claude("UserPromptSubmit", "s-9", "p-9", prompt=REQUEST)
+    command = [sys.executable, "-m", "memory_agent", "hook", "claude-code", "--data-dir", str(served.data_dir)]
+    with subprocess.Popen([*command, "--deadline-ms", "5000"], stdin=subprocess.PIPE, stdout=writing) as hook:
+        try:
+            hook.communicate(json.dumps(said).encode(), timeout=PATIENCE_S)
+            assert hook.returncode == 0
+        finally:
+            hook.kill()
+            os.close(writing)
+            os.close(reading)
+
+
+def test_a_folder_that_was_removed_does_not_disturb_the_client(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    said = {"hook_event_name": "UserPromptSubmit", "prompt": REQUEST, "session_id": "s-1"}
+    command = f'rmdir "$PWD"; exec {sys.executable} -m memory_agent hook codex --data-dir {tmp_path}/data'
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=folder, input=json.dumps(said).encode(), capture_output=True, check=True
+    )
+    assert done.stderr == b""
+
+
+def test_an_address_that_is_none_does_not_disturb_the_client(tmp_path: Path) -> None:
+    assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), tmp_path, url="http://a..b:80") == ""
+
+
+def test_a_token_that_is_none_does_not_disturb_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_TOKEN", "t\u2019k")
+    with silent_server() as url:
+        assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), tmp_path, url=url) == ""
 
 
 def test_what_was_under_way_at_the_deadline_waits(tmp_path: Path) -> None:
