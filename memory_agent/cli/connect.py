@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from memory_agent.cli.failure import confirm, note
-from memory_agent.cli.options import UNUSED, Verb, with_options
+from memory_agent.cli.options import UNUSED, Verb, configured_folder, with_options
 from memory_agent.cli.render import plain, print_document
 from memory_agent.integrations.clients import CLIENTS, Command, Scope, this_program
 from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
@@ -47,7 +47,7 @@ def _options(command: Verb) -> Verb:
     return with_options(
         command,
         (
-            click.argument("client", type=click.Choice(tuple(CLIENTS))),
+            click.argument("client", type=click.Choice(tuple(CLIENTS)), metavar="CLIENT"),
             click.option("--project", is_flag=True, help="Only sessions in this folder: the settings of the project."),
             click.option("--dry-run", is_flag=True, help="Show the change; write nothing."),
             click.option("--yes", is_flag=True, help="Do not ask. Without a terminal, nothing is asked."),
@@ -93,6 +93,9 @@ def connect(
     by itself. Shows the change and asks. Everything else in the files stays, comments and layout included, and a backup
     is kept. A file that is not valid is left alone. Repeating it changes nothing.
 
+    CLIENT is claude-code, codex, gemini, cursor, vscode or zed. Any other MCP client can be told to run `memory-agent
+    mcp`.
+
     \b
     Examples:
       memory-agent connect claude-code
@@ -101,9 +104,10 @@ def connect(
     """
     if user == _THIS_USER and project:
         raise click.UsageError("--user and --project exclude each other; --user ID says whose memory")
+    configured = configured_folder(config, settings)  # refuses bad settings: a client hides why its server ends
     shared = [
         *(("--user", user) if user else ()),
-        *("--data-dir", str((data_dir or default_data_dir()).expanduser().absolute())),
+        *("--data-dir", str((data_dir or configured or default_data_dir()).expanduser().absolute())),
     ]
     own = [
         *(("--config", str(config.expanduser().absolute())) if config else ()),
@@ -182,6 +186,8 @@ def _edit(
             note(line)
     elif dry_run and is_changing:
         note("nothing is written: --dry-run")
+    elif not is_changing:
+        note(f"{title} {'is connected already' if is_connecting else 'was not connected'}")
 
 
 def _describe(change: Change) -> Edit:

@@ -56,4 +56,5 @@ def confirm(question: str) -> None:
             raise
         raise click.UsageError("standard input is not a terminal; give --yes to confirm") from error
     if not is_sure:
+        note("nothing was done")
         raise click.Abort

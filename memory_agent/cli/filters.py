@@ -36,7 +36,12 @@ _SESSION = click.option("--session", "session_id", metavar="ID", help="Of this s
 _OPTIONS: tuple[Callable[[Verb], Verb], ...] = (
     click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Of this kind. May be repeated."),
     click.option(
-        "--source", "sources", multiple=True, type=click.Choice(SOURCES), help="From this source. May be repeated."
+        "--source",
+        "sources",
+        multiple=True,
+        type=click.Choice(SOURCES),
+        metavar="SOURCE",
+        help=f"From this source: {', '.join(SOURCES)}. May be repeated.",
     ),
     click.option("--since", type=Moment(), help="Since then: 2026-02-16, 2026-02-16T10:00:00Z, or an age: 7d, 12h."),
     click.option("--until", type=Moment(), help="Before then."),

@@ -205,7 +205,8 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
 @click.argument("text")
 @click.option("--id", "record_id", metavar="ID", help="Replace the memory with this id, or store it under this id.")
 @click.option("--kind", type=click.Choice(KINDS), default="finding", show_default=True, help="The kind of memory.")
-@click.option("--source", type=click.Choice(SOURCES), default="user_input", show_default=True, help="Its origin.")
+@click.option("--source", type=click.Choice(SOURCES), metavar="SOURCE", default="user_input", show_default=True,
+              help=f"Its origin: {', '.join(SOURCES)}.")  # fmt: skip
 @click.option("--type", "type", metavar="NAME", help="What you call it, to filter by.")
 @click.option("--phase", metavar="NAME", help="The phase of the work that it belongs to.")
 @click.option("--tag", "tags", multiple=True, help="A tag to filter by. May be repeated.")
@@ -289,7 +290,7 @@ def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int
         return
     columns = ["updated" if order == "updated" else "time", "kind", "id", "text"]
     rows = [(_time(record, order), record.kind, record.id, _beginning(record)) for record in page.records]
-    print_table(f"{len(rows)} of {counted(page.total, 'memory', 'memories')}", columns, rows)
+    print_table(f"{len(rows)} of {counted(page.total, 'memory', 'memories')}", columns, rows, whole="id")
     if page.next_cursor is not None:
         click.echo(f"next page: --after {page.next_cursor}")
     if not page.total:
@@ -301,7 +302,7 @@ def _time(record: MemoryRecord, order: Order) -> datetime:
 
 
 def _beginning(record: MemoryRecord) -> str:
-    line = one_line(record.title or record.text)
+    line = one_line(": ".join(filter(None, (record.title, record.text))))
     return line if len(line) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}…"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -27,6 +28,9 @@ _PIPE_WIDTH = 10_000
 _INDENT = 3
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _NAMES_WIDTH = 24
+_LEAST_WIDTH = 20
+"""Of a column of a table whose texts are longer."""
+_GAP = 2
 _LEFT_OUT = {
     "event": "of the calling event",
     "run": "of the calling run",
@@ -105,27 +109,47 @@ def print_figures(title: str, figures: Mapping[str, object]) -> None:
     emit(table)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their column names, numbers right-aligned."""
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], whole: str | None = None) -> None:
+    """Print rows under their column names, numbers right-aligned.
+
+    The column `whole`, of ids to copy, is never broken: where it has no room, each row is printed as a paragraph.
+    """
     rows = [list(row) for row in rows]
+    cells = [[plain(shown(value)) for value in row] for row in rows]
     emit(Text(title, style="bold"))
+    if whole is not None and _width(columns, cells, whole) > _console().width:
+        emit(Text(" · ".join(columns), style="dim"))
+        for *heading, text in cells:
+            emit(Text(" · ".join(heading), style="dim"))
+            emit(Padding(Text(text), (0, 0, 0, _INDENT)))
+        return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[place], int | float) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(shown(value))) for value in row))
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=name == whole)
+    for row in cells:
+        table.add_row(*map(Text, row))
     emit(table)
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: str) -> int:
+    """Return the least width of a table with a column that is not broken."""
+    widths = {name: max(map(cell_len, (name, *column))) for name, *column in zip(columns, *rows, strict=True)}
+    least = (width if name == whole else min(width, _LEAST_WIDTH) for name, width in widths.items())
+    return sum(least) + _GAP * (len(widths) - 1)
 
 
 def emit(what: RenderableType) -> None:
     """Print in the terminal's width; to a pipe, in full width without trailing blanks."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPE_WIDTH)
+    console = _console()
     with console.capture() as captured:
         console.print(what)
     click.echo(_BLANK_ENDS.sub("", captured.get()), nl=False)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
 
 
 def shown(value: object) -> str:

@@ -59,7 +59,12 @@ class _Result(msgspec.Struct, kw_only=True):
 @click.command("import-sessions")
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option(
-    "--client", "clients", multiple=True, type=click.Choice(NAMES), help="Only of this client. May be repeated."
+    "--client",
+    "clients",
+    multiple=True,
+    type=click.Choice(NAMES),
+    metavar="CLIENT",
+    help=f"Only of this client: {', '.join(NAMES)}. May be repeated.",
 )
 @click.option("--since", type=Moment(), help="Only what happened since then.")
 @click.option(
@@ -94,7 +99,7 @@ def import_sessions(
     Examples:
       memory-agent import-sessions --dry-run
       memory-agent import-sessions --since 30d --project ~/shop
-      memory-agent import-sessions conversations.json trajectories/ --user alice --wait
+      memory-agent import-sessions conversations.json runs/ --user alice --wait
       memory-agent import-sessions --client claude-code --watch
     """
     if dry_run and (watch or wait):
@@ -208,7 +213,8 @@ def _print(result: _Result) -> None:
         note(f"and {found.bad - _MOST_PRINTED} more that cannot be read; --json names them")
     click.echo(f"sessions: {_counted(found.sessions)}")
     if not found.sessions:
-        note(f"looked for sessions in {', '.join(result.looked_in) or 'no place: name files or folders'}")
+        for name in result.looked_in or ["no place: name files or folders"]:
+            note(f"looked for sessions in {name}")
     click.echo(f"taken: {_counted(found.taken)}")
     if found.left:
         click.echo(f"left out: {_counted(found.left)}")

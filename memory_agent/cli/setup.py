@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 import msgspec
+from rich.table import Table
 from rich.text import Text
 
 from memory_agent.cli.options import Target, common_options
@@ -127,6 +128,10 @@ def doctor(target: Target) -> None:
 
 
 def _print_check(name: str, state: str, detail: str, advice: str) -> None:
-    emit(Text.assemble(_MARKS[state], f"  {name:<{_NAME_WIDTH}}", plain(detail)))
+    table = Table.grid()
+    table.add_column(width=_MARK_WIDTH + _NAME_WIDTH)
+    table.add_column(overflow="fold")
+    table.add_row(Text.assemble(_MARKS[state], f"  {name}"), Text(plain(detail)))
     if advice:
-        emit(Text(f"{'':<{_MARK_WIDTH + _NAME_WIDTH}}-> {advice}", style="dim"))
+        table.add_row("", Text(f"-> {advice}", style="dim"))
+    emit(table)

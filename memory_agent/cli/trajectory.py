@@ -210,7 +210,7 @@ def print_runs(runs: list[Trajectory]) -> None:
     """Print runs as a table."""
     columns = ("run", "began", "state", "quality", "used", "objective")
     rows = [(run.id, run.began_at, run.state, quality_of(run), len(run.used), _head(_about(run))) for run in runs]
-    print_table("runs", columns, rows)
+    print_table("runs", columns, rows, whole="run")
 
 
 def _about(run: Trajectory) -> str:
@@ -238,7 +238,7 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
             (step.timestamp, step.event_type, step.record_id or step.event_id, _head(words.get(step.record_id or "")))
             for step in run.steps
         ]
-        print_table("steps", ("when", "what", "memory or event", "text"), steps)
+        print_table("steps", ("when", "what", "memory or event", "text"), steps, whole="memory or event")
     if run.conclusions:
         click.echo()
         said = [
@@ -251,7 +251,7 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
         used = [
             (one.record_id, one.credit, one.how, one.recall_id, _head(words.get(one.record_id))) for one in run.used
         ]
-        print_table("memories used", ("memory", "credit", "known from", "recall", "text"), used)
+        print_table("memories used", ("memory", "credit", "known from", "recall", "text"), used, whole="memory")
     if run.revisions:
         click.echo()
         revisions = [(one.at, one.quality, _because(one.reason), one.cause) for one in run.revisions]

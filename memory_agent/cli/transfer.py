@@ -76,6 +76,14 @@ def _write(stream: BinaryIO, lines: Iterable[bytes]) -> int:
     return count
 
 
+_HEAD = b"memory_agent_export"
+_LONGEST_HEAD = 1 << 20
+_FORMS = (
+    'nor has it plain memories: objects with a "text", as JSON lines, a JSON list or {"entries": [...]}; '
+    "`memory-agent index FILE` reads it as Markdown, whatever its name"
+)
+
+
 @click.command("import")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @daemon_options
@@ -108,7 +116,14 @@ def import_memories(target: Target, file: Path) -> None:
         if has_notes(opened):
             _present(target, _import_plain(target, opened, file))
             return
-        imported = _import(target, opened)
+        try:
+            imported = _import(target, opened)
+        except InvalidInputError as error:
+            opened.seek(0)
+            if _HEAD in opened.readline(_LONGEST_HEAD):
+                raise
+            place, reason = error.args
+            raise InvalidInputError(place, f"{reason}; {_FORMS}") from error
     if target.as_json:
         print_document(imported)
     else:

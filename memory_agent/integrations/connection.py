@@ -77,8 +77,9 @@ class Connection:
         try:
             base = _without(file, now, record)
             then = base if command is None else _with(file, now, base, command)
-        except (UneditableError, UnicodeDecodeError) as error:
-            reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        except (UneditableError, UnicodeError) as error:
+            what = {UnicodeDecodeError: "it is not UTF-8", UnicodeEncodeError: "a path for it is not UTF-8"}
+            reason = what.get(type(error), str(error))
             raise ClientSettingsError(str(path), reason) from error
         return Change(path, self._scope.project is None, now, then, base)
 

@@ -55,23 +55,24 @@ def index_documents(memory: MemoryProvider, root: Path, now: datetime, report: R
     """Make the sections of a document, or of the documents below a folder, what is remembered of them.
 
     Sections that are gone are forgotten, also those of documents that are gone; not those of documents that cannot be
-    read. Idempotent, and may be repeated after an interruption.
+    read, or that are below the folder and only not looked for, such as those in `.claude`. Idempotent, and may be
+    repeated after an interruption.
     """
-    stored, kept, unread = StoredNotes(), set[str](), set[str]()
+    stored, kept, read = StoredNotes(), set[str](), set[str]()
     files = list(_documents(root))
     for number, path in enumerate(files):
         report("documents", number, len(files))
         notes = _read(path, now)
         if isinstance(notes, BadNote):
             stored.reject(notes)
-            unread.add(str(path))
             continue
+        read.add(str(path))
         stored.files += 1
         kept |= {note.id for note in notes}
         for begin in range(0, len(notes), _BATCH):
             _store(memory, notes[begin : begin + _BATCH], str(path), stored)
     report("documents", len(files), len(files))
-    gone = [id for id, file in _sections_of(memory, root) if id not in kept and file not in unread]
+    gone = [id for id, file in _sections_of(memory, root) if id not in kept and (file in read or _is_gone(file))]
     for begin in range(0, len(gone), _BATCH):
         stored.removed += memory.forget(gone[begin : begin + _BATCH])
     return stored
@@ -112,6 +113,17 @@ def _documents(root: Path) -> Iterator[Path]:
     for folder, names, files in os.walk(root):
         names[:] = sorted(name for name in names if name not in _IGNORED and not name.startswith("."))
         yield from (Path(folder, name) for name in sorted(files) if name.lower().endswith(SUFFIXES))
+
+
+def _is_gone(file: str) -> bool:
+    """Return whether a file is known not to exist, which a folder that cannot be searched leaves open."""
+    try:
+        os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _read(path: Path, now: datetime) -> list[Note] | BadNote:

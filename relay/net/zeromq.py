@@ -273,7 +273,8 @@ def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure:
         socket.connect(endpoint.removeprefix(CURVE))
     except zmq.ZMQError as error:
         socket.close(linger=0)
-        raise failure(f"{endpoint} is not a valid endpoint: {error}") from error
+        forms = f"ipc:///PATH, tcp://HOST:PORT or {CURVE}tcp://HOST:PORT"
+        raise failure(f"{endpoint} is not a valid endpoint ({forms}): {error}") from error
     except RelaySettingsError:
         socket.close(linger=0)
         raise

@@ -123,7 +123,10 @@ def test_a_revoked_key_is_refused_at_its_next_request(served: Served) -> None:
     assert caller.post("stats").json()["user_id"] == "alice"
     revoke_key(served.data_dir, "passing")
     detail = refused(caller.post("stats"), 401, "unauthorized")["detail"]
-    assert "with the header Authorization: Bearer TOKEN; the owner of the data folder creates one" in detail
+    assert (
+        "with the header Authorization: Bearer TOKEN (memory-agent mcp: with --key-file or MEMORY_AGENT_TOKEN);"
+        in detail
+    )
     caller.close()
 
 
@@ -214,7 +217,37 @@ def test_the_door_itself_refuses_what_a_client_would(
 @pytest.mark.parametrize("verb", PUBLIC)
 def test_a_field_that_does_not_exist_is_refused_by_name(caller: HttpCaller, verb: str) -> None:
     answer = caller.post(verb, {"colour": "red"})
-    assert refused(answer, 422, "invalid_input")["args"] == ["colour", "there is no such field"]
+    field, reason = refused(answer, 422, "invalid_input")["args"]
+    assert (field, reason.partition(":")[0]) == ("colour", "there is no such field; there are")
+    assert reason.endswith("user_id, deadline_ms")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        (
+            "recall",
+            {"query": "x", "filter": {"kind": "finding"}},
+            "filter.kind: there is no such field; there are: kinds,",
+        ),
+        ("recall", {"query": "x", "filter": {"kinds": ["idea"]}}, "filter.kinds[0]: must be one of episode, finding,"),
+        ("recall", {"query": "x", "profile": "plan"}, "profile: must be one of before_planning, document, trajectory"),
+        ("list", {"order": "best"}, "order: must be one of newest, oldest, updated"),
+        ("events", {"event_type": "chat.user_msg"}, "event_type: there is no such field; there are: events, user_id,"),
+        ("events", [], "body: Expected `object`, got `array`, with the fields events, user_id, deadline_ms"),
+    ],
+)
+def test_a_refusal_lists_what_fits(caller: HttpCaller, path: str, body: Any, detail: str) -> None:
+    assert detail in refused(caller.post(path, body), 422, "invalid_input")["detail"]
+
+
+def test_a_wrong_path_method_or_type_of_body_is_told_what_is_right(caller: HttpCaller) -> None:
+    assert "/docs" in refused(caller.send("GET", "/health"), 404, "protocol")["detail"]
+    assert "takes POST" in refused(caller.send("GET", "/v1/recall"), 405, "protocol")["detail"]
+    typeless = caller.post("recall", {"query": "x"}, Content_Type="text/plain")
+    assert "Content-Type: application/json" in refused(typeless, 415, "protocol")["detail"]
+    lost = caller.send("GET", "/v1/blocks?rule=x")
+    assert "there are: role, run, session, user_id" in refused(lost, 422, "invalid_input")["detail"]
 
 
 def test_an_empty_user_and_an_impossible_deadline_are_refused(caller: HttpCaller) -> None:

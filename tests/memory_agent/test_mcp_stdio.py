@@ -349,7 +349,7 @@ def test_a_port_without_a_listener_is_an_error_that_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         door = Door(f"http://127.0.0.1:{closed.getsockname()[1]}", "")
     found = bridged(lambda _: door, recall(), request("prompts/get", {"name": "x"}, 2))
-    assert "cannot be reached" in failure(found[1])["text"]
+    assert f"the daemon at {door.url} cannot be reached: Connection refused" in failure(found[1])["text"]
     assert found[2]["error"]["data"] == {"code": "unavailable", "retryable": True}
 
 

@@ -39,7 +39,7 @@ _STATUS: dict[type[Exception], int] = {
     StoreFullError: 507,
     ModelError: 503,
 }
-_WITH_HEADER = "the header Authorization: Bearer TOKEN"
+_WITH_HEADER = f"the header Authorization: Bearer TOKEN (memory-agent mcp: with {PRESENTED_WITH})"
 _RETRYABLE = 503
 _FAILED = 500
 _RETRY_AFTER_S = 1

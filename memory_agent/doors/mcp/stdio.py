@@ -209,15 +209,18 @@ class Bridge:
 
     def _forward(self, id: Id, request: _Request) -> None:
         answer = _failure(request.message, MemoryAgentError("a bug of memory-agent mcp: standard error has more"))
+        daemon = "the daemon"
         try:
             until_s = time.monotonic() + ANSWER_S
-            answer = request.run(self._find(until_s), self._path, until_s)
+            door = self._find(until_s)
+            daemon = f"the daemon at {door.url}"
+            answer = request.run(door, self._path, until_s)
         except MemoryAgentError as error:
             answer = _failure(request.message, error)
         except UnusableDoorError as error:
-            answer = _failed(request.message, "unavailable", f"the daemon cannot be reached: {error}", False)
+            answer = _failed(request.message, "unavailable", f"{daemon} cannot be reached: {error}", False)
         except OSError as error:
-            reason = f"the daemon cannot be reached: {error.strerror or error}"
+            reason = f"{daemon} cannot be reached: {error.strerror or error}"
             answer = _failure(request.message, UnavailableError(reason))
         finally:
             if not request.is_cancelled:

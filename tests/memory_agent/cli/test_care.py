@@ -165,6 +165,8 @@ def test_a_file_that_is_not_an_export_is_refused_and_creates_no_user(
     result = run("import", str(tmp_path / "x.jsonl"), "--user", "alice")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: line 1: the file was not written by `memory-agent export`")
+    assert 'objects with a "text"' in result.stderr
+    assert "`memory-agent index FILE`" in result.stderr
     assert not data_dir.exists()
 
 

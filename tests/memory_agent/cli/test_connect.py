@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
+
+from memory_agent.cli.group import cli
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]
@@ -48,9 +50,40 @@ def test_connecting_writes_absolute_paths_and_says_what_comes_next(run: Run, hom
     hooks = json.loads((home / ".codex" / "hooks.json").read_text())
     line = hooks["hooks"]["UserPromptSubmit"][0]["hooks"][0]["command"]
     assert line == f"{Path(sys.executable).with_name('memory-agent')} hook codex --user alice --data-dir {data_dir}"
-    assert "no change" in run("connect", "codex", "--user", "alice").stdout
+    again = run("connect", "codex", "--user", "alice")
+    assert ("no change" in again.stdout, again.stderr) == (True, "note: Codex is connected already\n")
     assert run("disconnect", "codex").exit_code == 0
     assert not (home / ".codex").exists()
+    assert run("disconnect", "codex").stderr == "note: Codex was not connected\n"
+
+
+def test_settings_that_a_server_would_refuse_are_refused_before_anything_is_written(run: Run, home: Path) -> None:
+    bad = home / "bad.toml"
+    bad.write_text("[recall]\nmode = 'loud'\n")
+    for words, reason in (
+        (("--set", "recall.nope=1"), "recall.nope: there is no such setting"),
+        (("--config", str(home / "absent.toml")), "absent.toml"),
+        (("--config", str(bad)), "recall.mode"),
+    ):
+        result = run("connect", "codex", *words)
+        assert (result.exit_code, reason in result.stderr) == (1, True), result.output
+    assert not (home / ".codex").exists()
+
+
+def test_the_data_folder_of_the_settings_is_that_of_the_entries(home: Path) -> None:
+    config = home / "settings.toml"
+    config.write_text(f"data_dir = '{home / 'memories'}'\n")
+    result = CliRunner().invoke(cli, ["connect", "gemini", "--config", str(config)])
+    assert result.exit_code == 0, result.output
+    server = json.loads((home / ".gemini" / "settings.json").read_text())["mcpServers"]["memory-agent"]
+    assert server["args"][server["args"].index("--data-dir") + 1] == str(home / "memories")
+
+
+def test_an_unknown_client_is_told_which_are_known(run: Run) -> None:
+    result = run("connect", "windsurf")
+    assert result.exit_code == 2
+    assert "connect [OPTIONS] CLIENT\n" in result.stderr
+    assert "'claude-code', 'codex', 'gemini', 'cursor', 'vscode', 'zed'" in result.stderr
 
 
 def test_a_project_gets_its_own_settings_and_a_channel(run_json: RunJson, home: Path) -> None:
@@ -127,3 +160,4 @@ def test_a_person_is_asked(home: Path, data_dir: Path, answer: bytes, is_written
     assert b"Write this?" in done.stderr
     assert (home / ".config" / "zed" / "settings.json").exists() == is_written
     assert (done.returncode == 0) == is_written
+    assert (b"nothing was done" in done.stderr) != is_written

@@ -56,6 +56,11 @@ FULL_DEVICE = Path("/dev/full")
         (["remember", "x", "--user", "u" * 300], 1, "user_id: has 300 characters"),
         (["remember", " "], 1, "text"),
         (["recall", "x", "--endpoint", "tcp://127.0.0.1:1"], 1, "no daemon listens at tcp://127.0.0.1:1"),
+        (
+            ["recall", "x", "--endpoint", "http://127.0.0.1:1"],
+            1,
+            "(ipc:///PATH, tcp://HOST:PORT or curve+tcp://HOST:PORT)",
+        ),
         (["publish", "absent.jsonl"], 2, "absent.jsonl"),
         (["publish"], 1, "start one with: memory-agent serve --data-dir"),
         (["publish", "--wait"], 1, "start one with: memory-agent serve --data-dir"),
@@ -214,3 +219,14 @@ def test_the_doctors_last_line_mentions_warnings(run: Run) -> None:
     warned = sum(line.startswith("warn") for line in shown.splitlines())
     last = shown.splitlines()[-1]
     assert last == "everything that is needed works" + (f"; {warned} to look at, above" if warned else ""), shown
+
+
+def test_what_the_doctor_says_wraps_below_its_beginning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = run("doctor").stdout.splitlines()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("doctor").stdout.splitlines()
+    place = piped[0].index("Python")
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith(" " * place)
+    assert lines[1][place] != " "

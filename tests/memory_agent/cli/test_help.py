@@ -80,6 +80,15 @@ def test_a_short_description_is_never_cut_off(words: tuple[str, ...]) -> None:
     assert "..." not in result.stdout.partition("Commands:")[2]
 
 
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_options_and_usage_fit_into_80_columns(words: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(cli, [*words, "--help"], terminal_width=80).stdout
+    usage, _, rest = shown.partition("\n\n")
+    lines = [*usage.splitlines(), *rest.partition("\nOptions:\n")[2].splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "-\n" not in usage
+
+
 @pytest.mark.parametrize(
     "words", [(), ("serve",), ("recall",), ("doctor",), ("eval", "locomo"), ("sona", "status")], ids=" ".join
 )

@@ -70,7 +70,7 @@ def test_an_import_that_finds_nothing_says_where_it_looked(
     nothing = run("import-sessions", "--client", "claude-code", "--client", "codex")
     assert (nothing.exit_code, nothing.stdout.splitlines()[0]) == (0, "sessions: none")
     for place in (".claude/projects/**/*.jsonl", "elsewhere/sessions/**/rollout-*.jsonl"):
-        assert str(tmp_path / place) in nothing.stderr
+        assert f"note: looked for sessions in {tmp_path / place}\n" in nothing.stderr
     assert run_json("import-sessions", str(tmp_path))["looked_in"] == [f"{tmp_path}/**/*{{.jsonl,.json,.traj,.zip}}"]
     assert "in no place: name files or folders" in run("import-sessions", "--client", "chatgpt").stderr
 

@@ -76,6 +76,28 @@ def test_filters(filled: None, run_json: RunJson, words: list[str], found: list[
         assert sorted(one["record"]["id"] for one in recalled["memories"]) == sorted(found)
 
 
+def test_memories_of_one_title_are_told_apart_by_their_text(run: Run, run_json: RunJson) -> None:
+    for text in ("Use uv here.", "Staging needs the VPN"):
+        run_json("remember", text, "--title", "My rules")
+    shown = run("list").stdout
+    assert "My rules: Use uv here." in shown
+    assert "My rules: Staging needs the VPN" in shown
+
+
+@pytest.mark.parametrize("length", [4, 26, 60])
+def test_an_id_is_never_broken_on_a_narrow_terminal(
+    run: Run, run_json: RunJson, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    text = "Staging needs the VPN, and whoever deploys asks Ann first"
+    run_json("remember", text, "--id", "x" * length)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("list").stdout.splitlines()
+    assert max(map(len, shown)) <= 80
+    assert any("x" * length in line for line in shown), shown
+    assert sum(word in line for line in shown for word in text.split()) >= len(text.split())
+
+
 def test_a_replaced_memory_comes_first_by_update(filled: None, run: Run, run_json: RunJson) -> None:
     replaced = run("remember", "Note 0 again", "--id", "m-0", "--kind", "episode")
     assert replaced.stdout == "replaced m-0 (episode, user_input)\n"

@@ -135,6 +135,18 @@ def test_what_was_stored_of_a_document_stays_while_that_cannot_be_read(memory: M
     assert (stored.removed, stored.bad_places[0].reason) == (0, "is binary")
 
 
+def test_indexing_a_folder_leaves_documents_that_it_does_not_look_for(memory: Memory, tmp_path: Path) -> None:
+    (tmp_path / ".claude").mkdir()
+    hidden = tmp_path / ".claude" / "CLAUDE.md"
+    hidden.write_text("# Rules\n- Use uv here.")
+    notes = tmp_path / "notes.txt"
+    notes.write_text("Staging needs the VPN.")
+    assert (index(memory, hidden), index(memory, notes)) == ((1, 0, 0, 0), (1, 0, 0, 0))
+    assert index(memory, tmp_path) == (0, 0, 0, 0)
+    hidden.unlink()
+    assert index(memory, tmp_path) == (0, 0, 1, 0)
+
+
 def test_a_document_from_the_future_is_of_now(memory: Memory, tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("Staging needs the VPN.")
