@@ -70,17 +70,18 @@ class Adaptation(msgspec.Struct, frozen=True):
         return None if cause is None else (cause, float(self.similarities[self.numbers.searchsorted(cause)]))
 
     def nearest(self) -> list[tuple[int, float]]:
-        """Return (lesson, cosine) for the three nearest lessons, nearest first.
+        """Return (lesson, cosine) for the three nearest lessons, nearest first. The lowest number wins a tie.
 
         >>> learner = Learner.from_lessons(4, [lesson])
         >>> learner.adapt(lesson.query).nearest()
         [(1, 1.0)]
         """
-        if not len(self.numbers):
-            return []
-        best = np.argpartition(-self.similarities, min(3, len(self.numbers)) - 1)[:3]
-        found = zip(self.numbers[best].tolist(), self.similarities[best].tolist(), strict=True)
-        return sorted(found, key=lambda one: (-one[1], one[0]))
+        left, found = self.similarities.copy(), list[tuple[int, float]]()
+        for _ in range(min(3, left.size)):
+            place = left.argmax()
+            found.append((int(self.numbers[place]), float(left[place])))
+            left[place] = -np.inf
+        return found
 
 
 @dataclass(frozen=True)
