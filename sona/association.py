@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,22 +32,20 @@ _FIRST_ROOM = 64
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
-@dataclass(frozen=True)
-class Reached:
+class Reached(NamedTuple):
     """The memories reached, (m,) ascending, and the gain of each, (m,) in (0, 1].
 
     `support`, (m,) and 0 or more, grows with every similar request that used the memory, because a single use may be
-    chance. `gains` and `lessons`, (e,), hold the gain and the lesson number of each use; the uses of memory i are
-    `starts[i]` to `ends[i]`.
+    chance. `used`, `gains` and `lessons`, (e,), hold the memory, the gain and the lesson number of each use, ascending
+    by memory and then lesson.
     """
 
     memories: Numbers
     amounts: Array
     support: Array
+    used: Numbers
     gains: Array
     lessons: Numbers
-    starts: Numbers
-    ends: Numbers
 
     def cause(self, memory: int) -> int | None:
         """Return the number of the lesson with the highest gain for `memory`, or None. The lowest number wins a tie.
@@ -58,13 +55,12 @@ class Reached:
         place = int(self.memories.searchsorted(memory))
         if place == len(self.memories) or self.memories[place] != memory:
             return None
-        start = int(self.starts[place])
-        gains = self.gains[start : self.ends[place]]
-        return int(self.lessons[start + int((gains >= gains.max() - _EVEN).argmax())])
+        start, end = self.used.searchsorted((memory, memory + 1)).tolist()
+        return int(self.lessons[start + int((self.gains[start:end] >= self.amounts[place] - _EVEN).argmax())])
 
 
 _NONE, _EMPTY = np.empty(0, dtype=np.int64), np.empty(0)
-NOTHING = Reached(_NONE, _EMPTY, _EMPTY, _EMPTY, _NONE, _NONE, _NONE)
+NOTHING = Reached(_NONE, _EMPTY, _EMPTY, _NONE, _EMPTY, _NONE)
 
 
 class UsageAssociation:
@@ -86,8 +82,8 @@ class UsageAssociation:
 
     @property
     def numbers(self) -> Numbers:
-        """The lesson numbers, ascending, (n,)."""
-        return self._numbers.copy()
+        """The lesson numbers, ascending, (n,). Not changed in place."""
+        return self._numbers
 
     def add(self, number: int, x: Array | Vector, used: Sequence[int], credits: Sequence[float], weight: float) -> bool:
         """Add or replace a lesson: its request `x`, (d,) of unit length, and the memories used with their credits.
@@ -136,7 +132,8 @@ class UsageAssociation:
     def similarities(self, x: Array | Vector) -> Array:
         """Return the cosine of `x`, (d,), to each lesson's request, (n,), by ascending number. Raises `ShapeError`."""
         self._check(x)
-        return (self._room[: len(self)] @ x.astype(np.float32, copy=False)).astype(np.float64)
+        cosines: Vector = self._room[: len(self)].dot(x.astype(np.float32, copy=False))
+        return cosines.astype(np.float64)
 
     def reach(self, x: Array | Vector) -> Reached:
         """Return the memories used for requests like `x`, (d,); none when it is not finite. Raises `ShapeError`."""
@@ -144,21 +141,18 @@ class UsageAssociation:
 
     def reach_by(self, cosines: Array) -> Reached:
         """Do what `reach` does, given the `similarities` of the request, (n,)."""
-        if not len(self) or not math.isfinite(cosines.sum()):
+        if not len(self) or not math.isfinite(nearest := float(cosines[cosines.argmax()])):  # faster than `max`
             return NOTHING
         near = np.minimum(np.maximum(cosines - self._floor, 0.0), 1.0) * self._weights
         gains = self._credits * near.take(self._places)
         best = np.maximum.reduceat(gains, self._starts)
-        (reached,) = best.nonzero()
-        starts = self._starts[reached]
-        support = np.zeros(reached.shape)
-        alike = near - (ALIKE - self._floor) * self._weights
-        if (alike > 0.0).any():  # seldom, except where work recurs
-            shares = self._credits * np.maximum(alike, 0.0).take(self._places)
-            support = np.add.reduceat(shares, self._starts)[reached]
-        return Reached(
-            self._memories[starts], best[reached], support, gains, self._lessons, starts, self._ends[reached]
-        )
+        (reached,) = (best > 0.0).nonzero()
+        if nearest - self._floor > ALIKE - self._floor:
+            alike = np.maximum(near - (ALIKE - self._floor) * self._weights, 0.0)
+            support = np.add.reduceat(self._credits * alike.take(self._places), self._starts)[reached]
+        else:
+            support = np.zeros(reached.shape)
+        return Reached(self._distinct[reached], best[reached], support, self._memories, gains, self._lessons)
 
     def _note(self, place: int, memories: list[int], credits: list[float]) -> None:
         """Insert the uses of the lesson at `place`, ordered by memory, then lesson."""
@@ -174,13 +168,13 @@ class UsageAssociation:
         self._bound()
 
     def _bound(self) -> None:
-        """Recompute the lesson number of each use, and where each memory's uses begin and end.
+        """Recompute the lesson number of each use, the distinct memories, and where the uses of each begin.
 
         Replaces these arrays instead of changing them in place, because earlier results refer to them.
         """
         self._lessons = self._numbers[self._places]
         self._starts = np.flatnonzero(np.diff(self._memories, prepend=self._memories[:1] - 1))
-        self._ends = np.append(self._starts[1:], len(self._memories))
+        self._distinct = self._memories[self._starts]
 
     def _insert(self, place: int, number: int, x: Array | Vector, weight: float) -> None:
         count = len(self)

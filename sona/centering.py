@@ -70,10 +70,10 @@ class QueryCentering:
         if self._count < WARM_UP:
             return query
         centred = query - self._mean
-        length = math.sqrt(centred @ centred)
+        length = math.sqrt(centred.dot(centred))
         if length < _FAR:
             centred = query - max((length - _NEAR) / (_FAR - _NEAR), 0.0) * self._mean
-            length = math.sqrt(centred @ centred)
+            length = math.sqrt(centred.dot(centred))
         return (centred / length).astype(np.float32)
 
     def to_bytes(self) -> bytes:

@@ -156,12 +156,14 @@ class ReasoningBank:
 
     def shift_by(self, cosines: Array) -> Array:
         """Do what `shift` does, given the `similarities` of the request, (n,)."""
-        share = (float(cosines.max(initial=-1.0)) - _NEAR) / _NEAR_WIDTH
+        nearest = float(cosines[cosines.argmax()]) if len(cosines) else -1.0
+        share = (nearest - _NEAR) / _NEAR_WIDTH
         if share <= 0.0:
             return np.zeros(self._requests.shape[1])
         kernel = np.exp((cosines - 1.0) / self._bandwidth)
         if self._solved is not None:
-            return min(share, 1.0) * (kernel.astype(np.float32) @ self._solved).astype(np.float64)
+            shift: Vector = kernel.astype(np.float32).dot(self._solved)
+            return min(share, 1.0) * shift.astype(np.float64)
         return min(share, 1.0) * ((self._inverse[: self._count, : self._count] @ kernel) @ self._moves[: self._count])
 
     def _fill(self, numbers: Numbers, x: Array | Vector, y: Array | Vector, weights: Array) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -39,8 +39,7 @@ RunOf = Callable[[int, float], RecalledRun | None]
 """Returns the run of a lesson number, with the given similarity to the request."""
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True, dict=True):
     """How to rank one recall. `adaptation` is None when nothing was learned; `key` seeds team-draft interleaving."""
 
     route: Route = "baseline"
@@ -49,10 +48,18 @@ class Advice:
     run_of: RunOf = lambda _number, _similarity: None
 
     def causes(self, row: int) -> list[dict[str, Any]]:
-        """Return the past runs that raise the memory in `row`: those that used it, else those with similar requests."""
+        """Return the past runs that raise the memory in `row`: the one that used it, else the nearest three."""
         if self.adaptation is None:
             return []
-        found = (self.run_of(number, similarity) for number, similarity in self.adaptation.causes(row))
+        cause = self.adaptation.cause(row)
+        return self._nearest if cause is None else self._runs([cause])
+
+    @cached_property
+    def _nearest(self) -> list[dict[str, Any]]:
+        return [] if self.adaptation is None else self._runs(self.adaptation.nearest())
+
+    def _runs(self, lessons: Iterable[tuple[int, float]]) -> list[dict[str, Any]]:
+        found = [self.run_of(number, similarity) for number, similarity in lessons]
         return [msgspec.structs.asdict(run) for run in found if run is not None]
 
 

@@ -12,6 +12,8 @@ Shapes: n candidates; in `shortlist`, all slots of the view.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import msgspec
 import numpy as np
 
@@ -33,7 +35,7 @@ _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 _AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 
 
-class Candidates(msgspec.Struct, frozen=True):
+class Candidates(msgspec.Struct, frozen=True, dict=True):
     """Candidates by slot, ascending, and the parts of their scores, each (n,).
 
     `cosines` are NaN without a vector; `bm25` is 0 where no word is shared, and `shares` what it is of the best one.
@@ -66,7 +68,7 @@ class Candidates(msgspec.Struct, frozen=True):
     outcome: Scores
     is_all: bool = False
 
-    @property
+    @cached_property
     def total(self) -> Scores:
         """The score that they are ranked by."""
         parts = self.fused + self.dates + self.speaker + self.context + self.lent

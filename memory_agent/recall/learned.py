@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from memory_agent.embedded import Embedding
 from memory_agent.recall.candidates import Candidates, scored
@@ -73,26 +74,30 @@ def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Cand
     if not supported.size or search.vector is None:
         return found
     slots = search.view.slots(reached.memories[supported])
-    is_new = (slots >= 0) & ~places_of(found.slots, slots)[1]
-    slots, support = slots[is_new], reached.support[supported[is_new]]
+    (new,) = ((slots >= 0) & ~places_of(found.slots, slots)[1]).nonzero()
+    if not new.size:
+        return found
+    slots, support = slots[new], reached.support[supported[new]]
     best = passing(search, slots[np.argsort(-support, kind="stable")[:_MOST_RECURRING]])
     new = best[np.isfinite(search.view.vectors.cosines(search.vector.raw, best))]
     return with_neighbours(scored(search, np.union1d(found.slots, new)), search) if new.size else found
 
 
-def with_past_use(found: Candidates, search: Search, past_use: PastUse) -> tuple[Candidates, Mask]:
+def with_past_use(found: Candidates, past_use: PastUse) -> tuple[Candidates, Mask]:
     """Add what candidates gain from past use.
 
     Also return which of them (n,) runs used so much for such requests that this alone makes them relevant.
     """
     adaptation, settings, scale = past_use
     reached = adaptation.reached
-    slots = search.view.slots(reached.memories)
-    places, known = places_of(found.slots, slots)
-    places, reach, support = places[known], reached.amounts[known], reached.support[known]
-    gained = np.zeros(found.slots.shape)
-    gained[places] = settings.association * reach * _own(found.total)[places]
-    gained[places] += settings.recurrence * np.minimum(support, 1.0)
+    places, is_used = places_of(reached.memories, found.rows)
+    (used,) = is_used.nonzero()
+    gained = np.zeros(found.rows.shape)
+    if used.size:
+        places = places[used]
+        own = _own(found.total, used)
+        support = np.minimum(reached.support[places], 1.0)
+        gained[used] = settings.association * reached.amounts[places] * own + settings.recurrence * support
     if settings.prior:
         gained += settings.prior * np.array([adaptation.prior.lift(row) for row in found.rows.tolist()])
     return msgspec.structs.replace(found, association=scale * gained), gained >= _WORTH_READING
@@ -100,12 +105,12 @@ def with_past_use(found: Candidates, search: Search, past_use: PastUse) -> tuple
 
 def shifts(vectors: Embedding, past_use: PastUse) -> Scores:
     """Return what memories with `vectors` (p, d) gain from the adapted query (p,)."""
-    along = (vectors @ past_use.adaptation.direction).astype(np.float64)
+    along = vectors.dot(past_use.adaptation.direction).astype(np.float64)
     found: Scores = past_use.scale * past_use.settings.shift * along
     return found
 
 
-def _own(totals: Scores) -> Scores:
-    """Return scores as shares of the best, 0 to 1."""
-    best = float(totals.max(initial=0.0))
-    return np.minimum(np.maximum(totals / best, 0.0), 1.0) if best > 0 else np.zeros(totals.shape)
+def _own(totals: Scores, places: npt.NDArray[np.intp]) -> Scores:
+    """Return the scores at `places` as shares of the best, 0 to 1."""
+    best, own = float(totals[totals.argmax()]), totals[places]
+    return np.maximum(own / best, 0.0) if best > 0 else np.zeros(own.shape)

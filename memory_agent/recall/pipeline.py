@@ -152,7 +152,7 @@ class RecallPipeline:
         """Select from candidates whose relevance is known: by the baseline, or with what `past_use` adds."""
         is_vouched = None
         if past_use is not None:
-            found, is_vouched = with_past_use(found, searched, past_use)
+            found, is_vouched = with_past_use(found, past_use)
         found = _relevant(found, searched, is_vouched)
         found = with_outcomes(found, former.among(found.slots), searched)
         top_k = searched.query.top_k

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_fields
 from planted_lessons import NDIM, Topics
 
 from sona import checkpoint
@@ -30,6 +31,17 @@ def test_a_used_memory_is_reached_by_a_similar_request() -> None:
     reached = dict(zip(adaptation.reached.memories.tolist(), adaptation.reached.amounts.tolist(), strict=True))
     assert max(reached, key=reached.__getitem__) == 102
     assert reached[102] > 0.4
+
+
+def test_of_equally_near_lessons_the_lowest_numbers_are_named() -> None:
+    learner = Learner.from_lessons(NDIM, Topics().lessons(1))
+    adaptation = learner.adapt(Topics().request(0))
+    assert adaptation is not None
+    numbers = np.arange(10, 50)
+    alike = np.where(numbers % 2, 0.75, 0.25)
+    alike[-1] = 0.875
+    nearest = replace_fields(adaptation, numbers=numbers, similarities=alike).nearest()
+    assert nearest == [(49, 0.875), (11, 0.75), (13, 0.75)]
 
 
 def test_a_query_moves_towards_the_answers_of_similar_queries() -> None:
