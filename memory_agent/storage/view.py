@@ -131,8 +131,8 @@ class View:
         found, implicit, runs = self.qualities[slots], self.implicit[slots], self.runs[slots]
         unknown = np.isnan(found) & np.isnan(implicit) & (runs != NO_NAME)
         if unknown.any():
-            plans = np.flatnonzero(are_any(self.runs, np.unique(runs[unknown]).tolist()) & self.alive)
-            plans = plans[self.sources[plans] == _PLAN]
+            plans = np.flatnonzero((self.sources == _PLAN) & self.alive)
+            plans = plans[are_any(self.runs[plans], np.unique(runs[unknown]).tolist())]
             for column, values in ((found, self.qualities[plans]), (implicit, self.implicit[plans])):
                 is_known = ~np.isnan(values)
                 of_run = dict(zip(self.runs[plans][is_known].tolist(), values[is_known].tolist(), strict=True))
