@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from memory_agent.errors import InvalidInputError
+from memory_agent.shared_records import SharedOrigin
 from memory_agent.trajectory import CommonStep, SimilarRun
 
 Source = Literal["user_input", "conductor_plan", "worker_result", "writer_revision", "trajectory_outcome"]
@@ -151,7 +152,8 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
     Duplicates with the same kind and title are merged: `count` of them pass the filter, from `first_seen` to
     `last_seen`. `origins` are the newest of them, at most eight, without `record` itself. `failed` is how many runs
-    failed that had one of them, or asked one of the former requests that this one stands for.
+    failed that had one of them, or asked one of the former requests that this one stands for. `shared` says where a
+    memory of the tier `global` comes from.
     """
 
     record: MemoryRecord
@@ -169,6 +171,7 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     relevance: float | None = None
     learned: float = 0.0
     failed: int = 0
+    shared: SharedOrigin | None = None
 
 
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):

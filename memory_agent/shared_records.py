@@ -1,0 +1,78 @@
+"""Public data types of what users share: items, what is known of their worth, and the steps of publishing one.
+
+They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
+type of a field.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal, get_args
+
+import msgspec
+
+ContentType = Literal["document", "agent", "app", "pattern"]
+CONTENT_TYPES: tuple[ContentType, ...] = get_args(ContentType)
+
+
+class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The released figures of one version of an item: nothing before enough different users stand behind them.
+
+    `avg_trajectory_score` is the mean quality of the runs that used it, shrunk to the prior. `usage_count` counts
+    retrievals, `used_count` uses, `distinct_users` who used it. `user_rating` is the mean of explicit ratings.
+    """
+
+    avg_trajectory_score: float | None = None
+    usage_count: int = 0
+    used_count: int = 0
+    distinct_users: int = 0
+    user_rating: float | None = None
+    raters: int = 0
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
+    """The file of an item, without its bytes."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A shared item as its readers see it.
+
+    `author` is the name that the author chose, `author_id` a pseudonym, stable in this deployment; neither is the
+    user's id. `access_policy` is `public`, `org:NAME` or `tier:NAME`. `embedding` is a unit vector (d,), None unless
+    requested.
+    """
+
+    id: str
+    content_type: ContentType
+    title: str
+    summary: str
+    author_id: str
+    author: str
+    published_at: datetime
+    version: str
+    access_policy: str = "public"
+    tags: tuple[str, ...] = ()
+    body: str | None = None
+    reference: str | None = None
+    attachment: Attachment | None = None
+    quality_metrics: QualityMetrics = QualityMetrics()
+    embedding: list[float] | None = None
+
+
+class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Who shared a memory of an answer, and what is known of its worth.
+
+    `is_proven`: enough different users used it, and the runs of theirs went better than runs usually do.
+    """
+
+    author: str
+    version: str
+    content_type: ContentType
+    access_policy: str
+    published_at: datetime
+    metrics: QualityMetrics = QualityMetrics()
+    is_proven: bool = False
