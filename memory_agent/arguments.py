@@ -18,7 +18,7 @@ import msgspec
 from msgspec.inspect import DictType, ListType, LiteralType, StructType, Type, UnionType, VarTupleType
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import DATES, MODES, PROFILES, Dates, MemoryFilter, Mode, Profile
+from memory_agent.records import DATES, MODES, PROFILES, TIERS, Dates, MemoryFilter, Mode, Profile, Tier
 
 MOST_CONTEXT_TOKENS = 100_000
 MOST_LISTED = 1_000
@@ -44,6 +44,7 @@ class RecallOptions(TypedDict, total=False):
     `min_relevance`: the least relevance of a memory in the answer, 0 to 1; 0 answers with the best there are.
     `runs`: also return at most that many ended runs whose request resembles the query, and say them first in the block
     (default: 2 in a block for the profiles `before_planning` and `trajectory`, else 0).
+    `tiers`: `local` is the user's own memory (the default), `global` what users share.
 
     An answer leaves out the caller's own words: the memory of the event that causes the recall (`by_event`), what the
     calling run said, and what the calling session (`by_session`) said in the last `recall.echo_minutes`.
@@ -59,6 +60,7 @@ class RecallOptions(TypedDict, total=False):
     by_event: str | None
     min_relevance: float | None
     runs: int | None
+    tiers: Sequence[Tier] | None
 
 
 def check_text(field: str, text: object) -> None:
@@ -186,6 +188,12 @@ def _inside(type_: Type, step: str) -> Iterator[Type]:
             yield option.value_type
 
 
+def _check_tiers(field: str, value: object) -> tuple[Tier, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not value:
+        raise InvalidInputError(field, f"must be a list of {', '.join(TIERS)}")
+    return tuple(dict.fromkeys(check_choice(field, tier, TIERS) for tier in value))
+
+
 def _check_flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidInputError(field, "must be true or false")
@@ -218,5 +226,6 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "by_event": _check_id,
     "min_relevance": _check_share,
     "runs": _check_count,
+    "tiers": _check_tiers,
 }
 assert _CHECKS.keys() == RecallOptions.__annotations__.keys()

@@ -7,6 +7,7 @@ event loop would only wait for the disk.
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,7 @@ from memory_agent.namespaces import Care, Erasure, Sona
 from memory_agent.open_calls import OpenCalls
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
-from memory_agent.recall.query import check_now, make_query
+from memory_agent.recall.query import Query, check_now, make_query
 from memory_agent.records import (
     IngestReport,
     Kind,
@@ -48,6 +49,8 @@ from memory_agent.records import (
     Source,
 )
 from memory_agent.runs import Runs
+from memory_agent.shared_asks import NO_RIGHTS, Caller, Rights, SearchItems, SharedStore, filter_for_items
+from memory_agent.sharing import Shared
 from memory_agent.settings import (
     EmbedderSettings,
     Settings,
@@ -92,9 +95,17 @@ class Memory:
     care: Care
     erasure: Erasure
     triggers: Triggers
+    shared: Shared
 
     def __init__(
-        self, user_id: str, archive: Archive, embedder: LazyEmbedder, settings: Settings, *, is_hosted: bool = False
+        self,
+        user_id: str,
+        archive: Archive,
+        embedder: LazyEmbedder,
+        settings: Settings,
+        *,
+        is_hosted: bool = False,
+        shared: SharedStore | None = None,
     ) -> None:
         """Wire the parts of an open archive together. Call `open` instead."""
         self.user_id = user_id
@@ -123,6 +134,9 @@ class Memory:
             settings.triggers, settings.recall, reader, self._pipeline, embedder, self._stored_text, self._call
         )
         self.sona = Sona(user_id, archive, self._learner, self._consolidation, self._call)
+        self._caller = Caller(user_id=user_id)
+        self._shared_store = shared
+        self.shared = Shared(self._caller, shared, archive, self._masker, self._call)
 
     @classmethod
     def open(
@@ -135,6 +149,7 @@ class Memory:
         role: Role = "library",
         now: datetime | None = None,
         age_now: bool = True,
+        shared: SharedStore | None = None,
         **keywords: Unpack[SettingsKeywords],
     ) -> Self:
         """Open the memory in a folder, or create it, and own it until `close`.
@@ -147,7 +162,8 @@ class Memory:
         `user_id` defaults to the folder's name; where the folder is encrypted, it selects the key. An `embedder` stays
         the caller's and is not closed; without one, the memory opens its own when it first needs it. Memories older
         than the retention rules allow at `now` (the current time) are erased before this returns, unless `age_now` is
-        false; a host erases them in batches while it serves.
+        false; a host erases them in batches while it serves. `shared` is the store of what users share (`Knowledge`),
+        which stays the caller's; without one nothing is published, and no recall asks for it.
 
         Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`, and
         `StoreEncryptedError`, `StoreNotEncryptedError` or `EncryptionKeyMissingError` when the folder and
@@ -170,7 +186,12 @@ class Memory:
         archive = Archive.open(folder, settings.store, role, key)
         try:
             memory = cls(
-                user_id, archive, LazyEmbedder(embedder, settings.embedder), settings, is_hosted=role == "host"
+                user_id,
+                archive,
+                LazyEmbedder(embedder, settings.embedder),
+                settings,
+                is_hosted=role == "host",
+                shared=shared,
             )
             memory.erasure.resume()
             if age_now:
@@ -179,6 +200,19 @@ class Memory:
         except BaseException:
             archive.close()
             raise
+
+    def with_rights(self, rights: Rights) -> Self:
+        """Return this memory as a caller with these rights uses it: they decide which shared items it sees.
+
+        >>> memory.with_rights(Rights(groups=("org:acme",))).shared.search("what does staging need?")
+        []
+        """
+        if rights == NO_RIGHTS:
+            return self
+        seen = copy.copy(self)
+        seen._caller = Caller(user_id=self.user_id, rights=rights)
+        seen.shared = Shared(seen._caller, self._shared_store, self._archive, self._masker, self._call)
+        return seen
 
     def ingest(
         self,
@@ -252,7 +286,7 @@ class Memory:
             query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment, self._stored_text
         )
         with self._call():
-            result = self._pipeline.answer(asked, moment)
+            result = self._pipeline.answer(asked, moment, self._shared_items(asked))
         self._log(
             "recall.answered",
             mode=asked.mode,
@@ -545,6 +579,22 @@ class Memory:
     def _stored_text(self, text: str) -> str:
         """Return what is stored of an event with this text."""
         return truncate(self._masker.text(text), self._ingest_settings.max_text_chars)
+
+    def _shared_items(self, asked: Query) -> PendingItems | None:
+        """Begin to search what users share, where the recall asks for it."""
+        fits, filter = filter_for_items(asked.filter)
+        if "global" not in asked.tiers or not fits:
+            return None
+        ask = SearchItems(
+            query=asked.text,
+            top_k=asked.top_k,
+            filter=filter,
+            mode=asked.mode,
+            min_relevance=asked.min_relevance,
+            reference_time=asked.reference_time,
+            with_embedding=True,
+        )
+        return begin_search(self._shared_store, self._caller, ask, asked.deadline_ms / 1000)
 
     def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:
         fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event

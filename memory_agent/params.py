@@ -23,7 +23,9 @@ from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
-from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Order, Profile, Provenance, Source
+from memory_agent.records import Dates, Kind, MemoryFilter, Mode, Order, Profile, Provenance, Source, Tier
+from memory_agent.shared_asks import AnyAsk, Caller
+from memory_agent.shared_records import ContentType, PublishPreview
 from memory_agent.trajectory import RunEnd, RunState
 
 AGED_AT_ONCE = 20_000
@@ -66,7 +68,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return asdict(self)
 
     @property
-    def version(self) -> int:
+    def protocol_version(self) -> int:
         """The lowest protocol version of a daemon that understands these parameters."""
         return PROTOCOL_VERSION
 
@@ -107,6 +109,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
     by_event: str | None = None
     min_relevance: float | None = None
     runs: int | None = None
+    tiers: tuple[Tier, ...] | None = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -152,6 +155,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
             "by_event": self.by_event,
             "min_relevance": self.min_relevance,
             "runs": self.runs,
+            "tiers": self.tiers,
         }
 
     @property
@@ -167,9 +171,10 @@ class RecallParams(Params, frozen=True, kw_only=True):
         return named if named.utcoffset() == fixed.utcoffset() else fixed
 
     @property
-    def version(self) -> int:
+    def protocol_version(self) -> int:
         """That of the newest option set: older daemons would ignore it."""
-        if any(value is not None for value in (self.by_session, self.by_event, self.min_relevance, self.runs)):
+        newest = (self.by_session, self.by_event, self.min_relevance, self.runs, self.tiers)
+        if any(value is not None for value in newest):
             return MEMORY_VERSION
         newer = (self.profile, self.dates, self.reference_time, self.context_tokens, self.by_run)
         return PROTOCOL_VERSION if all(value is None for value in newer) else OPTIONS_VERSION
@@ -204,7 +209,7 @@ class RememberParams(Params, frozen=True, kw_only=True):
         return super().of(**{**arguments, "metadata": dict(metadata or {})})
 
     @property
-    def version(self) -> int:
+    def protocol_version(self) -> int:
         """3 where a field is set that an older daemon would ignore."""
         names = (self.id, self.type, self.phase, self.run_id, self.channel_id, self.agent_id)
         newer = (*names, self.timestamp, self.quality_score)
@@ -226,7 +231,7 @@ class RebuildParams(Params, frozen=True, kw_only=True):
     vectors: bool = False
 
     @property
-    def version(self) -> int:
+    def protocol_version(self) -> int:
         """2 with `vectors`: a daemon of version 1 would rebuild the columns alone."""
         return OPTIONS_VERSION if self.vectors else PROTOCOL_VERSION
 
@@ -430,6 +435,71 @@ class WaitParams(Params, frozen=True, kw_only=True):
     def users(self) -> tuple[str, ...]:
         """The users whose events are waited for."""
         return tuple(self.through)
+
+
+class PreviewParams(Params, frozen=True, kw_only=True):
+    """Parameters of `publish_preview`."""
+
+    title: str | None = None
+    summary: str | None = None
+    content_type: ContentType | None = None
+    body: str | None = None
+    memory_id: str | None = None
+    reference: str | None = None
+    version: str = "1"
+    tags: tuple[str, ...] = ()
+    access_policy: str = "public"
+    item_id: str | None = None
+    attachment: bytes | None = None
+    attachment_name: str | None = None
+
+
+class ConfirmParams(Params, frozen=True, kw_only=True):
+    """Parameters of `publish_confirm`: the preview, and the bytes of its attachment."""
+
+    preview: PublishPreview
+    attachment: bytes | None = None
+
+
+class ItemParams(Params, frozen=True, kw_only=True):
+    """Parameters of `unpublish` and `shared_attachment`."""
+
+    item_id: str
+
+
+class RateParams(Params, frozen=True, kw_only=True):
+    """Parameters of `rate`. `rating` is 0..1, None to take it back."""
+
+    item_id: str
+    rating: float | None
+    version: str | None = None
+
+
+class SearchSharedParams(Params, frozen=True, kw_only=True):
+    """Parameters of `search_shared`."""
+
+    query: str
+    top_k: int = 5
+    content_types: tuple[ContentType, ...] = ()
+    tags: tuple[str, ...] = ()
+    min_relevance: float | None = None
+
+
+class NameParams(Params, frozen=True, kw_only=True):
+    """Parameters of `shared_name`."""
+
+    name: str | None
+
+
+class AskSharedParams(Params, frozen=True, kw_only=True):
+    """Parameters of `ask_shared`: what a user's memory asks of the store of shared items."""
+
+    caller: Caller
+    ask: AnyAsk
+
+    def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
+        """Add the time that is left."""
+        return {"caller": self.caller, "ask": self.ask, "timeout_s": remaining_ms / 1000}
 
 
 class QuarantineParams(Params, frozen=True, kw_only=True):

@@ -34,6 +34,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 DATES: tuple[Dates, ...] = get_args(Dates)
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 ORDERS: tuple[Order, ...] = get_args(Order)
+TIERS: tuple[Tier, ...] = get_args(Tier)
 
 
 class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

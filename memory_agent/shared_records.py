@@ -76,3 +76,72 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     published_at: datetime
     metrics: QualityMetrics = QualityMetrics()
     is_proven: bool = False
+
+
+class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A shared item in an answer. The scores and `relevance` mean what they mean for a memory (`RetrievedMemory`)."""
+
+    item: GlobalRecord
+    score: float | None
+    sona_score: float
+    relevance: float | None = None
+    highlights: tuple[str, ...] = ()
+    is_proven: bool = False
+
+
+class Mention(msgspec.Struct, frozen=True, kw_only=True):
+    """Words of a preview that may tell more than its author means to: who, where or on which machine."""
+
+    kind: Literal["person", "account", "email", "path", "address"]
+    text: str
+    field: str
+
+
+class SharedContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that leaves a user when an item is published, and nothing else does; the bytes of the attachment aside."""
+
+    item_id: str
+    content_type: ContentType
+    title: str
+    summary: str
+    version: str
+    access_policy: str = "public"
+    tags: tuple[str, ...] = ()
+    body: str | None = None
+    reference: str | None = None
+    attachment: Attachment | None = None
+
+
+class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What `confirm` would send, word for word, with secrets masked: how many of each kind in `masked`.
+
+    `mentions` are words to look at before. `memory_id` is the memory that it was made of, and `memory_state` a digest
+    of it: a memory that changed since is previewed again. `digest` is that of the content.
+    """
+
+    content: SharedContent
+    digest: str
+    made_at: datetime
+    masked: dict[str, int] = {}
+    mentions: tuple[Mention, ...] = ()
+    memory_id: str | None = None
+    memory_state: str | None = None
+
+
+class UnpublishReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What `unpublish` took away. `found` is false where the caller has no such item, whoever else has it.
+
+    It is gone from every answer; its bytes leave the files within the next upkeep.
+    """
+
+    item_id: str
+    found: bool
+    at: datetime
+    versions: tuple[str, ...] = ()
+
+
+class SharedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """An item's attachment with its bytes."""
+
+    attachment: Attachment
+    data: bytes

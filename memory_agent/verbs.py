@@ -133,7 +133,7 @@ class Call:
             deadline_ms=self.patience_ms,
             params=msgspec.Raw(encode_fields(self.params)),
             token=token,
-            version=self.params.version,
+            version=self.params.protocol_version,
         )
         return encode_fields(request)
 

@@ -8,27 +8,23 @@ search.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 from memory_agent.arguments import check_text
 from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled, wire
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
-from relay.net import RequestSocket
+from relay.net import CircuitBreaker, RequestSockets
 
 _FIRST_WAIT_S = 1.0
 _LEAST_WAIT_S = 0.001  # sockets count milliseconds; too little for a retry
 _CHUNK = 64
 _CHUNK_CHARS = 1 << 16
 _CHUNKS_SENT = 2
-_SILENT_AFTER_S = 0.4  # four times the time of the longest text
-_SILENT_PATIENCE_S = 0.05
 
 T = TypeVar("T")
 
@@ -40,9 +36,9 @@ class RemoteEmbedder(PassageEmbedder):
         """`timeout_s` bounds a request, `bulk_timeout_s` each chunk of at most 64 texts. The server may start later."""
         self._timeout_s = timeout_s
         self._bulk_timeout_s = bulk_timeout_s
-        self._sockets = _Sockets(endpoint)
+        self._sockets = RequestSockets(endpoint)
         self._info: EmbedderInfo | None = None
-        self._silence = _Silence()
+        self._silence = CircuitBreaker()
 
     @property
     def info(self) -> EmbedderInfo:
@@ -187,7 +183,7 @@ def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 class _Request:
     """A request under way, on a socket of its own, which is idle again after the answer or when this is dropped."""
 
-    def __init__(self, sockets: _Sockets, frames: wire.Frames, timeout_s: float, silence: _Silence) -> None:
+    def __init__(self, sockets: RequestSockets, frames: wire.Frames, timeout_s: float, silence: CircuitBreaker) -> None:
         """Send `frames`. Raises `EmbedderUnavailableError` if that is impossible, or the timeout under 1 ms."""
         self._endpoint = sockets.endpoint
         self._frames = frames
@@ -196,7 +192,10 @@ class _Request:
         self._sent_at_s = time.monotonic()
         if timeout_s < _LEAST_WAIT_S:
             raise self._unanswered()
-        self._socket = sockets.borrow()
+        try:
+            self._socket = sockets.borrow()
+        except UnavailableError as error:
+            raise EmbedderUnavailableError("this embedder was closed") from error
         self._give_back = weakref.finalize(self, sockets.give_back, self._socket)
         self._correlation = self._send()
 
@@ -233,67 +232,3 @@ class _Request:
 
     def _unanswered(self) -> EmbedderUnavailableError:
         return EmbedderUnavailableError(f"no answer from {self._endpoint} within {self._timeout_s:.3g} s")
-
-
-class _Sockets:
-    """Idle sockets to one endpoint. Thread-safe without a lock, since the garbage collector may give one back."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self._idle: deque[RequestSocket] = deque()
-        self._closed = False
-
-    def borrow(self) -> RequestSocket:
-        """Return a socket for exclusive use. Raises `EmbedderUnavailableError` once closed."""
-        if self._closed:
-            raise EmbedderUnavailableError("this embedder was closed")
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return RequestSocket(self.endpoint)
-
-    def give_back(self, socket: RequestSocket) -> None:
-        """Keep the socket for later requests, which drop a late answer; close it once closed."""
-        self._idle.append(socket)
-        if self._closed:
-            self.close()
-
-    def close(self) -> None:
-        """Close the idle sockets, and every other one when it is given back."""
-        self._closed = True
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
-
-
-class _Silence:
-    """A circuit breaker: while the server is silent, one query probes it and the others fail fast. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_silent = False
-        self._probed_until_s = 0.0
-        self._heard_at_s = 0.0
-
-    def patience_s(self, wanted_s: float) -> float:
-        """Return how long a query should wait: `wanted_s`, or briefly while another query probes."""
-        now_s = time.monotonic()
-        with self._lock:
-            if not self._is_silent:
-                return wanted_s
-            if now_s < self._probed_until_s:
-                return min(wanted_s, _SILENT_PATIENCE_S)
-            self._probed_until_s = now_s + wanted_s
-            return wanted_s
-
-    def heard(self) -> None:
-        """Record that the server answered, with an error or not."""
-        with self._lock:
-            self._is_silent = False
-            self._probed_until_s = 0.0
-            self._heard_at_s = time.monotonic()
-
-    def waited_since(self, asked_at_s: float) -> None:
-        """Record an unanswered request; the server counts as silent after `_SILENT_AFTER_S` without any answer."""
-        with self._lock:
-            self._is_silent |= time.monotonic() - max(asked_at_s, self._heard_at_s) >= _SILENT_AFTER_S

@@ -95,8 +95,9 @@ class RecallPipeline:
         advice = self._advice(searched, result.recall_id)
         picks = self._select(searched, advice)
         memories = Answering(store, searched, advice, picks).memories()
-        store.touch([pick.row for pick in picks], now)
-        store.note_recall(note_of(result.recall_id, query, searched.vector, advice, picks, now))
+        if query.is_noted:
+            store.touch([pick.row for pick in picks], now)
+            store.note_recall(note_of(result.recall_id, query, searched.vector, advice, picks, now))
         result = msgspec.structs.replace(result, memories=memories, excluded=searched.own.counts)
         if not query.runs or deadline.expired():
             return result

@@ -45,7 +45,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     for a prompt, None for no block, and `context_heading` is its first line, "" for none. `by_run`, `by_session` and
     `by_event` are the run and the session that ask, and the event that makes them, `by_trigger` if nobody asked;
     `stored_text` is the text as an event with it would be stored, and `present_us` the time, in microseconds since
-    1970, whose words are the caller's own; None for none. `runs` is the number of runs to add.
+    1970, whose words are the caller's own; None for none. `runs` is the number of runs to add. Without `is_noted` the
+    recall leaves nothing behind.
     """
 
     text: str
@@ -68,6 +69,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     stored_text: str = ""
     present_us: tuple[int, int] | None = None
     runs: int = 0
+    is_noted: bool = True
 
     @property
     def needs_vector(self) -> bool:

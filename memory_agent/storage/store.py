@@ -150,6 +150,11 @@ class Store:
             found = [(int(row), snapshot.record(int(row), with_embedding)) for row in rows]
         return [record and self._with_touches(row, record) for row, record in found]
 
+    def record_of_id(self, record_id: str) -> MemoryRecord | None:
+        """Return the memory with this id, or None."""
+        row = self.row_of_id(record_id)
+        return None if row is None else self.record(row)
+
     def row_of_id(self, record_id: str) -> int | None:
         """Return the row of the memory with this id."""
         with self.snapshot() as snapshot:

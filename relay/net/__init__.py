@@ -12,6 +12,7 @@ from relay.net.bus import (
     DoorbellSocket,
     ServerSocket,
 )
+from relay.net.pool import CircuitBreaker, RequestSockets
 from relay.net.requests import AsyncReplySocket, AsyncRequestSocket, ReplySocket, RequestSocket
 from relay.net.zeromq import CurveAuthenticator, Frames, Message, curve_pair
 
@@ -20,6 +21,7 @@ __all__ = [
     "AsyncDoorbellSocket",
     "AsyncReplySocket",
     "AsyncRequestSocket",
+    "CircuitBreaker",
     "ClientSocket",
     "CollectorSocket",
     "CurveAuthenticator",
@@ -28,6 +30,7 @@ __all__ = [
     "Message",
     "ReplySocket",
     "RequestSocket",
+    "RequestSockets",
     "ServerSocket",
     "curve_pair",
 ]

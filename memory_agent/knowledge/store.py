@@ -1,0 +1,361 @@
+"""The store of shared items of one deployment: the memory of no user, to which everybody may publish.
+
+An item is a record with its text, its vector and its words, as in any memory, and what is kept of it beside: how it
+was used and rated (`figures`) and its attachment. So backup, verification, export and encryption are those of a user's
+store. Of who publishes, rates and uses there is a pseudonym alone, keyed with a secret of this store. Searches leave
+nothing behind.
+
+Item, figures and attachment are written in one transaction, and taken away in one. The bytes of what is gone leave the
+files in upkeep.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import blake2b, sha256
+from typing import Any
+
+import msgspec
+
+from memory_agent.arguments import check_text
+from memory_agent.embedded import embedded_text
+from memory_agent.errors import InvalidInputError
+from memory_agent.memory import Memory
+from memory_agent.recall.query import Query, check_now, make_query
+from memory_agent.records import MemoryFilter, MemoryRecord, RetrievedMemory
+from memory_agent.shared_asks import (
+    AnyAsk,
+    Caller,
+    Fetch,
+    ForgetUser,
+    ListOwn,
+    Publish,
+    Rate,
+    SearchItems,
+    SetName,
+    Unpublish,
+)
+from memory_agent.shared_content import MOST_NAME_CHARS, PUBLIC, attachment_of, check_content, text_of
+from memory_agent.shared_records import (
+    Attachment,
+    ContentType,
+    FoundItem,
+    GlobalRecord,
+    QualityMetrics,
+    SharedContent,
+    SharedFile,
+    UnpublishReceipt,
+)
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.snapshot import Snapshot
+
+SHARED_USER = "shared-knowledge"
+"""The name of the store among the users of a data folder; nobody has a key for it."""
+MOST_ITEMS = 1_000
+"""Items of one author."""
+_ABOUT = "shared"  # the metadata of a record that make it an item
+_SECRET, _PURGE = "shared:secret", "shared:purge"
+_FILE, _NAME = "shared:file:", "shared:name:"
+_PSEUDONYM_BYTES = 10
+
+
+class _About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a record says of its item beside text, title and tags: its metadata under `shared`."""
+
+    author: str
+    version: str
+    content_type: ContentType
+    policy: str
+    digest: str
+    summary_chars: int
+    reference: str | None = None
+    attachment: Attachment | None = None
+
+
+class Knowledge(Memory):
+    """The shared items of one deployment. Satisfies `SharedStore`. Thread-safe.
+
+    >>> with Knowledge.open("data/shared") as shared, Memory.open("data/alice", shared=shared) as alice:
+    ...     item = alice.shared.confirm(alice.shared.preview("Staging needs the VPN", "Connect before a deploy"))
+    ...     with Memory.open("data/bob", shared=shared) as bob:
+    ...         [found.tier for found in bob.recall("what does staging need?", tiers=("local", "global")).memories]
+    ['global']
+    """
+
+    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
+        """Answer a caller; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`."""
+        with self._call():
+            return self._answer(caller, ask, timeout_s)
+
+    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Search:
+        """Return a search, which is made when its result is wanted."""
+        return _Search(self, caller, ask)
+
+    def expire(self, now: datetime | None = None) -> int:
+        """Remove the bytes of what was taken away from the files, as part of upkeep; return 0."""
+        with self._call():
+            if self._archive.store.blob(_PURGE) is not None:
+                self._archive.purge()
+                with self._archive.batch() as batch:
+                    batch.set_blob(_PURGE, None)
+        return super().expire(now)
+
+    def _answer(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+        match ask:
+            case SearchItems():
+                return self._search(caller, ask, timeout_s)
+            case Publish():
+                return self._publish(caller, ask)
+            case Unpublish():
+                return self._unpublish(caller, ask.item_id)
+            case Rate():
+                return self._rate(caller, ask)
+            case ListOwn():
+                return self._own(self._pseudonym(caller.user_id))
+            case Fetch():
+                return self._fetch(caller, ask.item_id)
+            case SetName():
+                return self._set_name(caller, ask.name)
+            case ForgetUser():
+                return self._forget_user(self._pseudonym(caller.user_id))
+
+    def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
+        content, now = ask.content, check_now(None)
+        check_content(content)
+        if content.access_policy not in _admitted(caller):
+            raise InvalidInputError("access_policy", f"{content.access_policy} is not one of the caller's key")
+        file = content.attachment
+        if file != attachment_of(ask.data, None if file is None else file.name):
+            raise InvalidInputError("attachment", "is not the file that the item names")
+        about = _About(
+            author=self._pseudonym(caller.user_id),
+            version=content.version,
+            content_type=content.content_type,
+            policy=content.access_policy,
+            digest=sha256(msgspec.msgpack.encode(content)).hexdigest(),
+            summary_chars=len(content.summary),
+            reference=content.reference,
+            attachment=file,
+        )
+        record = MemoryRecord(
+            id=content.item_id,
+            text=text_of(content),
+            source="worker_result",
+            kind="pattern" if content.content_type == "pattern" else "finding",
+            timestamp=now,
+            title=content.title,
+            tags=content.tags,
+            metadata={_ABOUT: msgspec.to_builtins(about)},
+        )
+        words = embedded_text(record)
+        vectors = self._intake.embed((words,), is_awaited=True)
+        with self.erasure.admitting(record.id, now) as admit, self._archive.batch() as batch:
+            known = _item_in(batch, content.item_id)
+            if known is not None and _is_repeat(known, about):
+                return self._shown(batch, known)
+            self._check_new(known, about)
+            if known is None:
+                admit()
+            batch.upsert(record, vectors.admitted(batch).get(words))
+            batch.set_blob(_FILE + record.id, ask.data)
+            if known is not None:
+                batch.set_blob(_PURGE, b"1")  # of the former version
+            return self._shown(batch, record)
+
+    def _check_new(self, known: MemoryRecord | None, about: _About) -> None:
+        """Raise `InvalidInputError` unless the author may publish this now."""
+        if known is None:
+            if len(self._rows_of(about.author)) >= MOST_ITEMS:
+                raise InvalidInputError("item_id", f"this user has {MOST_ITEMS} items, which is the most: unpublish some")
+            return
+        former = _about(known)
+        if former.author != about.author:
+            raise InvalidInputError("item_id", "is not an item of this user")
+        if former.version == about.version:
+            raise InvalidInputError("version", f"{about.version} is published already, and never changes: name another")
+
+    def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
+        now, own = check_now(None), self._pseudonym(caller.user_id)
+        record = self._archive.store.record_of_id(item_id)
+        if record is None or (_about(record).author != own and not caller.rights.is_admin):
+            return UnpublishReceipt(item_id=item_id, found=False, at=now)
+        self._remove([item_id])
+        return UnpublishReceipt(item_id=item_id, found=True, at=now, versions=(_about(record).version,))
+
+    def _remove(self, item_ids: Sequence[str]) -> None:
+        """Take items away with all that belongs to them, and note it, so that no restore brings them back."""
+        self.erasure.forgotten(item_ids)
+        with self._archive.batch() as batch:
+            for item_id in item_ids:
+                row = batch.row_of_id(item_id)
+                if row is not None:
+                    batch.delete(row)
+                batch.set_blob(_FILE + item_id, None)
+            batch.set_blob(_PURGE, b"1")
+
+    def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
+        record = self._visible(caller, ask.item_id)
+        if _about(record).author == self._pseudonym(caller.user_id):
+            raise InvalidInputError("item_id", "is an item of one's own")
+        return QualityMetrics()
+
+    def _own(self, author: str) -> list[GlobalRecord]:
+        with self._archive.store.snapshot() as snapshot:
+            found = (snapshot.record(row) for row in self._rows_of(author))
+            items = [self._shown(snapshot, record) for record in found if record is not None]
+        return sorted(items, key=lambda item: (item.published_at, item.id), reverse=True)
+
+    def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
+        record = self._visible(caller, item_id)
+        file, data = _about(record).attachment, self._archive.store.blob(_FILE + item_id)
+        if file is None or data is None:
+            raise InvalidInputError("item_id", "is an item without an attachment")
+        return SharedFile(attachment=file, data=data)
+
+    def _set_name(self, caller: Caller, name: str | None) -> str:
+        own = self._pseudonym(caller.user_id)
+        if name is not None:
+            check_text("name", name)
+            name = " ".join(self._masker.text(name).split())
+            if not 1 <= len(name) <= MOST_NAME_CHARS or not name.isprintable():
+                raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters")
+        with self._archive.batch() as batch:
+            batch.set_blob(_NAME + own, None if name is None else name.encode())
+            return _name_in(batch, own)
+
+    def _forget_user(self, author: str) -> int:
+        with self._archive.store.snapshot() as snapshot:
+            found = (snapshot.record(row) for row in self._rows_of(author))
+            item_ids = [record.id for record in found if record is not None]
+        if item_ids:
+            self._remove(item_ids)
+        with self._archive.batch() as batch:
+            batch.set_blob(_NAME + author, None)
+            batch.set_blob(_PURGE, b"1")
+        return len(item_ids)
+
+    def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
+        query = self._query(caller, ask, timeout_s)
+        result = self._pipeline.answer(query, check_now(None))
+        with self._archive.store.snapshot() as snapshot:
+            return [self._found(snapshot, found) for found in result.memories]
+
+    def _query(self, caller: Caller, ask: SearchItems, timeout_s: float) -> Query:
+        about: dict[str, Any] = {f"{_ABOUT}.policy": _admitted(caller)}
+        if ask.content_types:
+            about[f"{_ABOUT}.content_type"] = ask.content_types
+        chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
+        query = make_query(
+            ask.query,
+            ask.top_k,
+            chosen,
+            ask.mode,
+            timeout_s * 1000,
+            {
+                "with_embedding": ask.with_embedding,
+                "min_relevance": ask.min_relevance,
+                "reference_time": ask.reference_time,
+            },
+            self._recall_settings,
+            check_now(None),
+        )
+        return msgspec.structs.replace(query, is_noted=False, present_us=None)
+
+    def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
+        return FoundItem(
+            item=self._shown(snapshot, found.record),
+            score=found.score,
+            sona_score=found.sona_score,
+            relevance=found.relevance,
+            highlights=found.highlights,
+        )
+
+    def _visible(self, caller: Caller, item_id: str) -> MemoryRecord:
+        """Return an item that the caller may see. Raises `InvalidInputError`, the same whether it exists or not."""
+        record = self._archive.store.record_of_id(item_id)
+        if record is None or not (
+            _about(record).policy in _admitted(caller) or _about(record).author == self._pseudonym(caller.user_id)
+        ):
+            raise InvalidInputError("item_id", "is no shared item that this user may see")
+        return record
+
+    def _rows_of(self, author: str) -> list[int]:
+        view = self._archive.settled_view()
+        is_own = view.mask(MemoryFilter(metadata={f"{_ABOUT}.author": author}))
+        assert is_own is not None
+        return [int(row) for row in view.rows[is_own]]
+
+    def _shown(self, snapshot: Snapshot, record: MemoryRecord) -> GlobalRecord:
+        about = _about(record)
+        summary, body = record.text[: about.summary_chars], record.text[about.summary_chars :].lstrip("\n")
+        return GlobalRecord(
+            id=record.id,
+            content_type=about.content_type,
+            title=record.title or "",
+            summary=summary,
+            body=body or None,
+            author_id=about.author,
+            author=_name_in(snapshot, about.author),
+            published_at=record.timestamp,
+            version=about.version,
+            access_policy=about.policy,
+            tags=record.tags,
+            reference=about.reference,
+            attachment=about.attachment,
+            embedding=record.embedding,
+        )
+
+    def _pseudonym(self, user_id: str) -> str:
+        """Return what this store calls a user: nobody without its secret finds the user, or the same user elsewhere."""
+        digest = blake2b(user_id.encode(), key=self._secret(), digest_size=_PSEUDONYM_BYTES).hexdigest()
+        return f"user-{digest}"
+
+    def _secret(self) -> bytes:
+        known = self._archive.store.blob(_SECRET)
+        if known is None:
+            with self._archive.batch() as batch:
+                known = batch.blob(_SECRET)
+                if known is None:
+                    known = secrets.token_bytes(32)
+                    batch.set_blob(_SECRET, known)
+        return known
+
+
+class _Search:
+    """A search in this process."""
+
+    def __init__(self, knowledge: Knowledge, caller: Caller, ask: SearchItems) -> None:
+        self._knowledge = knowledge
+        self._caller = caller
+        self._ask = ask
+
+    def result(self, timeout_s: float) -> list[FoundItem]:
+        """Search, and return the items."""
+        found: list[FoundItem] = self._knowledge.ask(self._caller, self._ask, timeout_s)
+        return found
+
+
+def _admitted(caller: Caller) -> tuple[str, ...]:
+    """Return the policies that admit a caller."""
+    return (PUBLIC, *caller.rights.groups)
+
+
+def _about(record: MemoryRecord) -> _About:
+    return msgspec.convert(record.metadata[_ABOUT], _About)
+
+
+def _item_in(batch: Batch, item_id: str) -> MemoryRecord | None:
+    row = batch.row_of_id(item_id)
+    return None if row is None else batch.record(row)
+
+
+def _is_repeat(known: MemoryRecord, about: _About) -> bool:
+    former = _about(known)
+    return (former.author, former.version, former.digest) == (about.author, about.version, about.digest)
+
+
+def _name_in(snapshot: Snapshot, pseudonym: str) -> str:
+    chosen = snapshot.blob(_NAME + pseudonym)
+    return pseudonym if chosen is None else chosen.decode()

@@ -1,0 +1,160 @@
+"""What a user's memory asks of the store of shared items: one struct for each request, and the protocol of the store.
+
+A request names its caller; the store keeps a pseudonym of the caller alone. The structs are the wire form between two
+processes of one daemon: they are of one version.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from memory_agent.records import MemoryFilter, Mode
+from memory_agent.shared_records import (
+    ContentType,
+    FoundItem,
+    GlobalRecord,
+    QualityMetrics,
+    SharedContent,
+    SharedFile,
+    UnpublishReceipt,
+)
+
+
+class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a caller's key says: its organisations and tier (`org:NAME`, `tier:NAME`), and whether it administers."""
+
+    groups: tuple[str, ...] = ()
+    is_admin: bool = False
+
+
+NO_RIGHTS = Rights()
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, with which rights."""
+
+    user_id: str
+    rights: Rights = NO_RIGHTS
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of a caller."""
+
+    result: ClassVar[Any]
+    """The type of the answer."""
+
+
+class Publish(Ask, frozen=True, kw_only=True, tag=True):
+    """Publish an item, or the next version of one. `data` are the bytes of its attachment."""
+
+    result = GlobalRecord
+
+    content: SharedContent
+    data: bytes | None = None
+
+
+class Unpublish(Ask, frozen=True, kw_only=True, tag=True):
+    """Take an item away."""
+
+    result = UnpublishReceipt
+
+    item_id: str
+
+
+class Rate(Ask, frozen=True, kw_only=True, tag=True):
+    """Rate a version of an item, the present one without a name; None takes the caller's rating back."""
+
+    result = QualityMetrics
+
+    item_id: str
+    rating: float | None
+    version: str | None = None
+
+
+class ListOwn(Ask, frozen=True, kw_only=True, tag=True):
+    """List the caller's items, newest first."""
+
+    result = list[GlobalRecord]
+
+
+class Fetch(Ask, frozen=True, kw_only=True, tag=True):
+    """Fetch an item's attachment."""
+
+    result = SharedFile
+
+    item_id: str
+
+
+class SetName(Ask, frozen=True, kw_only=True, tag=True):
+    """Set the name that others see; None returns to the pseudonym. The answer is the name from now on."""
+
+    result = str
+
+    name: str | None
+
+
+class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
+    """Take away a user's items, name, ratings and part in every figure. The answer is the number of items."""
+
+    result = int
+
+
+class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
+    """Search the items that the caller may see. Nothing of the request is kept.
+
+    `filter` has only what an item has: kinds, tags, times, the least cosine.
+    """
+
+    result = list[FoundItem]
+
+    query: str
+    top_k: int
+    content_types: tuple[ContentType, ...] = ()
+    filter: MemoryFilter | None = None
+    mode: Mode | None = None
+    min_relevance: float | None = None
+    reference_time: datetime | None = None
+    with_embedding: bool = False
+
+
+AnyAsk = Publish | Unpublish | Rate | ListOwn | Fetch | SetName | ForgetUser | SearchItems
+
+
+class PendingItems(Protocol):
+    """A search under way."""
+
+    def result(self, timeout_s: float) -> list[FoundItem]:
+        """Wait for the items. Raises `MemoryAgentError`."""
+        ...
+
+
+class SharedStore(Protocol):
+    """The shared items of a deployment, as a user's memory reaches them."""
+
+    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+        """Return the answer, of the type `ask.result`. Raises `MemoryAgentError`."""
+        ...
+
+    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
+        """Begin a search, beside which the caller's own memory is searched."""
+        ...
+
+
+_OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")
+
+
+def filter_for_items(filter: MemoryFilter | None) -> tuple[bool, MemoryFilter | None]:
+    """Return whether a shared item can match a filter of memories, and what of the filter is about items.
+
+    What names a session, a run or an own label matches no item of others; and what it excludes is nobody's business.
+    """
+    if filter is None:
+        return True, None
+    if any(getattr(filter, name) for name in _OF_A_USER) or filter.min_quality is not None:
+        return False, None
+    return True, MemoryFilter(
+        kinds=filter.kinds, since=filter.since, until=filter.until, tags=filter.tags, min_score=filter.min_score
+    )

@@ -1,0 +1,124 @@
+"""What an item may hold, checked once on each side: lengths, version, policy, attachment. Pure.
+
+Checks raise `InvalidInputError` with the name of the field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+
+import msgspec
+
+from memory_agent.arguments import check_choice, check_text
+from memory_agent.errors import InvalidInputError
+from memory_agent.shared_records import CONTENT_TYPES, Attachment, SharedContent
+
+MOST_ATTACHED_BYTES = 1 << 20
+MOST_NAME_CHARS = 64
+_MOST_CHARS = {"title": 200, "summary": 4_000, "body": 100_000, "reference": 2_000}
+_MOST_TAGS, _MOST_TAG_CHARS = 32, 64
+_MOST_FILE_NAME_CHARS = 255
+PUBLIC = "public"
+_POLICY = re.compile(r"public|(?:org|tier):[A-Za-z0-9._-]{1,64}")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+
+
+def check_content(content: SharedContent) -> None:
+    """Check all of an item, of any types."""
+    check_item_id(content.item_id)
+    check_choice("content_type", content.content_type, CONTENT_TYPES)
+    for field, most in _MOST_CHARS.items():
+        value = getattr(content, field)
+        if value is not None or field in ("title", "summary"):
+            _check_length(field, value, most)
+    check_version(content.version)
+    check_text("access_policy", content.access_policy)
+    if not _POLICY.fullmatch(content.access_policy):
+        raise InvalidInputError("access_policy", "must be public, org:NAME or tier:NAME")
+    _check_tags(content.tags)
+    if content.attachment is not None:
+        _check_attachment(content.attachment)
+
+
+def check_item_id(item_id: object) -> str:
+    """Return the id of an item."""
+    check_text("item_id", item_id)
+    assert isinstance(item_id, str)
+    if not _ID.fullmatch(item_id):
+        raise InvalidInputError("item_id", "is not the id of an item")
+    return item_id
+
+
+def check_version(version: object) -> str:
+    """Return the name of a version: 1 to 64 letters, digits and `._+-`."""
+    check_text("version", version)
+    assert isinstance(version, str)
+    if not _VERSION.fullmatch(version):
+        raise InvalidInputError("version", "must be 1 to 64 letters, digits and ._+-, such as 1.2")
+    return version
+
+
+def attachment_of(data: bytes | None, name: str | None) -> Attachment | None:
+    """Return what is published of a file beside its bytes."""
+    if data is None:
+        if name is not None:
+            raise InvalidInputError("attachment", f"{name!r} comes without its bytes")
+        return None
+    if not isinstance(data, bytes):
+        raise InvalidInputError("attachment", "must be bytes")
+    if len(data) > MOST_ATTACHED_BYTES:
+        raise InvalidInputError("attachment", f"has {len(data)} bytes, at most {MOST_ATTACHED_BYTES} are allowed")
+    return Attachment(
+        name="attachment" if name is None else name, size_bytes=len(data), sha256=sha256(data).hexdigest()
+    )
+
+
+def digest_of(content: SharedContent) -> str:
+    """Return the SHA-256 of the content, which stands for every word of it."""
+    return sha256(msgspec.msgpack.encode(content)).hexdigest()
+
+
+def texts_of(content: SharedContent) -> dict[str, str]:
+    """Return the texts of an item by field."""
+    return dict(_texts(content))
+
+
+def text_of(content: SharedContent) -> str:
+    """Return the text that is embedded, searched and shown: the summary, then the body."""
+    return content.summary if not content.body else f"{content.summary}\n\n{content.body}"
+
+
+def _texts(content: SharedContent) -> Iterator[tuple[str, str]]:
+    for field in _MOST_CHARS:
+        value = getattr(content, field)
+        if value:
+            yield field, value
+    if content.tags:
+        yield "tags", ", ".join(content.tags)
+    if content.attachment is not None:
+        yield "attachment", content.attachment.name
+
+
+def _check_length(field: str, value: object, most: int) -> None:
+    check_text(field, value)
+    assert isinstance(value, str)
+    if not value.strip():
+        raise InvalidInputError(field, "is empty")
+    if len(value) > most:
+        raise InvalidInputError(field, f"has {len(value)} characters, at most {most} are allowed")
+
+
+def _check_tags(tags: object) -> None:
+    if not isinstance(tags, tuple) or len(tags) > _MOST_TAGS:
+        raise InvalidInputError("tags", f"must be a list of at most {_MOST_TAGS} texts")
+    for tag in tags:
+        _check_length("tags", tag, _MOST_TAG_CHARS)
+
+
+def _check_attachment(file: Attachment) -> None:
+    _check_length("attachment", file.name, _MOST_FILE_NAME_CHARS)
+    if not 0 <= file.size_bytes <= MOST_ATTACHED_BYTES:
+        raise InvalidInputError("attachment", f"has more than {MOST_ATTACHED_BYTES} bytes")

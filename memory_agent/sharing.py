@@ -1,0 +1,308 @@
+"""`Memory.shared`: what a user publishes, and what others published.
+
+Nothing leaves a user but by `confirm`, which sends a preview as its author saw it. The items lie in a store of their
+own (`knowledge`), which this asks through `SharedStore`; a memory that was opened without one publishes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from ulid import ULID
+
+from memory_agent.arguments import check_choice, check_text, check_whole, located
+from memory_agent.errors import InvalidInputError, UnavailableError
+from memory_agent.mentions import mentions
+from memory_agent.open_calls import InUse
+from memory_agent.recall.query import check_now
+from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.shared_asks import (
+    AnyAsk,
+    Caller,
+    Fetch,
+    ListOwn,
+    Publish,
+    Rate,
+    SearchItems,
+    SetName,
+    SharedStore,
+    Unpublish,
+)
+from memory_agent.shared_content import (
+    attachment_of,
+    check_content,
+    check_item_id,
+    check_version,
+    digest_of,
+    texts_of,
+)
+from memory_agent.shared_records import (
+    CONTENT_TYPES,
+    ContentType,
+    FoundItem,
+    GlobalRecord,
+    PublishPreview,
+    QualityMetrics,
+    SharedContent,
+    SharedFile,
+    UnpublishReceipt,
+)
+from memory_agent.storage.archive import Archive
+from relay import Masker, masked_kinds
+
+MOST_FOUND = 100
+_MOST_TITLE_CHARS = 80  # of a title made of a memory's first line
+_TIMEOUT_S = 10.0
+_NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
+
+
+class Shared:
+    """What this user publishes, and what others published."""
+
+    def __init__(
+        self, caller: Caller, store: SharedStore | None, archive: Archive, masker: Masker, in_use: InUse
+    ) -> None:
+        self._caller = caller
+        self._store = store
+        self._archive = archive
+        self._masker = masker
+        self._in_use = in_use
+
+    def preview(
+        self,
+        title: str | None = None,
+        summary: str | None = None,
+        *,
+        content_type: ContentType | None = None,
+        body: str | None = None,
+        memory_id: str | None = None,
+        reference: str | None = None,
+        version: str = "1",
+        tags: Sequence[str] = (),
+        access_policy: str = "public",
+        item_id: str | None = None,
+        attachment: bytes | None = None,
+        attachment_name: str | None = None,
+        now: datetime | None = None,
+    ) -> PublishPreview:
+        """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
+
+        `summary` is what is found and shown, `body` an optional whole text, `reference` where the original lies. With
+        `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
+        masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
+        of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
+        Raises `InvalidInputError` (with the argument's name).
+
+        >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
+        >>> preview.content.title, preview.content.access_policy, preview.mentions
+        ('Staging needs the VPN', 'public', ())
+        """
+        with self._in_use():
+            record = None if memory_id is None else self._memory(memory_id)
+        content = SharedContent(
+            item_id=str(ULID()) if item_id is None else item_id,
+            content_type=_type_of(content_type, record),
+            title=_filled("title", title, "" if record is None else _title_of(record)),
+            summary=_filled("summary", summary, "" if record is None else record.text),
+            version=version,
+            access_policy=access_policy,
+            tags=_tags(tags) or (() if record is None else record.tags),
+            body=body,
+            reference=reference,
+            attachment=attachment_of(attachment, attachment_name),
+        )
+        content = self._masked(content)
+        texts = texts_of(content)
+        return PublishPreview(
+            content=content,
+            digest=digest_of(content),
+            made_at=check_now(now),
+            masked=dict(masked_kinds(*texts.values())),
+            mentions=mentions(texts, (self._caller.user_id,)),
+            memory_id=memory_id,
+            memory_state=None if record is None else _state_of(record),
+        )
+
+    def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
+        """Publish what a preview shows, and nothing else; return the item. Durable on return.
+
+        The same preview confirmed again changes nothing. A version that exists is never replaced. Raises
+        `InvalidInputError`, also where the preview was changed or its memory has changed since, `UnavailableError`.
+
+        >>> preview = memory.shared.preview("Staging needs the VPN", "Connect to it before a deploy")
+        >>> item = memory.shared.confirm(preview)
+        >>> item.version, [own.title for own in memory.shared.published()]
+        ('1', ['Staging needs the VPN'])
+        """
+        shown = _preview(preview)
+        if digest_of(shown.content) != shown.digest:
+            raise InvalidInputError("preview", "is not what was previewed: preview it again")
+        if digest_of(self._masked(shown.content)) != shown.digest:
+            raise InvalidInputError("preview", "has secrets that are masked by now: preview it again")
+        if shown.memory_id is not None:
+            with self._in_use():
+                record = self._archive.store.record_of_id(shown.memory_id)
+            if record is None or _state_of(record) != shown.memory_state:
+                raise InvalidInputError("preview", "is older than its memory, which has changed: preview it again")
+        expected = shown.content.attachment
+        if expected != attachment_of(attachment, None if expected is None or attachment is None else expected.name):
+            raise InvalidInputError("attachment", "is not the file that was previewed")
+        item: GlobalRecord = self._ask(Publish(content=shown.content, data=attachment))
+        return item
+
+    def unpublish(self, item_id: str) -> UnpublishReceipt:
+        """Take an item of this user away, with its figures; return a receipt. Gone from every answer on return.
+
+        >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
+        >>> memory.shared.unpublish(item.id).found, memory.shared.unpublish(item.id).found
+        (True, False)
+        """
+        receipt: UnpublishReceipt = self._ask(Unpublish(item_id=check_item_id(item_id)))
+        return receipt
+
+    def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
+        """Rate a version of an item, 0 to 1, in place of this user's former rating; None takes it back.
+
+        Returns the released figures, which change when five users more have rated. One's own items are not rated.
+        Raises `InvalidInputError`, also for an item that this user cannot see.
+
+        >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
+        >>> memory.shared.rate(item.id, 1.0)
+        Traceback (most recent call last):
+        memory_agent.errors.InvalidInputError: item_id: is an item of one's own
+        """
+        if rating is not None and (
+            isinstance(rating, bool) or not isinstance(rating, int | float) or not 0.0 <= rating <= 1.0
+        ):
+            raise InvalidInputError("rating", "must be a number from 0 to 1")
+        found: QualityMetrics = self._ask(Rate(item_id=check_item_id(item_id), rating=rating, version=None if version is None else check_version(version)))
+        return found
+
+    def published(self) -> list[GlobalRecord]:
+        """Return this user's items with their released figures, newest first.
+
+        >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
+        >>> [(own.id == item.id, own.quality_metrics.distinct_users) for own in memory.shared.published()]
+        [(True, 0)]
+        """
+        found: list[GlobalRecord] = self._ask(ListOwn())
+        return found
+
+    def search(
+        self,
+        query: str,
+        top_k: int = 5,
+        content_types: Sequence[ContentType] = (),
+        tags: Sequence[str] = (),
+        min_relevance: float | None = None,
+    ) -> list[FoundItem]:
+        """Return the shared items that resemble `query` and that this user may see, best first.
+
+        Nothing of the query is kept. Raises `InvalidInputError`, `UnavailableError`.
+
+        >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
+        >>> [found.item.title for found in memory.shared.search("what does staging need?")]
+        ['Staging needs the VPN']
+        """
+        check_text("query", query)
+        types = tuple(check_choice("content_types", one, CONTENT_TYPES) for one in content_types)
+        ask = SearchItems(
+            query=query,
+            top_k=check_whole("top_k", top_k, MOST_FOUND),
+            content_types=types,
+            filter=MemoryFilter(tags=_tags(tags)) if tags else None,
+            min_relevance=min_relevance,
+        )
+        found: list[FoundItem] = self._ask(ask)
+        return found
+
+    def attachment(self, item_id: str) -> SharedFile:
+        """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none.
+
+        >>> preview = memory.shared.preview("Our linter", "Rules for SQL", attachment=b"[rules]", attachment_name="sql.toml")
+        >>> item = memory.shared.confirm(preview, b"[rules]")
+        >>> memory.shared.attachment(item.id).data
+        b'[rules]'
+        """
+        found: SharedFile = self._ask(Fetch(item_id=check_item_id(item_id)))
+        return found
+
+    def set_name(self, name: str | None) -> str:
+        """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
+
+        >>> memory.shared.set_name("Ann of the platform team")
+        'Ann of the platform team'
+        """
+        shown: str = self._ask(SetName(name=name))
+        return shown
+
+    def _ask(self, ask: AnyAsk) -> Any:
+        if self._store is None:
+            raise UnavailableError(_NO_STORE)
+        return self._store.ask(self._caller, ask, _TIMEOUT_S)
+
+    def _memory(self, memory_id: str) -> MemoryRecord:
+        check_text("memory_id", memory_id)
+        record = self._archive.store.record_of_id(memory_id) if memory_id else None
+        if record is None:
+            raise InvalidInputError("memory_id", "is not a memory of this user")
+        return record
+
+    def _masked(self, content: SharedContent) -> SharedContent:
+        """Return the content, checked, with secrets masked."""
+        check_content(content)
+        mask = self._masker.text
+        file = content.attachment
+        return msgspec.structs.replace(
+            content,
+            title=mask(content.title),
+            summary=mask(content.summary),
+            body=None if content.body is None else mask(content.body),
+            reference=None if content.reference is None else mask(content.reference),
+            tags=tuple(map(mask, content.tags)),
+            attachment=None if file is None else msgspec.structs.replace(file, name=mask(file.name)),
+        )
+
+
+
+def _preview(preview: PublishPreview | Mapping[str, Any]) -> PublishPreview:
+    if isinstance(preview, PublishPreview):
+        return preview
+    try:
+        return msgspec.convert(preview, PublishPreview)
+    except msgspec.ValidationError as error:
+        field, reason = located(str(error), PublishPreview)
+        raise InvalidInputError(f"preview.{field}".rstrip("."), reason) from error
+
+
+def _type_of(stated: ContentType | None, record: MemoryRecord | None) -> ContentType:
+    if stated is not None:
+        return check_choice("content_type", stated, CONTENT_TYPES)
+    return "pattern" if record is not None and record.kind in ("pattern", "strategy") else "document"
+
+
+def _filled(field: str, stated: str | None, usual: str) -> str:
+    if stated is None and not usual:
+        raise InvalidInputError(field, "is missing")
+    return usual if stated is None else stated
+
+
+def _title_of(record: MemoryRecord) -> str:
+    line = record.title or record.text.strip().partition("\n")[0]
+    return line if len(line) <= _MOST_TITLE_CHARS else line[: _MOST_TITLE_CHARS - 1].rstrip() + "…"
+
+
+def _state_of(record: MemoryRecord) -> str:
+    """Return a digest of what a memory says."""
+    said = (record.id, record.text, record.title, record.tags, record.kind)
+    return sha256(msgspec.msgpack.encode(said)).hexdigest()
+
+
+def _tags(tags: object) -> tuple[str, ...]:
+    if isinstance(tags, str | bytes) or not isinstance(tags, Sequence):
+        raise InvalidInputError("tags", "must be a list of texts")
+    return tuple(dict.fromkeys(tags))

@@ -1,0 +1,78 @@
+"""What many requests to one server share: idle sockets, and the knowledge that it does not answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+from relay.errors import UnavailableError
+from relay.net.requests import RequestSocket
+
+_SILENT_AFTER_S = 0.4  # four times the time that an embedder takes for the longest text
+_SILENT_PATIENCE_S = 0.05
+
+
+class RequestSockets:
+    """Idle sockets to one endpoint. Thread-safe without a lock, since the garbage collector may give one back."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self._idle: deque[RequestSocket] = deque()
+        self._closed = False
+
+    def borrow(self) -> RequestSocket:
+        """Return a socket for exclusive use. Raises `UnavailableError` once closed."""
+        if self._closed:
+            raise UnavailableError(f"the connections to {self.endpoint} are closed")
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return RequestSocket(self.endpoint)
+
+    def give_back(self, socket: RequestSocket) -> None:
+        """Keep the socket for later requests, which drop a late answer; close it once closed."""
+        self._idle.append(socket)
+        if self._closed:
+            self.close()
+
+    def close(self) -> None:
+        """Close the idle sockets, and every other one when it is given back."""
+        self._closed = True
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+
+class CircuitBreaker:
+    """While the server is silent, one request probes it and the others fail fast. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_silent = False
+        self._probed_until_s = 0.0
+        self._heard_at_s = 0.0
+
+    def patience_s(self, wanted_s: float) -> float:
+        """Return how long a request should wait: `wanted_s`, or briefly while another one probes."""
+        now_s = time.monotonic()
+        with self._lock:
+            if not self._is_silent:
+                return wanted_s
+            if now_s < self._probed_until_s:
+                return min(wanted_s, _SILENT_PATIENCE_S)
+            self._probed_until_s = now_s + wanted_s
+            return wanted_s
+
+    def heard(self) -> None:
+        """Record that the server answered, with an error or not."""
+        with self._lock:
+            self._is_silent = False
+            self._probed_until_s = 0.0
+            self._heard_at_s = time.monotonic()
+
+    def waited_since(self, asked_at_s: float) -> None:
+        """Record an unanswered request; the server counts as silent after .4 s without any answer."""
+        with self._lock:
+            self._is_silent |= time.monotonic() - max(asked_at_s, self._heard_at_s) >= _SILENT_AFTER_S
