@@ -103,7 +103,14 @@ if TYPE_CHECKING:
     from relay.subscriber import AsyncSubscriber, Subscriber
     from relay.table_tail import table_problem
     from relay.topics import matches, matches_any
-    from relay.validation import SYSTEM_USER, validate_id, validate_object, validate_timestamp, validate_user_id
+    from relay.validation import (
+        SYSTEM_USER,
+        validate_group_name,
+        validate_id,
+        validate_object,
+        validate_timestamp,
+        validate_user_id,
+    )
     from relay.wire import (
         Batch,
         ConsumerState,
@@ -227,6 +234,7 @@ _HOMES = {
     "server_pair": "access",
     "submit": "submission",
     "table_problem": "table_tail",
+    "validate_group_name": "validation",
     "validate_id": "validation",
     "validate_object": "validation",
     "validate_timestamp": "validation",
@@ -345,6 +353,7 @@ __all__ = [
     "server_pair",
     "submit",
     "table_problem",
+    "validate_group_name",
     "validate_id",
     "validate_object",
     "validate_timestamp",

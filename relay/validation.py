@@ -1,4 +1,4 @@
-"""Validates the fields of an event: ids, user ids, timestamps and free JSON values. Pure.
+"""Validates the fields of an event: ids, user ids, timestamps and free JSON values; and the names of groups. Pure.
 
 msgspec alone lost: it does not know NaN, lone surrogates, or names that are unsafe as a folder, and reports errors in
 its own terms.
@@ -16,6 +16,7 @@ from relay.errors import MalformedEventError
 SYSTEM_USER = "system"
 """The user id under which conductors publish events that belong to the users of their runs."""
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
+_GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MAX_TYPE_CHARS = 128
 _MILLISECONDS_FROM = 1e11  # as seconds that is the year 5138, as milliseconds 1973
@@ -51,6 +52,16 @@ def validate_owner(field: str, user_id: object) -> str:
     if owner == SYSTEM_USER:
         raise MalformedEventError(field, f"{SYSTEM_USER} is not a user: its events belong to others")
     return owner
+
+
+def validate_group_name(field: str, name: object) -> str:
+    """Return `name` if it may name an organisation or a tier: 1 to 64 ASCII letters, digits and `._-`.
+
+    Raises `MalformedEventError` naming `field`.
+    """
+    if not isinstance(name, str) or not _GROUP_NAME.fullmatch(name):
+        raise MalformedEventError(field, f"{_shown(name)} is not a name of 1 to 64 ASCII letters, digits and ._-")
+    return name
 
 
 def validate_event_type(event_type: object) -> str:

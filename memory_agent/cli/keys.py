@@ -1,4 +1,4 @@
-"""`keys create|list|rotate|revoke`: credentials for the daemon of this data folder, by user and scope."""
+"""`keys create|list|rotate|revoke`: credentials for the daemon of this data folder, by user, scope and group."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ def keys() -> None:
     change the key file, whether a daemon runs or not; changes take effect with the next request.
 
     \b
-    Scopes:
-      publish   store events and memories, report runs
-      recall    read memories and runs
-      admin     forget, export, and with --all-users manage the daemon
+    Scopes, none of which implies another:
+      publish        store events and memories, report runs
+      recall         read memories and runs
+      share          publish items for other users, unpublish them, rate items
+      shared-admin   withdraw an item of any user
+      admin          forget, export, and with --all-users manage the daemon
 
     \b
     Examples:
-      memory-agent keys create alice-laptop --user alice --scope publish,recall
+      memory-agent keys create alice-laptop --user alice --scope publish,recall,share --org acme
       memory-agent keys create planner --all-users --curve --out planner.key
       memory-agent keys list
       memory-agent keys rotate local
@@ -64,19 +66,33 @@ def keys() -> None:
 @click.argument("name")
 @click.option("--all-users", is_flag=True, help="For all users, instead of --user.")
 @click.option("--scope", "scopes", default="publish,recall", show_default=True, callback=_scopes, metavar="LIST",
-              help="Scopes, of publish, recall and admin, comma-separated.")  # fmt: skip
+              help="Scopes, comma-separated; `memory-agent keys --help` says what each permits.")  # fmt: skip
+@click.option("--org", "orgs", multiple=True, metavar="NAME",
+              help="An organisation: the key finds what is shared with it. May be repeated.")  # fmt: skip
+@click.option("--tier", metavar="NAME", help="The tier: the key finds what is shared with it.")
 @click.option("--curve", is_flag=True, help="A CURVE key pair, for curve+tcp:// endpoints, instead of a token.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the key there (0600), for --key-file, instead of printing it.")  # fmt: skip
 @options_where_user("Whose memory the key is for.")
-def create(target: Target, name: str, all_users: bool, scopes: frozenset[Scope], curve: bool, out: Path | None) -> None:
+def create(
+    target: Target,
+    name: str,
+    all_users: bool,
+    scopes: frozenset[Scope],
+    orgs: tuple[str, ...],
+    tier: str | None,
+    curve: bool,
+    out: Path | None,
+) -> None:
     """Create the key NAME for one user or for all. It is shown once; the data folder keeps only its digest.
 
     A token is for the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
+    Organisations and tiers have names of 1 to 64 ASCII letters, digits and ._-, and exist by being named in keys.
 
     \b
     Examples:
       memory-agent keys create alice-laptop --user alice
+      memory-agent keys create bob-laptop --user bob --scope publish,recall,share --org acme --org labs --tier pro
       memory-agent keys create conductor --all-users --scope publish --out conductor.key
       memory-agent keys create planner --user alice --scope recall --curve --out planner.key
     """
@@ -86,7 +102,8 @@ def create(target: Target, name: str, all_users: bool, scopes: frozenset[Scope],
         raise click.UsageError(f"{out} exists; choose another file")
     ensure_local_key(target.data_dir)
     pair = curve_pair() if curve else None
-    document = create_key(target.data_dir, name, None if all_users else target.user_id, scopes, pair)
+    user_id = None if all_users else target.user_id
+    document = create_key(target.data_dir, name, user_id, scopes, pair, orgs=frozenset(orgs), tier=tier)
     if curve:
         document = msgspec.structs.replace(document, server=server_pair(target.data_dir, curve_pair).public)
     _hand_out(target, document, out)
@@ -150,7 +167,8 @@ def list_keys(target: Target) -> None:
     elif not found:
         click.echo("there are no keys yet; the first start of a daemon makes the key local")
     else:
-        print_table("keys", ("id", "user", "scopes", "by", "created", "revoked"), map(_row, found))
+        columns = ("id", "user", "scopes", "orgs", "tier", "by", "created", "revoked")
+        print_table("keys", columns, map(_row, found))
 
 
 @keys.command(short_help="Revoke a key at once.")
@@ -171,7 +189,9 @@ def _shown(key: StoredKey) -> dict[str, object]:
     return {
         "id": key.id,
         "user_id": key.user_id,
-        "scopes": [scope.value for scope in key.scopes],
+        "scopes": _scope_names(key),
+        "orgs": key.orgs,
+        "tier": key.tier,
         "kind": _kind(key),
         "created": key.created,
         "revoked": key.revoked,
@@ -179,8 +199,11 @@ def _shown(key: StoredKey) -> dict[str, object]:
 
 
 def _row(key: StoredKey) -> tuple[object, ...]:
-    scopes = ",".join(scope.value for scope in key.scopes)
-    return (key.id, key.user_id or "all", scopes, _kind(key), key.created, key.revoked or "")
+    return (key.id, key.user_id or "all", _scope_names(key), key.orgs, key.tier, _kind(key), key.created, key.revoked)
+
+
+def _scope_names(key: StoredKey) -> list[str]:
+    return sorted(scope.value for scope in key.principal.scopes)
 
 
 def _kind(key: StoredKey) -> str:

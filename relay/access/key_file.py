@@ -23,14 +23,18 @@ from relay.access.identity import TOKEN_FILE, CurvePair, KeyDocument
 from relay.access.principal import ALL_SCOPES, Principal, Scope
 from relay.disk import add_checksum, verify_checksum, write_private
 from relay.errors import KeyFileError
-from relay.validation import SYSTEM_USER, validate_user_id
+from relay.validation import SYSTEM_USER, validate_group_name, validate_user_id
 
 LOCAL = "local"
 _TOKEN_BYTES = 32
 
 
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One key, for a user or for all (None), with a token or a public CURVE key, created at `created`."""
+    """One key, for a user or for all (None), with a token or a public CURVE key, created at `created`.
+
+    The key `local` has every scope, also those added since its `scopes` were stored: a start does not write them,
+    because a daemon of a former version may be reading the file, and refuses all keys for one unknown scope or field.
+    """
 
     id: str
     created: datetime
@@ -39,10 +43,15 @@ class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     token_sha256: str = ""
     curve_public: str = ""
     revoked: datetime | None = None
+    orgs: tuple[str, ...] = ()
+    tier: str | None = None
 
     @property
     def principal(self) -> Principal:
-        return Principal(self.id, self.user_id, frozenset(self.scopes))
+        """The holder, with the scopes and groups that are in effect."""
+        scopes = ALL_SCOPES if self.id == LOCAL else frozenset(self.scopes)
+        tier = () if self.tier is None else (f"tier:{self.tier}",)
+        return Principal(self.id, self.user_id, scopes, frozenset((*(f"org:{name}" for name in self.orgs), *tier)))
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,13 +102,29 @@ def ensure_local_key(data_dir: Path) -> str:
 
 
 def create_key(
-    data_dir: Path, key_id: str, user_id: str | None, scopes: frozenset[Scope], pair: CurvePair | None = None
+    data_dir: Path,
+    key_id: str,
+    user_id: str | None,
+    scopes: frozenset[Scope],
+    pair: CurvePair | None = None,
+    *,
+    orgs: frozenset[str] = frozenset(),
+    tier: str | None = None,
 ) -> KeyDocument:
     """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
 
-    Raises `KeyFileError` for a name in use or a user that cannot have a key, `MalformedEventError`.
+    `orgs` and `tier` are the groups of its holder. Raises `KeyFileError` for a name in use or a user that cannot have a
+    key, `MalformedEventError` for the name of a user, organisation or tier.
+
+    >>> key = create_key(Path("data"), "laptop", "alice", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}))
+    >>> read_keys(Path("data"))[0].principal.groups
+    frozenset({'org:acme'})
     """
     validate_key_id(key_id)
+    for org in sorted(orgs):
+        validate_group_name("org", org)
+    if tier is not None:
+        validate_group_name("tier", tier)
     if user_id is not None and validate_user_id(user_id) == SYSTEM_USER:
         raise KeyFileError(SYSTEM_USER, "is not a user: its events belong to others, and need a key for all users")
     token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
@@ -110,6 +135,8 @@ def create_key(
         user_id=user_id,
         token_sha256=digest_of(token.encode()) if token else "",
         curve_public=pair.public if pair is not None else "",
+        orgs=tuple(sorted(orgs)),
+        tier=tier,
     )
     with _locked(data_dir):
         keys = read_keys(data_dir)

@@ -12,11 +12,17 @@ from relay.errors import ScopeMissingError, UserNotAllowedError
 
 
 class Scope(StrEnum):
-    """What a key permits. `publish`: write events and memories. `recall`: read. `admin`: everything else."""
+    """What a key permits; none implies another.
+
+    `publish`: write events and memories. `recall`: read. `share`: publish items for others, unpublish them, rate items.
+    `shared-admin`: withdraw anybody's item. `admin`: everything else.
+    """
 
     PUBLISH = "publish"
     RECALL = "recall"
     ADMIN = "admin"
+    SHARE = "share"
+    SHARED_ADMIN = "shared-admin"
 
 
 ALL_SCOPES = frozenset(Scope)
@@ -33,11 +39,16 @@ class Origin(NamedTuple):
 
 
 class Principal(NamedTuple):
-    """The holder of a key. `user_id` None: the key is for all users."""
+    """The holder of a key.
+
+    `user_id` None: the key is for all users. `groups`: the key's organisations and tier, as access policies name them:
+    `org:NAME` and `tier:NAME`.
+    """
 
     key_id: str
     user_id: str | None
     scopes: frozenset[Scope]
+    groups: frozenset[str] = frozenset()
 
     @property
     def origin(self) -> Origin:

@@ -65,7 +65,8 @@ ARRAYS = {"rows": np.arange(3), "coarse": [np.ones((2, 4), np.int8), np.zeros((1
 KEYS = (
     b'{"version":1,"keys":[{"id":"local","created":"2026-11-21T09:00:00Z","scopes":["publish","recall","admin"],'
     b'"token_sha256":"ab"},{"id":"b","created":"2026-11-21T09:00:00Z","scopes":["recall"],"user_id":"bob",'
-    b'"curve_public":"x","revoked":"2026-11-21T10:00:00Z"}]}',
+    b'"curve_public":"x","revoked":"2026-11-21T10:00:00Z"},{"id":"c","created":"2026-11-21T09:00:00Z",'
+    b'"scopes":["share","shared-admin"],"orgs":["acme","labs"],"tier":"pro","token_sha256":"cd"}]}',
     b'{"id":"b","user_id":"bob","token":"t","public":"p","secret":"s","server":"v"}',
     b'["public","secret"]',
 )

@@ -6,6 +6,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from relay import (
     ALL_SCOPES,
     Credentials,
     KeyFileError,
+    MalformedEventError,
     Scope,
     UnauthorizedError,
     create_key,
@@ -24,9 +26,41 @@ from relay import (
     rotate_key,
     server_pair,
 )
-from relay.disk import verify_checksum, write_private
+from relay.access.key_file import digest_of
+from relay.disk import add_checksum, verify_checksum, write_private
 
 READER = frozenset({Scope.RECALL})
+LOCAL_TOKEN, ADMIN_TOKEN = "local" * 9, "admin" * 9
+
+
+class KeyOf010(msgspec.Struct, forbid_unknown_fields=True):
+    """A key as 0.1.0 reads it."""
+
+    id: str
+    created: str
+    scopes: tuple[Literal["publish", "recall", "admin"], ...]
+    user_id: str | None = None
+    token_sha256: str = ""
+    curve_public: str = ""
+    revoked: str | None = None
+
+
+@pytest.fixture
+def former(tmp_path: Path) -> Path:
+    """A folder of keys as 0.1.0 left it: `local`, and a key of alice with every scope that there was."""
+    created = {"created": "2026-11-22T17:32:45Z", "scopes": ["admin", "publish", "recall"]}
+    keys = [
+        {"id": "local", **created, "token_sha256": digest_of(LOCAL_TOKEN.encode())},
+        {"id": "laptop", **created, "user_id": "alice", "token_sha256": digest_of(ADMIN_TOKEN.encode())},
+    ]
+    (tmp_path / "token").write_text(LOCAL_TOKEN)
+    (tmp_path / "keys.json").write_bytes(add_checksum(msgspec.json.encode({"version": 1, "keys": keys})))
+    return tmp_path
+
+
+def as_010_reads(folder: Path) -> list[KeyOf010]:
+    document = verify_checksum((folder / "keys.json").read_bytes())
+    return msgspec.convert(msgspec.json.decode(document)["keys"], list[KeyOf010])
 
 
 def test_the_first_start_makes_one_key_for_everything_and_later_ones_keep_it(tmp_path: Path) -> None:
@@ -171,7 +205,7 @@ def test_a_rotated_key_keeps_its_permissions_and_accepts_only_the_new_token(tmp_
     credentials = Credentials(tmp_path)
     assert credentials.of_token(former.token.encode()).user_id == "alice"
     latter = rotate_key(tmp_path, "reader", curve_pair)
-    assert credentials.of_token(latter.token.encode()) == ("reader", "alice", READER)
+    assert credentials.of_token(latter.token.encode()) == ("reader", "alice", READER, frozenset())
     with pytest.raises(UnauthorizedError):
         credentials.of_token(former.token.encode())
     assert [key.id for key in read_keys(tmp_path)] == ["local", "reader"]
@@ -193,6 +227,7 @@ def test_the_folders_own_token_is_replaced_in_its_file(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
     credentials = Credentials(tmp_path)
     assert credentials.of_token(latter.encode()).scopes == ALL_SCOPES
+    assert credentials.of_token(latter.encode()).groups == frozenset()
     with pytest.raises(UnauthorizedError):
         credentials.of_token(former.encode())
 
@@ -227,6 +262,54 @@ def test_keys_that_cannot_be_rotated_are_refused_with_the_reason(tmp_path: Path)
     for name, reason in (("gone", "revoked"), ("never", "no such key")):
         with pytest.raises(KeyFileError, match=reason):
             rotate_key(tmp_path, name, curve_pair)
+
+
+@pytest.mark.parametrize("user_id", ["alice", None])
+@pytest.mark.parametrize("by_curve", [False, True])
+def test_a_key_has_the_groups_it_was_created_with_for_good(tmp_path: Path, user_id: str | None, by_curve: bool) -> None:
+    pair = curve_pair() if by_curve else None
+    orgs, groups = frozenset({"labs", "acme"}), {"org:acme", "org:labs", "tier:pro"}
+    made = create_key(tmp_path, "k", user_id, READER, pair, orgs=orgs, tier="pro")
+    rotated = rotate_key(tmp_path, "k", curve_pair)
+    create_key(tmp_path, "other", user_id, READER)
+    credentials = Credentials(tmp_path)
+    found = credentials.of_curve(rotated.public) if by_curve else credentials.of_token(rotated.token.encode())
+    assert rotated != made
+    assert found == ("k", user_id, READER, groups)
+    revoke_key(tmp_path, "k")
+    assert [(key.orgs, key.tier) for key in read_keys(tmp_path)] == [(("acme", "labs"), "pro"), ((), None)]
+    assert read_keys(tmp_path)[1].principal.groups == frozenset()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a:b", "a,b", "../up", "é", "acme\n", "x" * 65])
+def test_the_names_of_organisations_and_tiers_are_checked(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MalformedEventError, match=r"org: .* is not a name of 1 to 64 ASCII letters"):
+        create_key(tmp_path, "a", "alice", READER, orgs=frozenset({"acme", name}))
+    with pytest.raises(MalformedEventError, match=r"tier: .* is not a name of 1 to 64 ASCII letters"):
+        create_key(tmp_path, "a", "alice", READER, tier=name)
+    assert read_keys(tmp_path) == ()
+    create_key(tmp_path, "a", "alice", READER, orgs=frozenset({"x" * 64}), tier="A.b_c-9")
+
+
+def test_only_the_folders_own_key_has_the_scopes_that_were_added_since_it_was_created(former: Path) -> None:
+    assert ensure_local_key(former) == LOCAL_TOKEN
+    credentials = Credentials(former)
+    assert credentials.of_token(LOCAL_TOKEN.encode()) == ("local", None, ALL_SCOPES, frozenset())
+    had = {Scope.ADMIN, Scope.PUBLISH, Scope.RECALL}
+    assert credentials.of_token(ADMIN_TOKEN.encode()) == ("laptop", "alice", had, frozenset())
+    rotated = rotate_key(former, "laptop", curve_pair)
+    assert credentials.of_token(rotated.token.encode()).scopes == had
+
+
+def test_a_running_daemon_of_a_former_version_reads_the_keys_that_use_nothing_new(former: Path) -> None:
+    """One unknown scope or field would make it refuse every key."""
+    ensure_local_key(former)
+    create_key(former, "reader", "alice", READER)
+    rotate_key(former, "local", curve_pair)
+    assert [key.id for key in as_010_reads(former)] == ["local", "laptop", "reader"]
+    create_key(former, "acme", "alice", READER, orgs=frozenset({"acme"}))
+    with pytest.raises(msgspec.ValidationError, match="orgs"):
+        as_010_reads(former)
 
 
 def test_presenting_a_revoked_key_names_it_in_the_error(tmp_path: Path) -> None:

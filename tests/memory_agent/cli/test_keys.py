@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,38 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
     assert run("keys", "create", "other", "--user", "alice", "--out", str(file)).exit_code == 2
 
 
+@pytest.mark.parametrize("curve", [False, True])
+def test_a_key_names_organisations_and_a_tier(
+    run: Run, run_json: RunJson, data_dir: Path, tmp_path: Path, curve: bool
+) -> None:
+    file = tmp_path / "bob.key"
+    words = ("bob", "--user", "bob", "--org", "labs", "--org", "acme", "--tier", "pro", "--out", str(file))
+    assert run("keys", "create", *words, "--scope", "recall,share", *(["--curve"] if curve else [])).exit_code == 0
+    assert run("keys", "rotate", "bob", "--out", str(file)).exit_code == 0
+    document, credentials = read_key_file(file), Credentials(data_dir)
+    found = credentials.of_curve(document.public) if curve else credentials.of_token(document.token.encode())
+    assert found == ("bob", "bob", {Scope.RECALL, Scope.SHARE}, {"org:acme", "org:labs", "tier:pro"})
+    local, bob = run_json("keys", "list")
+    assert (bob["scopes"], bob["orgs"], bob["tier"]) == (["recall", "share"], ["acme", "labs"], "pro")
+    assert (local["scopes"], local["orgs"], local["tier"]) == (sorted(Scope), [], None)
+    columns, *rows = (re.split(" {2,}", line) for line in run("keys", "list").stdout.splitlines()[1:])
+    assert columns[:5] == ["id", "user", "scopes", "orgs", "tier"]
+    assert [row[:5] for row in rows] == [
+        ["local", "all", ", ".join(sorted(Scope)), "-", "-"],
+        ["bob", "bob", "recall, share", "acme, labs", "pro"],
+    ]
+    revoked = run_json("keys", "revoke", "bob")
+    assert (revoked["orgs"], revoked["tier"]) == (["acme", "labs"], "pro")
+
+
+def test_a_key_shares_only_where_its_scopes_say_so(run: Run, run_json: RunJson, data_dir: Path) -> None:
+    token = run("keys", "create", "laptop", "--user", "alice").stdout.strip()
+    assert Credentials(data_dir).of_token(token.encode()).scopes == {Scope.PUBLISH, Scope.RECALL}
+    for scope in Scope:
+        key = run_json("keys", "create", f"only-{scope}", "--user", "alice", "--scope", scope.value)
+        assert Credentials(data_dir).of_token(key["token"].encode()).scopes == {scope}
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -62,6 +95,8 @@ def test_a_curve_key_goes_to_a_private_file_with_the_daemons_public_key(
         (["create", "a", "--all-users", "--scope", "recall,everything"], "everything is not a scope"),
         (["create", "a", "--all-users", "--scope", ""], "not a scope"),
         (["create", "a", "--user", "system"], "need a key for all users"),
+        (["create", "a", "--user", "alice", "--org", "acme", "--org", "a b"], "org: 'a b' is not a name of 1 to 64"),
+        (["create", "a", "--user", "alice", "--tier", ""], "tier: '' is not a name of 1 to 64"),
         (["create", "local", "--all-users"], "a key of this name exists"),
         (["revoke", "a"], "there is no such key (memory-agent keys list)"),
         (["revoke", "local"], "keys rotate local"),
