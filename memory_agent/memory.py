@@ -49,14 +49,23 @@ from memory_agent.records import (
     Source,
 )
 from memory_agent.runs import Runs
-from memory_agent.shared_asks import NO_RIGHTS, Caller, Rights, SearchItems, SharedStore, filter_for_items
-from memory_agent.sharing import Shared
 from memory_agent.settings import (
     EmbedderSettings,
     Settings,
     SettingsKeywords,
     with_keywords,
 )
+from memory_agent.shared_asks import (
+    NO_RIGHTS,
+    Caller,
+    PendingItems,
+    Rights,
+    SearchItems,
+    SharedStore,
+    begin_search,
+    filter_for_items,
+)
+from memory_agent.sharing import Shared
 from memory_agent.signals.reader import EventReader, truncate
 from memory_agent.signals.table import SignalTable
 from memory_agent.stated_record import check_ids, checked_record, masked_record

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from memory_agent import errors
 from memory_agent.arguments import located
+from memory_agent.shared_asks import NO_RIGHTS, Rights
 from relay import MalformedEventError, QuarantineEntry, read_event
 
 PROTOCOL_VERSION = 1
@@ -132,13 +133,14 @@ class HostEndpoints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the daemon asks a host, in front of a verb's parameters or, for no verb, of an encoded `IngestBatch`.
 
-    `sent_at_s` is wall time, which processes share.
+    `sent_at_s` is wall time, which processes share. `rights` are those of the caller's key.
     """
 
     user_id: str
     method: str = ""
     deadline_ms: float = 0.0
     sent_at_s: float = 0.0
+    rights: Rights = NO_RIGHTS
 
     def remaining_ms(self, now_s: float) -> float:
         """Return the rest of the deadline; the time since sending has passed of it."""

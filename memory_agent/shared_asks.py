@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
+from memory_agent.errors import MemoryAgentError, UnavailableError
 from memory_agent.records import MemoryFilter, Mode
 from memory_agent.shared_records import (
     ContentType,
@@ -141,6 +142,27 @@ class SharedStore(Protocol):
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         """Begin a search, beside which the caller's own memory is searched."""
         ...
+
+
+class _Failed:
+    """A search that could not begin."""
+
+    def __init__(self, error: MemoryAgentError) -> None:
+        self._error = error
+
+    def result(self, timeout_s: float) -> list[FoundItem]:
+        """Raise the reason."""
+        raise self._error
+
+
+def begin_search(store: SharedStore | None, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
+    """Begin a search; one of a store that is away fails when its result is wanted."""
+    if store is None:
+        return _Failed(UnavailableError("this memory was opened without a store of shared items"))
+    try:
+        return store.begin_search(caller, ask, timeout_s)
+    except MemoryAgentError as error:
+        return _Failed(error)
 
 
 _OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")

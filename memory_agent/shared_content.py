@@ -86,9 +86,9 @@ def texts_of(content: SharedContent) -> dict[str, str]:
     return dict(_texts(content))
 
 
-def text_of(content: SharedContent) -> str:
+def text_of_item(summary: str, body: str | None) -> str:
     """Return the text that is embedded, searched and shown: the summary, then the body."""
-    return content.summary if not content.body else f"{content.summary}\n\n{content.body}"
+    return summary if not body else f"{summary}\n\n{body}"
 
 
 def _texts(content: SharedContent) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,8 @@ from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.params import (
     AgeParams,
+    AskSharedParams,
+    ConfirmParams,
     EraseExpiredParams,
     EraseFinishParams,
     EraseParams,
@@ -25,12 +27,16 @@ from memory_agent.params import (
     FeedbackParams,
     GetParams,
     IdsParams,
+    ItemParams,
     ListParams,
+    NameParams,
     NoParams,
     OwnerParams,
     Params,
+    PreviewParams,
     QuarantineIdsParams,
     QuarantineParams,
+    RateParams,
     ReactParams,
     RebuildParams,
     RecallParams,
@@ -41,6 +47,7 @@ from memory_agent.params import (
     RunListParams,
     RunSimilarParams,
     RunStepParams,
+    SearchSharedParams,
     SessionParams,
     SonaImportParams,
     WaitParams,
@@ -54,6 +61,15 @@ from memory_agent.protocol import (
     encode_fields,
 )
 from memory_agent.records import Compacted, MemoryPage, MemoryRecord, MemoryStats, RecallResult
+from memory_agent.shared_asks import NO_RIGHTS, Rights
+from memory_agent.shared_records import (
+    FoundItem,
+    GlobalRecord,
+    PublishPreview,
+    QualityMetrics,
+    SharedFile,
+    UnpublishReceipt,
+)
 from memory_agent.trajectory import FeedbackReport, SimilarRun, SonaStatus, Trajectory
 from memory_agent.triggers.block import Block
 from relay import Scope
@@ -111,10 +127,10 @@ class Verb:
         patience_ms = self.params.patience_ms(arguments)
         return Call(self, params, self.patience_ms if patience_ms is None else patience_ms)
 
-    def answer(self, memory: Any, params: Params, remaining_ms: float) -> object:
-        """Answer from a `Memory`, within the remaining deadline."""
+    def answer(self, memory: Any, params: Params, remaining_ms: float, rights: Rights = NO_RIGHTS) -> object:
+        """Answer from a `Memory`, within the remaining deadline, for a caller with these rights."""
         arguments = params.arguments(remaining_ms, memory.usual_deadline_ms)
-        return attrgetter(self.method)(memory)(**arguments)
+        return attrgetter(self.method)(memory.with_rights(rights))(**arguments)
 
 
 @dataclass(frozen=True)
@@ -174,6 +190,24 @@ VERBS: tuple[Verb, ...] = (
          "Return the ended runs with their recalls, for `sona.load`.", repeat="read", patience_ms=_MINUTE_MS),
     Verb("sona_import", "sona.load", SonaImportParams, int,
          "Learn from exported runs.", repeat="idempotent", patience_ms=_MINUTE_MS),
+    Verb("publish_preview", "shared.preview", PreviewParams, PublishPreview,
+         "Return what would be published, word for word. Sends nothing.", scope=Scope.SHARE, repeat="idempotent"),
+    Verb("publish_confirm", "shared.confirm", ConfirmParams, GlobalRecord,
+         "Publish what a preview shows, and nothing else.", scope=Scope.SHARE, repeat="idempotent"),
+    Verb("unpublish", "shared.unpublish", ItemParams, UnpublishReceipt,
+         "Take an item away, with its figures.", scope=Scope.SHARE, repeat="idempotent"),
+    Verb("rate", "shared.rate", RateParams, QualityMetrics,
+         "Rate a version of an item, or take the rating back.", scope=Scope.SHARE, repeat="idempotent"),
+    Verb("published", "shared.published", NoParams, list[GlobalRecord],
+         "Return the user's items with their figures.", scope=Scope.RECALL, repeat="read"),
+    Verb("search_shared", "shared.search", SearchSharedParams, list[FoundItem],
+         "Return the shared items that resemble a query, best first.", scope=Scope.RECALL, repeat="read"),
+    Verb("shared_attachment", "shared.attachment", ItemParams, SharedFile,
+         "Return the file of an item.", scope=Scope.RECALL, repeat="read"),
+    Verb("shared_name", "shared.set_name", NameParams, str,
+         "Set the name that others see.", scope=Scope.SHARE, repeat="idempotent"),
+    Verb("ask_shared", "ask", AskSharedParams, Any,
+         "Answer a user's memory, in the store of shared items.", scope=None, repeat="read"),
     Verb("rebuild", "care.rebuild", RebuildParams, int,
          "Rebuild the columns that recall searches from the records, or embed all memories again.",
          patience_ms=_LONGEST_MS),

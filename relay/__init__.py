@@ -104,11 +104,13 @@ if TYPE_CHECKING:
     from relay.table_tail import table_problem
     from relay.topics import matches, matches_any
     from relay.validation import (
+        SHARED_USER,
         SYSTEM_USER,
         validate_group_name,
         validate_id,
         validate_object,
         validate_timestamp,
+        validate_event_user,
         validate_user_id,
     )
     from relay.wire import (
@@ -128,6 +130,7 @@ _HOMES = {
     "ERRORS": "errors",
     "LOCAL": "access",
     "ON_BEHALF_OF": "event",
+    "SHARED_USER": "validation",
     "SYSTEM_USER": "validation",
     "TOKEN_FILE": "access",
     "Appended": "journal",
@@ -238,6 +241,7 @@ _HOMES = {
     "validate_id": "validation",
     "validate_object": "validation",
     "validate_timestamp": "validation",
+    "validate_event_user": "validation",
     "validate_user_id": "validation",
 }
 
@@ -247,6 +251,7 @@ __all__ = [
     "ERRORS",
     "LOCAL",
     "ON_BEHALF_OF",
+    "SHARED_USER",
     "SYSTEM_USER",
     "TOKEN_FILE",
     "Appended",
@@ -357,6 +362,7 @@ __all__ = [
     "validate_id",
     "validate_object",
     "validate_timestamp",
+    "validate_event_user",
     "validate_user_id",
 ]
 

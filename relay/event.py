@@ -22,7 +22,7 @@ from relay.validation import (
     validate_object,
     validate_owner,
     validate_timestamp,
-    validate_user_id,
+    validate_event_user,
 )
 
 
@@ -108,7 +108,7 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
         event_id=validate_id("event_id", mapping.get("event_id"), limits.max_id_bytes) or "",
         event_type=validate_event_type(mapping.get("event_type")),
         timestamp=now if sent_at is None else validate_timestamp(sent_at, now, limits.max_future_s),
-        user_id=validate_user_id(mapping.get("user_id")),
+        user_id=validate_event_user(mapping.get("user_id")),
         payload=validate_object("payload", mapping.get("payload"), limits.max_depth),
         extra=_extra(mapping, limits),
         **ids,

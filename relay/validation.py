@@ -15,6 +15,8 @@ from relay.errors import MalformedEventError
 
 SYSTEM_USER = "system"
 """The user id under which conductors publish events that belong to the users of their runs."""
+SHARED_USER = "shared-knowledge"
+"""The name among users of the store of what users share: no key and no event is for it."""
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -43,10 +45,18 @@ def validate_user_id(user_id: object) -> str:
     return user_id
 
 
+def validate_event_user(user_id: object) -> str:
+    """Return `user_id` if it may have events and keys. Raises `MalformedEventError`."""
+    user = validate_user_id(user_id)
+    if user == SHARED_USER:
+        raise MalformedEventError("user_id", f"{SHARED_USER} is reserved for what users share")
+    return user
+
+
 def validate_owner(field: str, user_id: object) -> str:
     """Return `user_id` if events of `system` may belong to it: any user but `system`. Raises `MalformedEventError`."""
     try:
-        owner = validate_user_id(user_id)
+        owner = validate_event_user(user_id)
     except MalformedEventError as error:
         raise MalformedEventError(field, error.reason) from error
     if owner == SYSTEM_USER:

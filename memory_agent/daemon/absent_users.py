@@ -24,6 +24,7 @@ from memory_agent.protocol import Request, decode, encode_result
 from memory_agent.records import MemoryStats, RecallResult
 from memory_agent.runs import feedback_payload
 from memory_agent.settings import LearningSettings, RecallSettings
+from memory_agent.shared_asks import NO_RIGHTS, Rights, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.trajectory import FeedbackReport
 from memory_agent.verbs import Verb
@@ -38,7 +39,14 @@ class AbsentUsers:
     Recalls, which leave a note behind, have an empty memory of their own, so that no other answer shows them.
     """
 
-    def __init__(self, data_dir: Path, folder: Path, recall: RecallSettings, learning: LearningSettings) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        folder: Path,
+        recall: RecallSettings,
+        learning: LearningSettings,
+        shared: SharedStore | None = None,
+    ) -> None:
         """Look for users below `data_dir`; keep the empty memories in `folder`, which is replaced.
 
         The settings are those of the daemon's memories.
@@ -47,11 +55,12 @@ class AbsentUsers:
         self._folder = folder
         self._recall_settings = recall
         self._learning_settings = learning
+        self._shared = shared
         self._recalls: OrderedDict[str, str] = OrderedDict()
         self._opening = threading.Lock()
         self._memories: dict[str, _EmptyMemory] = {}
 
-    async def answer(self, user_id: str, verb: Verb, request: Request) -> bytes | None:
+    async def answer(self, user_id: str, verb: Verb, request: Request, rights: Rights = NO_RIGHTS) -> bytes | None:
         """Return the encoded reply, or None if the user's own memory must answer. Raises `InvalidInputError`.
 
         Only reads are answered, feedback on a recall that was answered here and names no memories, and what needs a run
@@ -64,7 +73,7 @@ class AbsentUsers:
         params = decode(request.params, verb.params)
         if isinstance(params, RecallParams) and params.by_run is not None:
             return None
-        result = await asyncio.to_thread(self._read, verb, params, request.deadline_ms)
+        result = await asyncio.to_thread(self._read, verb, params, request.deadline_ms, rights)
         return encode_result(self._for_user(user_id, result))
 
     def close(self) -> None:
@@ -74,21 +83,22 @@ class AbsentUsers:
                 self._memories.popitem()[1].abandon()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _read(self, verb: Verb, params: Params, remaining_ms: float) -> object:
+    def _read(self, verb: Verb, params: Params, remaining_ms: float, rights: Rights) -> object:
         name: Literal["recalls", "reads"] = "recalls" if verb.name == "recall" else "reads"
         memory = self._memory(name)
         try:
-            return verb.answer(memory, params, remaining_ms)
+            return verb.answer(memory, params, remaining_ms, rights)
         except StoreError:
             self._drop(name, memory)
-            return verb.answer(self._memory(name), params, remaining_ms)
+            return verb.answer(self._memory(name), params, remaining_ms, rights)
 
     def _for_user(self, user_id: str, result: object) -> object:
         if isinstance(result, RecallResult):
             self._recalls[result.recall_id] = user_id
             if len(self._recalls) > _KEPT_RECALLS:
                 self._recalls.popitem(last=False)
-            return msgspec.structs.replace(result, degraded=())  # no part could have found anything
+            told = tuple(one for one in result.degraded if one == "global_unavailable")
+            return msgspec.structs.replace(result, degraded=told)  # no other part could have found anything
         if isinstance(result, MemoryStats):
             return msgspec.structs.replace(result, user_id=user_id, disk_bytes=0)  # the files are the daemon's own
         if isinstance(result, msgspec.Struct) and "user_id" in result.__struct_fields__:
@@ -113,6 +123,7 @@ class AbsentUsers:
                     embedder=_NoModel(),
                     recall_settings=self._recall_settings,
                     learning_settings=self._learning_settings,
+                    shared=self._shared,
                 )
             return self._memories[name]
 

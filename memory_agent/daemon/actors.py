@@ -43,9 +43,13 @@ from memory_agent.daemon.host_connection import HostConnection
 from memory_agent.daemon.host_server import HostServer
 from memory_agent.daemon.ray_folder import RayFolder
 from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.knowledge.remote import RemoteKnowledge
+from memory_agent.storage.folders import user_folder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.protocol import HostAddress, HostEndpoints, HostRequest, encode
 from memory_agent.settings import Settings
+from memory_agent.shared_asks import Rights
+from relay import SHARED_USER
 from relay.access import ipc_endpoint
 from relay.log import configure_logging
 
@@ -74,14 +78,19 @@ class HostActor:
         data_dir: str,
         settings: bytes,
         embedder_endpoint: str,
+        shared_endpoint: str,
         endpoints: HostEndpoints,
         answer_threads: int,
         ingest_threads: int,
     ) -> None:
         configure_logging("warning")
         threading.Thread(target=_end_with, args=(os.getppid(),), name="parent-watch", daemon=True).start()
+        folder = Path(data_dir)
         self._host = MemoryHost(
-            Path(data_dir), msgspec.msgpack.decode(settings, type=Settings), RemoteEmbedder(embedder_endpoint)
+            folder,
+            msgspec.msgpack.decode(settings, type=Settings),
+            RemoteEmbedder(embedder_endpoint),
+            RemoteKnowledge(shared_endpoint, user_folder(folder, SHARED_USER)),
         )
         self._server = HostServer(self._host, endpoints, answer_threads, ingest_threads)
 
@@ -129,7 +138,10 @@ class Cluster:
         """
         self._run_folder = run_folder
         self._threads = (capacity.answer_threads, capacity.ingest_threads)
-        self._arguments = (str(data_dir), msgspec.msgpack.encode(settings), embedder_endpoint)
+        self._shared = shared_socket(run_folder)
+        self._arguments = (
+            str(data_dir), msgspec.msgpack.encode(settings), embedder_endpoint, ipc_endpoint(self._shared)
+        )
         self._folder = RayFolder()
         self._started = 0
         self._make_token()
@@ -169,7 +181,14 @@ class Cluster:
         """Return a new host whose process is starting. Names are never reused: the former actor may still be dying."""
         self._started += 1
         name = f"host-{self._started}"
-        files = [self._run_folder / f"{kind}-{self._started}.sock" for kind in ("host", "bulk")]
+        return self._host(name, [self._run_folder / f"{kind}-{self._started}.sock" for kind in ("host", "bulk")])
+
+    def start_shared_host(self) -> Host:
+        """Return the host of what users share, which is starting: at sockets that the other hosts know."""
+        self._started += 1
+        return self._host(f"shared-{self._started}", [self._shared, self._run_folder / "shared-bulk.sock"])
+
+    def _host(self, name: str, files: list[Path]) -> Host:
         endpoints = HostEndpoints(answer=ipc_endpoint(files[0]), ingest=ipc_endpoint(files[1]))
         actor = HostActor.options(name=name).remote(*self._arguments, endpoints, *self._threads)  # type: ignore[attr-defined]
         return Host(name, actor, files)
@@ -225,9 +244,11 @@ class Host:
         self._answers = HostConnection(name, self._locate_answers)
         self._batches = HostConnection(name, self._locate_ingest)
 
-    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights) -> bytes:
         """Return the encoded reply. Raises as `HostConnection.request`."""
-        request = HostRequest(user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=time.time())
+        request = HostRequest(
+            user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=time.time(), rights=rights
+        )
         return await self._answers.request([encode(request), params], deadline_ms / 1000 + _GRACE_S)
 
     async def ingest(self, user_id: str, batch: bytes, timeout_s: float) -> bytes:
@@ -288,6 +309,11 @@ def _end_with(raylet_pid: int) -> None:
     while os.getppid() == raylet_pid:
         time.sleep(_PARENT_CHECK_S)
     os._exit(1)
+
+
+def shared_socket(run_folder: Path) -> Path:
+    """Return the socket file of the host of what users share."""
+    return run_folder / "shared.sock"
 
 
 def ray_token(run_folder: Path) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,7 +53,10 @@ class DaemonEraser:
         journal: AsyncSubscriber,
         data_dir: Path,
         encryption: EncryptionSettings,
+        forget_shared: Callable[[str], Awaitable[int]],
     ) -> None:
+        """`forget_shared` takes away what a user shared, and the user's part in all figures."""
+        self._forget_shared = forget_shared
         self._hosts = hosts
         self._dispatcher = dispatcher
         self._reactor = reactor
@@ -136,6 +139,7 @@ class DaemonEraser:
     async def _remove(self, user_id: str, ids: Collection[str], *, wait_s: float) -> ErasureReceipt:
         """Pause the lane, so that no earlier event is handled any more; then keep the user asleep and remove it."""
         folder = user_folder(self._data_dir, user_id)
+        unpublished = await self._forget_shared(user_id)
         async with AsyncExitStack() as stack:
             note_erased = await self._held(stack, user_id)
             erased = await self._journal.erase(await self._everything(user_id))
@@ -145,6 +149,7 @@ class DaemonEraser:
             await asyncio.to_thread(erase_user_files, self._data_dir, user_id, _now())
         log.info("user.erased", user_id=user_id, memories=len(ids), events=len(erased.seqs))
         receipt = ErasureReceipt.of(user_id, ids, _now(), reason=moved_aside_reason(folder))
+        receipt = msgspec.structs.replace(receipt, unpublished=unpublished)
         return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
 
     async def _held(self, stack: AsyncExitStack, user_id: str) -> Callable[[Iterable[int]], None]:

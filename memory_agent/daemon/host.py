@@ -25,13 +25,16 @@ from memory_agent.errors import (
     StoreFullError,
     UnknownMethodError,
 )
+from memory_agent.knowledge import Knowledge
 from memory_agent.memory import Memory
 from memory_agent.params import AGED_AT_ONCE
 from memory_agent.protocol import IngestBatch, decode, encode_fault, encode_result
 from memory_agent.records import IngestReport
 from memory_agent.settings import Settings
+from memory_agent.shared_asks import NO_RIGHTS, Rights, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs import BY_NAME
+from relay import SHARED_USER
 from relay.log import log
 
 _FILL_CHUNK = 256
@@ -49,16 +52,21 @@ class _UserLock:
 class MemoryHost:
     """The memories of this process. Every method may be called from several threads."""
 
-    def __init__(self, data_dir: Path, settings: Settings, embedder: Embedder) -> None:
-        """Serve users below `data_dir`. The `embedder` stays the caller's to close."""
+    def __init__(
+        self, data_dir: Path, settings: Settings, embedder: Embedder, shared: SharedStore | None = None
+    ) -> None:
+        """Serve users below `data_dir`. The `embedder`, and the store of what they share, stay the caller's to close."""
         self._data_dir = data_dir
         self._settings = settings
         self._embedder = embedder
+        self._shared = shared
         self._memories: dict[str, Memory] = {}
         self._locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self._guard = threading.Lock()
 
-    def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+    def call(
+        self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
+    ) -> bytes:
         """Answer one request of `user_id` with an encoded reply; an error is a fault in it."""
         started_s = time.monotonic()
         memory = None
@@ -69,7 +77,7 @@ class MemoryHost:
             decoded = decode(params, verb.params)
             memory = self._awake(user_id)
             remaining_ms = deadline_ms - (time.monotonic() - started_s) * 1000
-            return encode_result(verb.answer(memory, decoded, remaining_ms))
+            return encode_result(verb.answer(memory, decoded, remaining_ms, rights))
         except (MemoryAgentError, OSError) as error:
             return self._fault(user_id, memory, error)
 
@@ -156,12 +164,14 @@ class MemoryHost:
 
     def _wake(self, user_id: str) -> Memory:
         started_s = time.monotonic()
-        memory = Memory.open(
+        kind = Knowledge if user_id == SHARED_USER else Memory
+        memory = kind.open(
             user_folder(self._data_dir, user_id),
             user_id=user_id,
             settings=self._settings,
             embedder=self._embedder,
             role="host",
+            shared=self._shared,
         )
         log.info("memory.woken", user_id=user_id, took_ms=round((time.monotonic() - started_s) * 1000, 1))
         return memory

@@ -38,7 +38,7 @@ class HostServer:
 
 
 def _answered(host: MemoryHost, request: HostRequest, params: bytes) -> bytes:
-    return host.call(request.user_id, request.method, params, request.remaining_ms(time.time()))
+    return host.call(request.user_id, request.method, params, request.remaining_ms(time.time()), request.rights)
 
 
 def _ingested(host: MemoryHost, request: HostRequest, batch: bytes) -> bytes:

@@ -24,12 +24,16 @@ from memory_agent.params import NoParams
 from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
 from memory_agent.settings import DaemonSettings
+from memory_agent.shared_asks import NO_RIGHTS, Rights
 from memory_agent.verbs import BY_NAME
+from relay import SHARED_USER
 from relay.log import log
 
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _MOVE_PATIENCE_S = 0.5
+_OF_SHARED = "shared-knowledge"
+"""The host of what users share, which nobody shares a process with."""
 
 
 @dataclass
@@ -47,7 +51,8 @@ class Hosts:
         self._cluster = cluster
         self._settings = settings
         self._spares_kept = capacity.spare_hosts
-        self._directory = Directory(capacity.dedicated_hosts, capacity.shared_hosts)
+        apart = {SHARED_USER: _OF_SHARED}
+        self._directory = Directory(capacity.dedicated_hosts, capacity.shared_hosts, apart)
         self._hosts: dict[str, Host] = {}
         self._spares: list[Host] = []
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
@@ -57,15 +62,17 @@ class Hosts:
         self._seating = asyncio.Lock()
         self._changed = asyncio.Event()
 
-    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+    async def call(
+        self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
+    ) -> bytes:
         """Return the encoded reply of the user's memory. Raises `DeadlineExceededError`, `HostDiedError`."""
         self.calls_under_way += 1
         try:
-            return await self._call(user_id, method, params, deadline_ms)
+            return await self._call(user_id, method, params, deadline_ms, rights)
         finally:
             self.calls_under_way -= 1
 
-    async def _call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+    async def _call(self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights) -> bytes:
         verb, deadline_s = BY_NAME[method], time.monotonic() + deadline_ms / 1000
         try:
             if self._is_settled(user_id):
@@ -78,7 +85,7 @@ class Hosts:
         try:
             return await self._asked(
                 user_id,
-                lambda host, left_s: host.call(user_id, method, params, left_s * 1000),
+                lambda host, left_s: host.call(user_id, method, params, left_s * 1000, rights),
                 deadline_s,
                 is_repeatable=verb.is_repeatable,
             )
@@ -246,8 +253,13 @@ class Hosts:
         name = self._directory.seat(user_id, time.monotonic())
         host = self._hosts.get(name)
         if host is None:
-            host = self._hosts[name] = self._spares.pop() if self._spares else self._cluster.start_host()
+            host = self._hosts[name] = self._started(name)
         return host
+
+    def _started(self, name: str) -> Host:
+        if name == _OF_SHARED:
+            return self._cluster.start_shared_host()
+        return self._spares.pop() if self._spares else self._cluster.start_host()
 
     def _forget_if_gone(self, user_id: str, host: Host) -> None:
         """Use another process at the next call, if Ray will not restart this one."""

@@ -10,7 +10,7 @@ does not scale: a Ray process costs 53 MB and half a percent of an idle core (me
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import xxhash
@@ -21,11 +21,15 @@ _BUSY_S = 30.0
 
 @dataclass
 class Seat:
-    """The host of an awake user, and when it was last used (seconds, monotonic clock)."""
+    """The host of an awake user, and when it was last used (seconds, monotonic clock).
+
+    `is_apart`: it has a host of its own in any case, and does not sleep while the daemon runs.
+    """
 
     host: str
     dedicated: bool
     last_used_s: float
+    is_apart: bool = False
 
     def is_busy(self, now_s: float) -> bool:
         """Whether the user had a request recently."""
@@ -35,8 +39,12 @@ class Seat:
 class Directory:
     """The awake users and their hosts."""
 
-    def __init__(self, dedicated_limit: int, shared_hosts: int) -> None:
-        """Give at most `dedicated_limit` users a host of their own; the others share `shared_hosts` (1 or more)."""
+    def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
+        """Give at most `dedicated_limit` users a host of their own; the others share `shared_hosts` (1 or more).
+
+        Those `apart` have the host that it names, and count for nothing else.
+        """
+        self._apart = apart
         self._dedicated_limit = dedicated_limit
         self._shared = tuple(f"shared-{number}" for number in range(shared_hosts))
         self._seats: dict[str, Seat] = {}  # least recently used first
@@ -45,11 +53,11 @@ class Directory:
         return user_id in self._seats
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return sum(not seat.is_apart for seat in self._seats.values())
 
     def __iter__(self) -> Iterator[str]:
-        """The awake users, least recently used first."""
-        return iter(self._seats)
+        """The awake users that may sleep, least recently used first."""
+        return iter([user for user, seat in self._seats.items() if not seat.is_apart])
 
     def seat(self, user_id: str, now_s: float) -> str:
         """Return the user's host; assigns one if the user was asleep."""
@@ -67,7 +75,7 @@ class Directory:
 
     def idle(self, now_s: float, idle_s: float) -> tuple[str, ...]:
         """Return the users without a request for `idle_s`."""
-        return tuple(user for user, seat in self._seats.items() if now_s - seat.last_used_s >= idle_s)
+        return tuple(user for user in self if now_s - self._seats[user].last_used_s >= idle_s)
 
     def misplaced(self, now_s: float) -> str | None:
         """Return a busy user who shares a host with others while another shared host has none, if there is one."""
@@ -90,7 +98,9 @@ class Directory:
         return frozenset(seat.host for seat in self._seats.values())
 
     def _assign(self, user_id: str, now_s: float) -> Seat:
-        dedicated = sum(seat.dedicated for seat in self._seats.values())
+        if user_id in self._apart:
+            return Seat(self._apart[user_id], True, now_s, is_apart=True)
+        dedicated = sum(self._seats[user].dedicated for user in self)
         if dedicated < self._dedicated_limit:
             return Seat(f"user-{user_id}", True, now_s)
         busy, users = self._busy(now_s), Counter(seat.host for seat in self._seats.values())

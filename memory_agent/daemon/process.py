@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 from memory_agent.daemon.absent_users import AbsentUsers
-from memory_agent.daemon.actors import Cluster
+from memory_agent.daemon.actors import Cluster, shared_socket
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
@@ -36,16 +36,22 @@ from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
-from memory_agent.errors import ModelError, SettingsError, UnavailableError
+from memory_agent.errors import MemoryAgentError, ModelError, SettingsError, UnavailableError
+from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.layout import CONSUMER, Layout, default_data_dir
-from memory_agent.protocol import DaemonStatus, PartStatus
+from memory_agent.params import AskSharedParams
+from memory_agent.protocol import LONGEST_DEADLINE_MS, DaemonStatus, PartStatus, decode_reply, encode_fields
 from memory_agent.settings import Settings
+from memory_agent.shared_asks import Caller, ForgetUser
 from memory_agent.signals.table import SignalTable
+from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from memory_agent.storage.user_key import open_user_key, require_keys
 from memory_agent.triggers.table import TriggerTable
+from memory_agent.verbs import USUAL_PATIENCE_MS
 from memory_agent.version import VERSION
 from relay import (
+    SHARED_USER,
     SYSTEM_USER,
     TOKEN_FILE,
     AsyncSubscriber,
@@ -61,6 +67,7 @@ from relay import (
     relay_endpoints,
     server_pair,
 )
+from relay.access import ipc_endpoint
 from relay.disk import write_private
 from relay.log import log
 from relay.net import AsyncReplySocket
@@ -172,13 +179,21 @@ class Daemon:
             self._journal,
             self._layout.data_dir,
             self._settings.encryption,
+            self._forget_shared,
         )
+        self._shared = RemoteKnowledge(ipc_endpoint(shared_socket(self._layout.run)), self._shared_folder)
+        stack.callback(self._shared.close)
         absent = AbsentUsers(
-            self._layout.data_dir, self._layout.absent_users, self._settings.recall, self._settings.learning
+            self._layout.data_dir,
+            self._layout.absent_users,
+            self._settings.recall,
+            self._settings.learning,
+            self._shared,
         )
         stack.callback(absent.close)
         self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, absent, self._status)
         await self._eraser.resume()
+        await self._keep_shared_awake()
         credentials = Credentials(self._layout.data_dir)
         reception = Reception(self._service, credentials, self._capacity.requests_in_flight)
         gateway = self._make_gateway(reception, credentials)
@@ -284,11 +299,32 @@ class Daemon:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
             await self._hosts.sleep_idle()
             await self._hosts.balance()
+            await self._keep_shared_awake()
             await self._hosts.keep_up()
             await self._eraser.finish(self._hosts.awake())
             with contextlib.suppress(ModelError):
                 self._model = (await asyncio.to_thread(lambda: embedder.info)).stamp
                 await self._hosts.fill_vectors()
+
+    @property
+    def _shared_folder(self) -> Path:
+        return user_folder(self._layout.data_dir, SHARED_USER)
+
+    async def _forget_shared(self, user_id: str) -> int:
+        """Take away what a user shared, in the store itself; return how many items that were."""
+        if not await asyncio.to_thread(self._shared_folder.exists):
+            return 0
+        asked = AskSharedParams(caller=Caller(user_id=user_id), ask=ForgetUser())
+        reply = await self._hosts.call(SHARED_USER, "ask_shared", encode_fields(asked), LONGEST_DEADLINE_MS)
+        return decode_reply(reply, int)
+
+    async def _keep_shared_awake(self) -> None:
+        """Wake what users share, where anything was ever published: their hosts ask it without the daemon."""
+        if await asyncio.to_thread(self._shared_folder.exists):
+            try:
+                await self._service.wake_shared(USUAL_PATIENCE_MS)
+            except MemoryAgentError as error:
+                log.warning("shared.not_awake", code=error.code)
 
     async def _watch_ray(self) -> None:
         """Stop when Ray's own processes died: actors would live on unsupervised; a restart recovers."""

@@ -51,10 +51,11 @@ from memory_agent.protocol import (
     encode_fault,
     encode_result,
 )
+from memory_agent.shared_asks import Rights
 from memory_agent.records import IngestReport, MemoryRecord, RecallResult, Utility
 from memory_agent.trajectory import Trajectory
 from memory_agent.verbs import BY_NAME
-from relay import AsyncSubscriber, MalformedEventError, Principal, QuarantineEntry, RelayError, Scope, validate_user_id
+from relay import SHARED_USER, AsyncSubscriber, MalformedEventError, Principal, QuarantineEntry, RelayError, Scope, validate_event_user
 from relay.log import log
 
 _PAGE = 200
@@ -106,13 +107,16 @@ class Service:
         if verb.answered_by != "memory":
             answer = getattr(self, f"answer_{verb.name}")
             return encode_result(await answer(request, decode(request.params, verb.params)))
+        rights = _rights_of(principal)
+        if verb.name == "publish_confirm":
+            await self.wake_shared(request.deadline_ms)
         if verb.repeat != "read" or not self._hosts.is_awake(user_id):
-            absent = await self._absent_users.answer(user_id, verb, request)
+            absent = await self._absent_users.answer(user_id, verb, request, rights)
             if absent is not None:
                 return absent
         if verb.name == "recall":
-            return await self._recall(user_id, request)
-        reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms)
+            return await self._recall(user_id, request, rights)
+        reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms, rights)
         if verb.name == "remember" and Scope.RECALL not in principal.scopes:
             return _as_stated(reply, decode(request.params, RememberParams))
         if verb.name == "run_begin":
@@ -120,7 +124,11 @@ class Service:
             self._dispatcher.claim_run(run.id, user_id, is_vouched=principal.origin.for_all)
         return reply
 
-    async def _recall(self, user_id: str, request: Request) -> bytes:
+    async def wake_shared(self, deadline_ms: float) -> None:
+        """Wake the store of what users share, which the users' hosts then ask themselves. Creates it where needed."""
+        await self._hosts.address(SHARED_USER, deadline_ms)
+
+    async def _recall(self, user_id: str, request: Request, rights: Rights) -> bytes:
         """Return the answer of the user's memory, or an empty one after the deadline: recall is advice.
 
         If the user was asleep, `degraded` names that too; the next recall finds it awake.
@@ -128,7 +136,7 @@ class Service:
         started_s = time.monotonic()
         was_awake = self._hosts.is_awake(user_id)
         try:
-            reply = await self._hosts.call(user_id, "recall", bytes(request.params), request.deadline_ms)
+            reply = await self._hosts.call(user_id, "recall", bytes(request.params), request.deadline_ms, rights)
         except DeadlineExceededError:
             took_ms = (time.monotonic() - started_s) * 1000
             log.warning("recall.not_answered", user_id=user_id, took_ms=round(took_ms, 2), was_awake=was_awake)
@@ -239,8 +247,12 @@ def _with_waking(reply: bytes) -> bytes:
     return encode_result(msgspec.structs.replace(result, degraded=(*result.degraded, "waking")))
 
 
+def _rights_of(principal: Principal) -> Rights:
+    return Rights(groups=tuple(sorted(principal.groups)), is_admin=Scope.SHARED_ADMIN in principal.scopes)
+
+
 def _checked(user_id: str) -> str:
     try:
-        return validate_user_id(user_id)
+        return validate_event_user(user_id)
     except MalformedEventError as error:
         raise InvalidInputError("user_id", error.reason) from error

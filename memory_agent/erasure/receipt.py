@@ -23,7 +23,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     Otherwise `reason` says what is left, and the next opening or upkeep of the store does it. `ids_sha256` is the
     SHA-256 of the sorted ids, one a line. `by_rule` counts expired memories by retention rule. `unknown_ids` were
-    requested and belong to no memory: mistyped, or erased before.
+    requested and belong to no memory: mistyped, or erased before. `unpublished` counts what a user had shared.
     """
 
     user_id: str
@@ -39,6 +39,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     by_rule: dict[str, int] = {}
     unknown_ids: tuple[str, ...] = ()
+    unpublished: int = 0
 
     def of_ids(self, asked: Iterable[str], known: Collection[str]) -> ErasureReceipt:
         """Return the receipt with the requested ids that are not known."""

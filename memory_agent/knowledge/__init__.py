@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from memory_agent.knowledge.store import SHARED_USER, Knowledge
+from memory_agent.knowledge.store import Knowledge
 
-__all__ = ["SHARED_USER", "Knowledge"]
+__all__ = ["Knowledge"]

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, UnavailableError
-from memory_agent.knowledge.store import SHARED_USER
 from memory_agent.params import AskSharedParams
 from memory_agent.protocol import HostRequest, decode_reply, encode
 from memory_agent.recall.query import check_now
 from memory_agent.shared_asks import AnyAsk, Caller, Fetch, Publish, Rate, SearchItems, SetName, Unpublish
 from memory_agent.shared_records import FoundItem, UnpublishReceipt
+from relay import SHARED_USER
 from relay.net import CircuitBreaker, RequestSockets
 
 _UNKNOWN = (Rate, Fetch)

@@ -21,10 +21,12 @@ import msgspec
 
 from memory_agent.arguments import check_text
 from memory_agent.embedded import embedded_text
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, check_now, make_query
 from memory_agent.records import MemoryFilter, MemoryRecord, RetrievedMemory
+from memory_agent.settings import LearningSettings, RetentionSettings, Settings
 from memory_agent.shared_asks import (
     AnyAsk,
     Caller,
@@ -35,9 +37,10 @@ from memory_agent.shared_asks import (
     Rate,
     SearchItems,
     SetName,
+    SharedStore,
     Unpublish,
 )
-from memory_agent.shared_content import MOST_NAME_CHARS, PUBLIC, attachment_of, check_content, text_of
+from memory_agent.shared_content import MOST_NAME_CHARS, PUBLIC, attachment_of, check_content, text_of_item
 from memory_agent.shared_records import (
     Attachment,
     ContentType,
@@ -48,11 +51,10 @@ from memory_agent.shared_records import (
     SharedFile,
     UnpublishReceipt,
 )
+from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
-SHARED_USER = "shared-knowledge"
-"""The name of the store among the users of a data folder; nobody has a key for it."""
 MOST_ITEMS = 1_000
 """Items of one author."""
 _ABOUT = "shared"  # the metadata of a record that make it an item
@@ -83,6 +85,22 @@ class Knowledge(Memory):
     ...         [found.tier for found in bob.recall("what does staging need?", tiers=("local", "global")).memories]
     ['global']
     """
+
+    def __init__(
+        self,
+        user_id: str,
+        archive: Archive,
+        embedder: LazyEmbedder,
+        settings: Settings,
+        *,
+        is_hosted: bool = False,
+        shared: SharedStore | None = None,
+    ) -> None:
+        """As `Memory`. No rule of retention is about what users share, and nothing is learned here."""
+        of_items = msgspec.structs.replace(
+            settings, retention=RetentionSettings(), learning=LearningSettings(mode="off", patterns=False)
+        )
+        super().__init__(user_id, archive, embedder, of_items, is_hosted=is_hosted)
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
         """Answer a caller; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`."""
@@ -141,7 +159,7 @@ class Knowledge(Memory):
         )
         record = MemoryRecord(
             id=content.item_id,
-            text=text_of(content),
+            text=text_of_item(content.summary, content.body),
             source="worker_result",
             kind="pattern" if content.content_type == "pattern" else "finding",
             timestamp=now,

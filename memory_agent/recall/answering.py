@@ -69,6 +69,11 @@ class Answering:
         self._passages = self._places_of(best, store)
         self._of_all = self._of_all_memories()
 
+    @property
+    def shown(self) -> list[Pick]:
+        """The picks that `memories` shows, in their order."""
+        return [pick for pick, _ in self._picks if pick.row in self._records]
+
     def memories(self) -> tuple[RetrievedMemory, ...]:
         """Return the memories of the answer, in the order of the picks.
 

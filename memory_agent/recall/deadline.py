@@ -16,6 +16,7 @@ Reason = Literal[
     "vectors_pending",  # some memories have no vector yet: found by words only
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
     "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: part of the memories is searched
+    "global_unavailable",  # what users share was asked for, and its store is away or late: own memories only
     "deadline",  # time ran out: fewer parts took part, or none
     "waking",  # daemon only: time ran out before the sleeping user was awake
 ]

@@ -9,6 +9,7 @@
     duplicates   one of each, one of the former requests that ask the same
     selection    the best that say different things; where runs are asked for, requests of runs only if there is room
     answering    with passages, counts and reasons
+    tiers        with what others share (where asked for)
     runs         ended runs whose request resembles the query (where asked for)
 
 Recall is advisory and never fails or hangs for want of a part: one that is missing, late or damaged is left out and
@@ -17,7 +18,7 @@ named in `degraded`. The deadline bounds the wait for the embedder, the one part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -43,10 +44,13 @@ from memory_agent.recall.query_vectors import QueryVectors
 from memory_agent.recall.relevance import credit, relevance
 from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import Choice, mmr
+from memory_agent.recall.shared_items import as_memories, found_items, vectors_of
 from memory_agent.recall.similar_runs import Answered, is_told, similar_runs, telling_runs
+from memory_agent.recall.tiers import merged
 from memory_agent.recall.tokens import TokenCounter
-from memory_agent.records import RecallResult, UnderstoodDate
+from memory_agent.records import RecallResult, RetrievedMemory, UnderstoodDate
 from memory_agent.settings import RecallSettings
+from memory_agent.shared_asks import PendingItems
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.indexes import Mask, Scores
 from memory_agent.storage.view import View
@@ -69,14 +73,14 @@ class RecallPipeline:
         self._learner = learner
         self._vectors = QueryVectors(archive, embedder)
 
-    def answer(self, query: Query, now: datetime) -> RecallResult:
-        """Return the memories that resemble the query, best first. Raises only `StoreError`."""
+    def answer(self, query: Query, now: datetime, shared: PendingItems | None = None) -> RecallResult:
+        """Return the memories that resemble the query, best first, with those of `shared`. Raises only `StoreError`."""
         deadline = Deadline(query.deadline_ms)
         dates = _dates_in(query)
         recall_id = str(ULID.from_datetime(now))
         result = RecallResult(recall_id=recall_id, memories=(), dates=dates)
         if not deadline.expired():
-            result = self._with_memories(result, query, deadline, now)
+            result = self._with_memories(result, query, deadline, now, shared)
         result = self._with_context(result, query, deadline)
         deadline.expired()
         return msgspec.structs.replace(result, degraded=tuple(deadline.degraded), took_ms=deadline.elapsed_s * 1000)
@@ -86,15 +90,26 @@ class RecallPipeline:
         searched = self._search(query, (), self._archive.view, Deadline(query.deadline_ms))
         return similar_runs(searched, self._archive.store, query.top_k)
 
-    def _with_memories(self, result: RecallResult, query: Query, deadline: Deadline, now: datetime) -> RecallResult:
+    def _with_memories(
+        self, result: RecallResult, query: Query, deadline: Deadline, now: datetime, shared: PendingItems | None
+    ) -> RecallResult:
         """Add the memories, and note the recall."""
+        if "local" not in query.tiers:
+            return msgspec.structs.replace(result, memories=self._merged((), shared, query, result, deadline, {}))
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")
         view, store = self._archive.view, self._archive.store
         searched = self._search(query, result.dates, view, deadline)
         advice = self._advice(searched, result.recall_id)
         picks = self._select(searched, advice)
-        memories = Answering(store, searched, advice, picks).memories()
+        answering = Answering(store, searched, advice, picks)
+        memories = answering.memories()
+        if shared is not None:
+            by_id = dict(zip((memory.record.id for memory in memories), answering.shown, strict=True))
+            vectors = view.vectors.vectors(np.array([pick.slot for pick in by_id.values()], np.int64))
+            own = dict(zip(by_id, vectors, strict=True))
+            memories = self._merged(memories, shared, query, result, deadline, own)
+            picks = [by_id[memory.record.id] for memory in memories if memory.record.id in by_id]
         if query.is_noted:
             store.touch([pick.row for pick in picks], now)
             store.note_recall(note_of(result.recall_id, query, searched.vector, advice, picks, now))
@@ -105,6 +120,23 @@ class RecallPipeline:
         answered = Answered(tuple(pick.row for pick in picks), best)
         told = telling_runs(searched, store, query.runs, answered)
         return msgspec.structs.replace(result, **told._asdict())
+
+    def _merged(
+        self,
+        local: tuple[RetrievedMemory, ...],
+        shared: PendingItems | None,
+        query: Query,
+        result: RecallResult,
+        deadline: Deadline,
+        vectors: Mapping[str, Embedding],
+    ) -> tuple[RetrievedMemory, ...]:
+        """Return the user's own memories with what others share, as far as that comes in time."""
+        if shared is None:
+            return local
+        items = found_items(shared, deadline)
+        others = as_memories(items, with_embedding=query.with_embedding)
+        every = {**vectors, **vectors_of(items)}
+        return merged(local, others, query.top_k, result.recall_id, query.min_relevance, every)
 
     def _search(self, query: Query, dates: tuple[UnderstoodDate, ...], view: View, deadline: Deadline) -> Search:
         return search(query, dates, view, self._archive.store, self._vectors, self._settings, deadline)

@@ -24,7 +24,7 @@ from memory_agent.arguments import (
 )
 from memory_agent.errors import InvalidInputError
 from memory_agent.metadata import check_conditions
-from memory_agent.records import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile, microseconds
+from memory_agent.records import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile, Tier, microseconds
 from memory_agent.settings import RecallSettings
 
 MOST_ANSWERS = 1_000
@@ -45,8 +45,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     for a prompt, None for no block, and `context_heading` is its first line, "" for none. `by_run`, `by_session` and
     `by_event` are the run and the session that ask, and the event that makes them, `by_trigger` if nobody asked;
     `stored_text` is the text as an event with it would be stored, and `present_us` the time, in microseconds since
-    1970, whose words are the caller's own; None for none. `runs` is the number of runs to add. Without `is_noted` the
-    recall leaves nothing behind.
+    1970, whose words are the caller's own; None for none. `runs` is the number of runs to add. `tiers` are searched.
+    Without `is_noted` the recall leaves nothing behind.
     """
 
     text: str
@@ -69,6 +69,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     stored_text: str = ""
     present_us: tuple[int, int] | None = None
     runs: int = 0
+    tiers: tuple[Tier, ...] = ("local",)
     is_noted: bool = True
 
     @property
@@ -119,6 +120,7 @@ def make_query(
         stored_text=stored_text(text),
         present_us=_around(now, settings.echo_minutes),
         runs=_runs(said, defaults),
+        tiers=tuple(said.get("tiers") or ("local",)),
     )
 
 

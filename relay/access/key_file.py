@@ -23,7 +23,7 @@ from relay.access.identity import TOKEN_FILE, CurvePair, KeyDocument
 from relay.access.principal import ALL_SCOPES, Principal, Scope
 from relay.disk import add_checksum, verify_checksum, write_private
 from relay.errors import KeyFileError
-from relay.validation import SYSTEM_USER, validate_group_name, validate_user_id
+from relay.validation import SYSTEM_USER, validate_event_user, validate_group_name
 
 LOCAL = "local"
 _TOKEN_BYTES = 32
@@ -125,7 +125,7 @@ def create_key(
         validate_group_name("org", org)
     if tier is not None:
         validate_group_name("tier", tier)
-    if user_id is not None and validate_user_id(user_id) == SYSTEM_USER:
+    if user_id is not None and validate_event_user(user_id) == SYSTEM_USER:
         raise KeyFileError(SYSTEM_USER, "is not a user: its events belong to others, and need a key for all users")
     token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
     added = StoredKey(
