@@ -488,7 +488,7 @@ class SearchSharedParams(Params, frozen=True, kw_only=True):
 class NameParams(Params, frozen=True, kw_only=True):
     """Parameters of `shared_name`."""
 
-    name: str | None
+    name: str | None = None
 
 
 class AskSharedParams(Params, frozen=True, kw_only=True):

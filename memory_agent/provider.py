@@ -24,6 +24,15 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
+from memory_agent.shared_records import (
+    ContentType,
+    FoundItem,
+    GlobalRecord,
+    PublishPreview,
+    QualityMetrics,
+    SharedFile,
+    UnpublishReceipt,
+)
 from memory_agent.trajectory import FeedbackReport, RunEnd, RunState, SimilarRun, SonaStatus, Trajectory
 
 
@@ -118,6 +127,82 @@ class SonaProvider(Protocol):
         ...
 
 
+class SharedProvider(Protocol):
+    """What this user publishes, and what others published."""
+
+    def preview(
+        self,
+        title: str | None = None,
+        summary: str | None = None,
+        *,
+        content_type: ContentType | None = None,
+        body: str | None = None,
+        memory_id: str | None = None,
+        reference: str | None = None,
+        version: str = "1",
+        tags: Sequence[str] = (),
+        access_policy: str = "public",
+        item_id: str | None = None,
+        attachment: bytes | None = None,
+        attachment_name: str | None = None,
+    ) -> PublishPreview:
+        """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
+
+        `summary` is what is found and shown, `body` an optional whole text, `reference` where the original lies. With
+        `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
+        masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
+        of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
+        Raises `InvalidInputError` (with the argument's name).
+        """
+        ...
+
+    def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
+        """Publish what a preview shows, and nothing else; return the item. Durable on return.
+
+        The same preview confirmed again changes nothing. A version that exists is never replaced. Raises
+        `InvalidInputError`, also where the preview was changed or its memory has changed since, `UnavailableError`.
+        """
+        ...
+
+    def unpublish(self, item_id: str) -> UnpublishReceipt:
+        """Take an item of this user away, with its figures; return a receipt. Gone from every answer on return."""
+        ...
+
+    def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
+        """Rate a version of an item, 0 to 1, in place of this user's former rating; None takes it back.
+
+        Returns the released figures, which change when five users more have rated. One's own items are not rated.
+        Raises `InvalidInputError`, also for an item that this user cannot see.
+        """
+        ...
+
+    def published(self) -> list[GlobalRecord]:
+        """Return this user's items with their released figures, newest first."""
+        ...
+
+    def search(
+        self,
+        query: str,
+        top_k: int = 5,
+        content_types: Sequence[ContentType] = (),
+        tags: Sequence[str] = (),
+        min_relevance: float | None = None,
+    ) -> list[FoundItem]:
+        """Return the shared items that resemble `query` and that this user may see, best first.
+
+        Nothing of the query is kept. Raises `InvalidInputError`, `UnavailableError`.
+        """
+        ...
+
+    def attachment(self, item_id: str) -> SharedFile:
+        """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
+        ...
+
+    def set_name(self, name: str | None = None) -> str:
+        """Set the name that others see on this user's items, and return it; None returns to a pseudonym."""
+        ...
+
+
 class CareProvider(Protocol):
     """The files of one user, while they are in use."""
 
@@ -179,6 +264,11 @@ class MemoryProvider(Protocol):
     @property
     def sona(self) -> SonaProvider:
         """The learner of one user."""
+        ...
+
+    @property
+    def shared(self) -> SharedProvider:
+        """What this user publishes, and what others published."""
         ...
 
     @property

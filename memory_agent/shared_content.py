@@ -61,6 +61,15 @@ def check_version(version: object) -> str:
     return version
 
 
+def check_name(name: object) -> str:
+    """Return the name of an author: 1 to 64 printable characters."""
+    check_text("name", name)
+    assert isinstance(name, str)
+    if not name.strip() or len(name) > MOST_NAME_CHARS or not name.isprintable():
+        raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters")
+    return " ".join(name.split())
+
+
 def attachment_of(data: bytes | None, name: str | None) -> Attachment | None:
     """Return what is published of a file beside its bytes."""
     if data is None:

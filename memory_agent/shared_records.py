@@ -12,10 +12,11 @@ from typing import Literal, get_args
 import msgspec
 
 ContentType = Literal["document", "agent", "app", "pattern"]
+MentionKind = Literal["person", "account", "email", "path", "address"]
 CONTENT_TYPES: tuple[ContentType, ...] = get_args(ContentType)
 
 
-class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """The released figures of one version of an item: nothing before enough different users stand behind them.
 
     `avg_trajectory_score` is the mean quality of the runs that used it, shrunk to the prior. `usage_count` counts
@@ -38,7 +39,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A shared item as its readers see it.
 
     `author` is the name that the author chose, `author_id` a pseudonym, stable in this deployment; neither is the
@@ -92,12 +93,12 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
 class Mention(msgspec.Struct, frozen=True, kw_only=True):
     """Words of a preview that may tell more than its author means to: who, where or on which machine."""
 
-    kind: Literal["person", "account", "email", "path", "address"]
+    kind: MentionKind
     text: str
     field: str
 
 
-class SharedContent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SharedContent(msgspec.Struct, frozen=True, kw_only=True):
     """All that leaves a user when an item is published, and nothing else does; the bytes of the attachment aside."""
 
     item_id: str

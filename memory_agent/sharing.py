@@ -36,6 +36,7 @@ from memory_agent.shared_content import (
     attachment_of,
     check_content,
     check_item_id,
+    check_name,
     check_version,
     digest_of,
     texts_of,
@@ -179,7 +180,13 @@ class Shared:
             isinstance(rating, bool) or not isinstance(rating, int | float) or not 0.0 <= rating <= 1.0
         ):
             raise InvalidInputError("rating", "must be a number from 0 to 1")
-        found: QualityMetrics = self._ask(Rate(item_id=check_item_id(item_id), rating=rating, version=None if version is None else check_version(version)))
+        found: QualityMetrics = self._ask(
+            Rate(
+                item_id=check_item_id(item_id),
+                rating=rating,
+                version=None if version is None else check_version(version),
+            )
+        )
         return found
 
     def published(self) -> list[GlobalRecord]:
@@ -209,7 +216,11 @@ class Shared:
         ['Staging needs the VPN']
         """
         check_text("query", query)
-        types = tuple(check_choice("content_types", one, CONTENT_TYPES) for one in content_types)
+        if not query.strip():
+            raise InvalidInputError("query", "is empty")
+        types = tuple(
+            check_choice(f"content_types[{place}]", one, CONTENT_TYPES) for place, one in enumerate(content_types)
+        )
         ask = SearchItems(
             query=query,
             top_k=check_whole("top_k", top_k, MOST_FOUND),
@@ -223,7 +234,7 @@ class Shared:
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none.
 
-        >>> preview = memory.shared.preview("Our linter", "Rules for SQL", attachment=b"[rules]", attachment_name="sql.toml")
+        >>> preview = memory.shared.preview("Our linter", "Rules for SQL", attachment=b"[rules]")
         >>> item = memory.shared.confirm(preview, b"[rules]")
         >>> memory.shared.attachment(item.id).data
         b'[rules]'
@@ -231,13 +242,13 @@ class Shared:
         found: SharedFile = self._ask(Fetch(item_id=check_item_id(item_id)))
         return found
 
-    def set_name(self, name: str | None) -> str:
+    def set_name(self, name: str | None = None) -> str:
         """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
 
         >>> memory.shared.set_name("Ann of the platform team")
         'Ann of the platform team'
         """
-        shown: str = self._ask(SetName(name=name))
+        shown: str = self._ask(SetName(name=None if name is None else check_name(name)))
         return shown
 
     def _ask(self, ask: AnyAsk) -> Any:
@@ -266,7 +277,6 @@ class Shared:
             tags=tuple(map(mask, content.tags)),
             attachment=None if file is None else msgspec.structs.replace(file, name=mask(file.name)),
         )
-
 
 
 def _preview(preview: PublishPreview | Mapping[str, Any]) -> PublishPreview:

@@ -106,11 +106,11 @@ if TYPE_CHECKING:
     from relay.validation import (
         SHARED_USER,
         SYSTEM_USER,
+        validate_event_user,
         validate_group_name,
         validate_id,
         validate_object,
         validate_timestamp,
-        validate_event_user,
         validate_user_id,
     )
     from relay.wire import (
@@ -358,11 +358,11 @@ __all__ = [
     "server_pair",
     "submit",
     "table_problem",
+    "validate_event_user",
     "validate_group_name",
     "validate_id",
     "validate_object",
     "validate_timestamp",
-    "validate_event_user",
     "validate_user_id",
 ]
 

@@ -18,11 +18,11 @@ from relay.errors import EventTooLargeError, MalformedEventError
 from relay.validation import (
     SYSTEM_USER,
     validate_event_type,
+    validate_event_user,
     validate_id,
     validate_object,
     validate_owner,
     validate_timestamp,
-    validate_event_user,
 )
 
 

@@ -26,6 +26,15 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
+from memory_agent.shared_records import (
+    ContentType,
+    FoundItem,
+    GlobalRecord,
+    PublishPreview,
+    QualityMetrics,
+    SharedFile,
+    UnpublishReceipt,
+)
 from memory_agent.trajectory import FeedbackReport, RunEnd, RunState, SimilarRun, SonaStatus, Trajectory
 
 
@@ -147,6 +156,106 @@ class SonaMethods:
         return self._ask("sona.load", data=data)
 
 
+class SharedMethods:
+    """What this user publishes, and what others published."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    def preview(
+        self,
+        title: str | None = None,
+        summary: str | None = None,
+        *,
+        content_type: ContentType | None = None,
+        body: str | None = None,
+        memory_id: str | None = None,
+        reference: str | None = None,
+        version: str = "1",
+        tags: Sequence[str] = (),
+        access_policy: str = "public",
+        item_id: str | None = None,
+        attachment: bytes | None = None,
+        attachment_name: str | None = None,
+    ) -> PublishPreview:
+        """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
+
+        `summary` is what is found and shown, `body` an optional whole text, `reference` where the original lies. With
+        `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
+        masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
+        of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
+        Raises `InvalidInputError` (with the argument's name).
+        """
+        return self._ask(
+            "shared.preview",
+            title=title,
+            summary=summary,
+            content_type=content_type,
+            body=body,
+            memory_id=memory_id,
+            reference=reference,
+            version=version,
+            tags=tags,
+            access_policy=access_policy,
+            item_id=item_id,
+            attachment=attachment,
+            attachment_name=attachment_name,
+        )
+
+    def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
+        """Publish what a preview shows, and nothing else; return the item. Durable on return.
+
+        The same preview confirmed again changes nothing. A version that exists is never replaced. Raises
+        `InvalidInputError`, also where the preview was changed or its memory has changed since, `UnavailableError`.
+        """
+        return self._ask("shared.confirm", preview=preview, attachment=attachment)
+
+    def unpublish(self, item_id: str) -> UnpublishReceipt:
+        """Take an item of this user away, with its figures; return a receipt. Gone from every answer on return."""
+        return self._ask("shared.unpublish", item_id=item_id)
+
+    def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
+        """Rate a version of an item, 0 to 1, in place of this user's former rating; None takes it back.
+
+        Returns the released figures, which change when five users more have rated. One's own items are not rated.
+        Raises `InvalidInputError`, also for an item that this user cannot see.
+        """
+        return self._ask("shared.rate", item_id=item_id, rating=rating, version=version)
+
+    def published(self) -> list[GlobalRecord]:
+        """Return this user's items with their released figures, newest first."""
+        return self._ask("shared.published")
+
+    def search(
+        self,
+        query: str,
+        top_k: int = 5,
+        content_types: Sequence[ContentType] = (),
+        tags: Sequence[str] = (),
+        min_relevance: float | None = None,
+    ) -> list[FoundItem]:
+        """Return the shared items that resemble `query` and that this user may see, best first.
+
+        Nothing of the query is kept. Raises `InvalidInputError`, `UnavailableError`.
+        """
+        return self._ask(
+            "shared.search",
+            query=query,
+            top_k=top_k,
+            content_types=content_types,
+            tags=tags,
+            min_relevance=min_relevance,
+        )
+
+    def attachment(self, item_id: str) -> SharedFile:
+        """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
+        return self._ask("shared.attachment", item_id=item_id)
+
+    def set_name(self, name: str | None = None) -> str:
+        """Set the name that others see on this user's items, and return it; None returns to a pseudonym."""
+        return self._ask("shared.set_name", name=name)
+
+
 class CareMethods:
     """The files of one user, while they are in use."""
 
@@ -221,6 +330,7 @@ class MemoryMethods:
         self._ask = ask
         self.runs = RunsMethods(ask)
         self.sona = SonaMethods(ask)
+        self.shared = SharedMethods(ask)
         self.care = CareMethods(ask)
         self.erasure = ErasureMethods(ask)
 

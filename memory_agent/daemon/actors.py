@@ -43,12 +43,12 @@ from memory_agent.daemon.host_connection import HostConnection
 from memory_agent.daemon.host_server import HostServer
 from memory_agent.daemon.ray_folder import RayFolder
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.knowledge.remote import RemoteKnowledge
-from memory_agent.storage.folders import user_folder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
+from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.protocol import HostAddress, HostEndpoints, HostRequest, encode
 from memory_agent.settings import Settings
 from memory_agent.shared_asks import Rights
+from memory_agent.storage.folders import user_folder
 from relay import SHARED_USER
 from relay.access import ipc_endpoint
 from relay.log import configure_logging
@@ -140,7 +140,10 @@ class Cluster:
         self._threads = (capacity.answer_threads, capacity.ingest_threads)
         self._shared = shared_socket(run_folder)
         self._arguments = (
-            str(data_dir), msgspec.msgpack.encode(settings), embedder_endpoint, ipc_endpoint(self._shared)
+            str(data_dir),
+            msgspec.msgpack.encode(settings),
+            embedder_endpoint,
+            ipc_endpoint(self._shared),
         )
         self._folder = RayFolder()
         self._started = 0

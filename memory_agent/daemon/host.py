@@ -55,7 +55,7 @@ class MemoryHost:
     def __init__(
         self, data_dir: Path, settings: Settings, embedder: Embedder, shared: SharedStore | None = None
     ) -> None:
-        """Serve users below `data_dir`. The `embedder`, and the store of what they share, stay the caller's to close."""
+        """Serve users below `data_dir`. `embedder` and `shared`, what users share, stay the caller's to close."""
         self._data_dir = data_dir
         self._settings = settings
         self._embedder = embedder
@@ -64,9 +64,7 @@ class MemoryHost:
         self._locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self._guard = threading.Lock()
 
-    def call(
-        self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
-    ) -> bytes:
+    def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS) -> bytes:
         """Answer one request of `user_id` with an encoded reply; an error is a fault in it."""
         started_s = time.monotonic()
         memory = None

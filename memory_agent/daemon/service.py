@@ -51,11 +51,20 @@ from memory_agent.protocol import (
     encode_fault,
     encode_result,
 )
-from memory_agent.shared_asks import Rights
 from memory_agent.records import IngestReport, MemoryRecord, RecallResult, Utility
+from memory_agent.shared_asks import Rights
 from memory_agent.trajectory import Trajectory
 from memory_agent.verbs import BY_NAME
-from relay import SHARED_USER, AsyncSubscriber, MalformedEventError, Principal, QuarantineEntry, RelayError, Scope, validate_event_user
+from relay import (
+    SHARED_USER,
+    AsyncSubscriber,
+    MalformedEventError,
+    Principal,
+    QuarantineEntry,
+    RelayError,
+    Scope,
+    validate_event_user,
+)
 from relay.log import log
 
 _PAGE = 200

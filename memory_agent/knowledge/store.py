@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.arguments import check_text
 from memory_agent.embedded import embedded_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError
@@ -40,14 +39,13 @@ from memory_agent.shared_asks import (
     SharedStore,
     Unpublish,
 )
-from memory_agent.shared_content import MOST_NAME_CHARS, PUBLIC, attachment_of, check_content, text_of_item
+from memory_agent.shared_content import PUBLIC, attachment_of, check_content, check_name, text_of_item
 from memory_agent.shared_records import (
     Attachment,
     ContentType,
     FoundItem,
     GlobalRecord,
     QualityMetrics,
-    SharedContent,
     SharedFile,
     UnpublishReceipt,
 )
@@ -186,7 +184,9 @@ class Knowledge(Memory):
         """Raise `InvalidInputError` unless the author may publish this now."""
         if known is None:
             if len(self._rows_of(about.author)) >= MOST_ITEMS:
-                raise InvalidInputError("item_id", f"this user has {MOST_ITEMS} items, which is the most: unpublish some")
+                raise InvalidInputError(
+                    "item_id", f"this user has {MOST_ITEMS} items, which is the most: unpublish some"
+                )
             return
         former = _about(known)
         if former.author != about.author:
@@ -234,13 +234,9 @@ class Knowledge(Memory):
 
     def _set_name(self, caller: Caller, name: str | None) -> str:
         own = self._pseudonym(caller.user_id)
-        if name is not None:
-            check_text("name", name)
-            name = " ".join(self._masker.text(name).split())
-            if not 1 <= len(name) <= MOST_NAME_CHARS or not name.isprintable():
-                raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters")
+        kept = None if name is None else self._masker.text(check_name(name)).encode()
         with self._archive.batch() as batch:
-            batch.set_blob(_NAME + own, None if name is None else name.encode())
+            batch.set_blob(_NAME + own, kept)
             return _name_in(batch, own)
 
     def _forget_user(self, author: str) -> int:

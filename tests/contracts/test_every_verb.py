@@ -26,6 +26,7 @@ from memory_agent.client.daemon_methods import DaemonMethods
 from memory_agent.daemon.service import Service
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError, UnavailableError
+from memory_agent.knowledge import Knowledge
 from memory_agent.protocol import HostAddress
 from memory_agent.verbs import BY_NAME, VERBS, Verb
 from relay import BrokerSettings, RelaySettings
@@ -64,7 +65,9 @@ def asks(
     loop = asyncio.new_event_loop()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(in_ray, "ask_host", ask_host)
-        memory = Memory.open(tmp_path_factory.mktemp("embedded") / "user-ann", embedder=embedder)
+        folder = tmp_path_factory.mktemp("embedded")
+        knowledge = Knowledge.open(folder / "shared", embedder=embedder)
+        memory = Memory.open(folder / "user-ann", embedder=embedder, shared=knowledge)
         client, provider = MemoryClient("user-carl", **own), ActorMemoryProvider("user-rita", **own)
         awaiting = AsyncMemoryClient("user-ada", **own)
         caller = HttpCaller(served.http, served.token)
@@ -80,7 +83,7 @@ def asks(
             "user-hugo": _asking(HttpMethods(caller, "user-hugo")),
         }
         loop.run_until_complete(awaiting.close())
-        for one in (memory, client, provider, caller):
+        for one in (memory, knowledge, client, provider, caller):
             one.close()
     loop.close()
 

@@ -80,7 +80,19 @@ MESSAGES = _recorded()
 IDS = [f"{number}-{message.verb.method}" for number, message in enumerate(MESSAGES)]
 
 
-NEW = {"list", "owner", "runs.similar"}
+NEW = {
+    "list",
+    "owner",
+    "runs.similar",
+    "shared.preview",
+    "shared.confirm",
+    "shared.unpublish",
+    "shared.rate",
+    "shared.published",
+    "shared.search",
+    "shared.attachment",
+    "shared.set_name",
+}
 """Verbs that the former version did not have."""
 ADDED = {
     "type",
@@ -98,6 +110,8 @@ ADDED = {
     "failed_steps",
     "is_cancelled",
     "conclusions",
+    "shared",
+    "unpublished",
 }
 """Fields of records, figures and answers that it did not have."""
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from memory_agent.errors import InvalidInputError
+
 Ask = Callable[..., Any]
 """Calls a method by its dotted name."""
 
@@ -31,6 +33,10 @@ _VARIES = (
     "state_bytes",
     "uptime_s",
     "cursor",
+    "digest",  # of content with its id
+    "memory_state",
+    "author",  # keyed with the secret of a store
+    "author_id",
 )
 _FIRST = "f1rst-run"
 _THEN = datetime(2026, 2, 16, 10, tzinfo=UTC)
@@ -92,6 +98,28 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("runs.list", {"limit": 0}, "limit"),
     ("sona.load", {"data": b"not an export"}, "data"),
     ("care.rebuild", {"vectors": "yes"}, "vectors"),
+    ("recall", {"query": "x", "tiers": "global"}, "tiers"),
+    ("recall", {"query": "x", "tiers": ["everything"]}, "tiers"),
+    ("shared.preview", {"title": "x"}, "summary"),
+    ("shared.preview", {"memory_id": "unknown"}, "memory_id"),
+    ("shared.preview", {"title": "x", "summary": "y", "version": "a b"}, "version"),
+    ("shared.preview", {"title": "x", "summary": "y", "access_policy": "org:"}, "access_policy"),
+    ("shared.preview", {"title": "x", "summary": "y", "tags": "deploy"}, "tags"),
+    ("shared.preview", {"title": "x", "summary": "y", "content_type": "tool"}, "content_type"),
+    ("shared.preview", {"title": "x", "summary": "y", "item_id": "i-1"}, "item_id"),
+    ("shared.preview", {"title": "x", "summary": "y", "attachment": b"x" * (1 + (1 << 20))}, "attachment"),
+    ("shared.preview", {"title": "x", "summary": "y", "attachment_name": "x.md"}, "attachment"),
+    ("shared.confirm", {"preview": "x"}, "preview"),
+    ("shared.unpublish", {"item_id": "i-1"}, "item_id"),
+    ("shared.attachment", {"item_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "item_id"),
+    ("shared.rate", {"item_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "rating": 1.0}, "item_id"),
+    ("shared.rate", {"item_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "rating": 7}, "rating"),
+    ("shared.search", {"query": " "}, "query"),
+    ("shared.search", {"query": "x", "top_k": 0}, "top_k"),
+    ("shared.search", {"query": "x", "tags": "deploy"}, "tags"),
+    ("shared.search", {"query": "x", "content_types": ["tool"]}, "content_types[0]"),
+    ("shared.set_name", {"name": "a\nb"}, "name"),
+    ("shared.set_name", {"name": ""}, "name"),
     ("erasure.erase", {}, "selection"),
     ("erasure.erase", {"record_ids": "01JM0000000000000000000000"}, "ids"),
     ("erasure.erase", {"filter": {}}, "filter"),
@@ -162,6 +190,26 @@ class Story:
         self.told.append(("sona.export", type(data).__name__))
         self.ask("sona.load", data)
         self.ask("sona.reset")
+        preview = self.ask("shared.preview", memory_id=race.id, body="ask Ann Lee", tags=["auth"], attachment=b"0123")
+        item = self.ask("shared.confirm", preview, b"0123")
+        assert self.ask("shared.confirm", preview, attachment=b"0123") == item
+        self.ask("shared.set_name", "Ann of the platform team")
+        again = self.ask("shared.preview", "Auth", "the auth race needs a mutex", version="2", item_id=item.id)
+        self.ask("shared.confirm", again)
+        third = self.ask("shared.confirm", self.ask("shared.preview", "Auth", "no mutex", attachment=b"x"), b"x")
+        assert self.ask("shared.attachment", third.id).data == b"x"
+        assert [found.item.version for found in self.ask("shared.search", "auth race", 1)] == ["2"]
+        both = self.ask("recall", "auth race", mode="lexical", tiers=["local", "global"], min_relevance=0.0)
+        assert {found.tier for found in both.memories} == {"local", "global"}
+        try:
+            self.ask("shared.rate", item.id, 0.5)
+        except InvalidInputError as error:
+            self.told.append(("shared.rate", str(error)))
+        self.ask("shared.published")
+        self.ask("shared.unpublish", item.id)
+        self.ask("shared.unpublish", third.id)
+        self.ask("shared.set_name", None)
+        self.told.pop()
         self.ask("care.rebuild")
         self.ask("care.compact")
         self.ask("erasure.erase", [lunch.id, "unknown"], dry_run=True)

@@ -15,6 +15,7 @@ from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.host import MemoryHost
+from memory_agent.daemon.host_server import HostServer
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.daemon.retention_rounds import RetentionRounds
@@ -24,15 +25,19 @@ from memory_agent.doors.http.server import HttpDoor
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders import Embedder
+from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.layout import Layout
 from memory_agent.params import NoParams
-from memory_agent.protocol import DaemonStatus, HostAddress, IngestBatch, decode_reply, encode
+from memory_agent.protocol import DaemonStatus, HostAddress, HostEndpoints, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
 from memory_agent.settings import Settings
+from memory_agent.shared_asks import NO_RIGHTS, Caller, ForgetUser, Rights
 from memory_agent.signals.table import SignalTable
+from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from memory_agent.triggers.table import TriggerTable
 from relay import (
+    SHARED_USER,
     AsyncSubscriber,
     Broker,
     Credentials,
@@ -43,6 +48,7 @@ from relay import (
     curve_pair,
     server_pair,
 )
+from relay.access import ipc_endpoint
 from relay.net import AsyncReplySocket
 
 
@@ -53,8 +59,10 @@ class HostsHere:
         self._host = host
         self.calls_under_way = 0
 
-    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        return await asyncio.to_thread(self._host.call, user_id, method, params, deadline_ms)
+    async def call(
+        self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
+    ) -> bytes:
+        return await asyncio.to_thread(self._host.call, user_id, method, params, deadline_ms, rights)
 
     def is_awake(self, user_id: str) -> bool:
         return user_id in self._host._memories
@@ -129,7 +137,12 @@ async def _serve(
     ready: threading.Event,
     stop: threading.Event,
 ) -> None:
-    host = MemoryHost(layout.data_dir, settings, embedder)
+    endpoints = HostEndpoints(
+        answer=ipc_endpoint(layout.run / "shared.sock"), ingest=ipc_endpoint(layout.run / "bulk.sock")
+    )
+    shared = RemoteKnowledge(endpoints.answer, user_folder(layout.data_dir, SHARED_USER))
+    host = MemoryHost(layout.data_dir, settings, embedder, shared)
+    of_shared = HostServer(host, endpoints, 4, 1)
     hosts = cast(Hosts, HostsHere(host))
     credentials = Credentials(layout.data_dir)
     authenticator = CurveAuthenticator(server_pair(layout.data_dir, curve_pair), credentials.knows_curve)
@@ -155,8 +168,12 @@ async def _serve(
                 triggers=reactor.status(),
             )
 
-        eraser = DaemonEraser(hosts, dispatcher, reactor, journal, layout.data_dir, settings.encryption)
-        absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning)
+        async def forget_shared(user_id: str) -> int:
+            forgotten: int = await asyncio.to_thread(shared.ask, Caller(user_id=user_id), ForgetUser(), 60.0)
+            return forgotten
+
+        eraser = DaemonEraser(hosts, dispatcher, reactor, journal, layout.data_dir, settings.encryption, forget_shared)
+        absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         service = Service(hosts, dispatcher, journal, eraser, absent, describe)
         await eraser.resume()
         reception = Reception(service, credentials, 64)
@@ -178,6 +195,8 @@ async def _serve(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        shared.close()
+        await asyncio.to_thread(of_shared.close)
         publisher.close()
         owners.close()
         absent.close()

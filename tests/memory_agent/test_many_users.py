@@ -43,7 +43,7 @@ class Host:
             self.is_starting -= 1
             raise UnavailableError(f"{self.name} is not up")
 
-    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, *_: object) -> bytes:
         self._check_up()
         self._world.awake.add(user_id)
         self._world.most = max(self._world.most, len(self._world.awake))

@@ -35,7 +35,7 @@ class Memories:
         self.open = asyncio.Event()
         self._failing = failing
 
-    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
+    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, *_: object) -> bytes:
         assert method == "react"
         assert deadline_ms > 0
         cause = read_event(decode(params, ReactParams).event)
