@@ -57,7 +57,7 @@ from relay import Masker, masked_kinds
 
 MOST_FOUND = 100
 _MOST_TITLE_CHARS = 80  # of a title made of a memory's first line
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 8.0  # less than a client waits
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
 
 

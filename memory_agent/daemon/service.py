@@ -68,6 +68,8 @@ from relay import (
 from relay.log import log
 
 _PAGE = 200
+_WRITES_SHARED = ("publish_confirm", "shared_name")
+"""Verbs that create the store of what users share."""
 
 
 class Service:
@@ -117,7 +119,7 @@ class Service:
             answer = getattr(self, f"answer_{verb.name}")
             return encode_result(await answer(request, decode(request.params, verb.params)))
         rights = _rights_of(principal)
-        if verb.name == "publish_confirm":
+        if verb.name in _WRITES_SHARED:
             await self.wake_shared(request.deadline_ms)
         if verb.repeat != "read" or not self._hosts.is_awake(user_id):
             absent = await self._absent_users.answer(user_id, verb, request, rights)
