@@ -35,6 +35,7 @@ __all__ = [
     "ModelError",
     "ModelMissingError",
     "ProtocolError",
+    "RateLimitedError",
     "RunBegunError",
     "RunEndedError",
     "RunUnknownError",
@@ -63,6 +64,17 @@ class UnhandledEventError(MemoryAgentError):
 
     event_id: str
     reason: str
+
+
+@dataclass(eq=False, repr=False)
+class RateLimitedError(MemoryAgentError):
+    """This user asks more often than the settings allow."""
+
+    code = "rate_limited"
+    retryable = True
+    template = "too many searches of shared items: ask again in {retry_after_ms} ms"
+
+    retry_after_ms: int
 
 
 @dataclass(eq=False, repr=False)

@@ -256,15 +256,18 @@ class Runs:
             notes = [*filter(None, map(snapshot.recall_note, recalls))] if known is None else [known]
             rows = {memory_id: snapshot.row_of_id(memory_id) for memory_id in named}
         used = {use.row for use in run.used} if run is not None else set()
+        shared = {item_id for note in notes for item_id, _ in note.items}.intersection(named)
         rows = {memory_id: None if row is None else shown_row(row, notes) for memory_id, row in rows.items()}
         stored = {row for row in rows.values() if row is not None}
         is_list = any(names_list(stored, len(stored), note) for note in notes)
         reason = _LIST if is_list else "is not credited"
         return FeedbackReport(
             trajectory_id=name if run is None else run.id,
-            credited=tuple(memory_id for memory_id, row in rows.items() if row in used),
+            credited=tuple(memory_id for memory_id, row in rows.items() if row in used or memory_id in shared),
             not_credited={
-                memory_id: _NOT_STORED if row is None else reason for memory_id, row in rows.items() if row not in used
+                memory_id: _NOT_STORED if row is None else reason
+                for memory_id, row in rows.items()
+                if row not in used and memory_id not in shared
             },
             quality=None if run is None else run.quality,
         )

@@ -167,6 +167,21 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     lag_events: Count = 500
 
 
+class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What users share.
+
+    An author has at most `items_per_author`. A user may search `searches` times at once and `searches_per_s` times a
+    second on the average. What a run says of items is reported when it ended `report_after_s` ago, so that late
+    verdicts count. `prior` is the mean quality of runs in general, above which an item proves itself.
+    """
+
+    items_per_author: Count = 1_000
+    searches: Count = 40
+    searches_per_s: Positive = 10.0
+    report_after_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 600.0
+    prior: Annotated[float, msgspec.Meta(ge=0.05, le=0.95)] = 0.6
+
+
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The door over HTTP.
 
@@ -229,6 +244,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     learning: LearningSettings = LearningSettings()
     retention: RetentionSettings = RetentionSettings()
     triggers: TriggerSettings = TriggerSettings()
+    shared: SharedSettings = SharedSettings()
     daemon: DaemonSettings = DaemonSettings()
 
 

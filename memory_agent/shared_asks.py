@@ -121,7 +121,34 @@ class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
     with_embedding: bool = False
 
 
-AnyAsk = Publish | Unpublish | Rate | ListOwn | Fetch | SetName | ForgetUser | SearchItems
+class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened with one version since the last report: retrievals, uses, and the sum of the uses' qualities.
+
+    A quality is 0 to 1 each, so `quality` is at most `uses`. Uses may exceed retrievals: a run may end, and so count,
+    in a later report than its recall.
+    """
+
+    item_id: str
+    version: str
+    retrievals: int = 0
+    uses: int = 0
+    quality: float = 0.0
+
+
+class Report(Ask, frozen=True, kw_only=True, tag=True):
+    """One user's report: counts and sums. `number` is 1 or more and grows with each report of this user, gaps allowed.
+
+    A report counts once, and not after one with a higher number. So a sender repeats a report, unchanged and under its
+    number, until it is answered, before it sends the next. The answer is how many of the items counted.
+    """
+
+    result = int
+
+    number: int
+    items: tuple[ReportedItem, ...]
+
+
+AnyAsk = Publish | Unpublish | Rate | ListOwn | Fetch | SetName | ForgetUser | SearchItems | Report
 
 
 class PendingItems(Protocol):
@@ -165,6 +192,8 @@ def begin_search(store: SharedStore | None, caller: Caller, ask: SearchItems, ti
         return _Failed(error)
 
 
+LARGEST_REPORT = 20
+"""Items that one report may name."""
 _OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")
 
 

@@ -16,10 +16,11 @@ from ulid import ULID
 
 from memory_agent.arguments import check_choice, check_text, check_whole, located
 from memory_agent.errors import InvalidInputError, UnavailableError
+from memory_agent.learning.shared_use import Outbox, filled, outbox_blob, outbox_in
 from memory_agent.mentions import mentions
 from memory_agent.open_calls import InUse
 from memory_agent.recall.query import check_now
-from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.records import MemoryFilter, MemoryRecord, microseconds
 from memory_agent.shared_asks import (
     AnyAsk,
     Caller,
@@ -27,6 +28,7 @@ from memory_agent.shared_asks import (
     ListOwn,
     Publish,
     Rate,
+    Report,
     SearchItems,
     SetName,
     SharedStore,
@@ -54,6 +56,7 @@ from memory_agent.shared_records import (
 )
 from memory_agent.storage.archive import Archive
 from relay import Masker, masked_kinds
+from relay.log import log
 
 MOST_FOUND = 100
 _MOST_TITLE_CHARS = 80  # of a title made of a memory's first line
@@ -250,6 +253,40 @@ class Shared:
         """
         shown: str = self._ask(SetName(name=None if name is None else check_name(name)))
         return shown
+
+    def report(self, until: datetime) -> int:
+        """Report what runs say of shared items, until a time: counts and sums alone. Part of a host's upkeep.
+
+        Returns how many reports were answered. Raises `UnavailableError`, and what the store raises; the next call
+        sends again what was not answered.
+
+        >>> memory.shared.report(datetime.now(UTC))
+        0
+        """
+        if self._store is None:
+            return 0
+        with self._in_use():
+            with self._archive.store.snapshot() as snapshot:
+                known = outbox_in(snapshot)
+                outbox = filled(snapshot, known, microseconds(until, "until"))
+            if not outbox.reports:
+                return 0
+            if outbox != known:
+                self._keep(outbox)
+            for place, report in enumerate(outbox.reports, 1):
+                self._send(report)
+                self._keep(msgspec.structs.replace(outbox, reports=outbox.reports[place:]))
+            return len(outbox.reports)
+
+    def _send(self, report: Report) -> None:
+        try:
+            self._ask(report)
+        except InvalidInputError as error:  # it would be refused for ever
+            log.warning("shared.report_refused", field=error.field)
+
+    def _keep(self, outbox: Outbox) -> None:
+        with self._archive.batch() as batch:
+            batch.set_blob(*outbox_blob(outbox))
 
     def _ask(self, ask: AnyAsk) -> Any:
         if self._store is None:

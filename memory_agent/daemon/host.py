@@ -10,9 +10,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from memory_agent.embedders import Embedder
@@ -23,6 +23,7 @@ from memory_agent.errors import (
     MemoryAgentError,
     StoreError,
     StoreFullError,
+    UnavailableError,
     UnknownMethodError,
 )
 from memory_agent.knowledge import Knowledge
@@ -116,6 +117,7 @@ class MemoryHost:
                 memory.erasure.resume()
                 memory.erasure.age(now, AGED_AT_ONCE)
                 memory.sona.consolidate(now)
+                self._report(memory, now)
             except MemoryAgentError as error:
                 log.warning("memory.not_kept_up", user_id=memory.user_id, code=error.code)
                 if isinstance(error, EncryptionKeyMissingError):
@@ -140,6 +142,11 @@ class MemoryHost:
         events = [data for _, data in batch.events]
         seqs = [seq for seq, _ in batch.events]
         return memory.ingest_encoded(events, seqs=None if batch.replay else seqs, ahead=batch.ahead)
+
+    def _report(self, memory: Memory, now: datetime) -> None:
+        """Report what runs say of shared items; the store of these may be away for now."""
+        with suppress(UnavailableError):
+            memory.shared.report(now - timedelta(seconds=self._settings.shared.report_after_s))
 
     def _fill_vectors(self, memory: Memory) -> int:
         try:

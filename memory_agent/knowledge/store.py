@@ -12,7 +12,9 @@ files in upkeep.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from hashlib import blake2b, sha256
 from typing import Any
@@ -22,6 +24,9 @@ import msgspec
 from memory_agent.embedded import embedded_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError
+from memory_agent.knowledge.contributions import check_report
+from memory_agent.knowledge.figures import KEY_BYTES, Figures, Rules
+from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, check_now, make_query
 from memory_agent.records import MemoryFilter, MemoryRecord, RetrievedMemory
@@ -34,6 +39,7 @@ from memory_agent.shared_asks import (
     ListOwn,
     Publish,
     Rate,
+    Report,
     SearchItems,
     SetName,
     SharedStore,
@@ -53,11 +59,10 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
-MOST_ITEMS = 1_000
-"""Items of one author."""
 _ABOUT = "shared"  # the metadata of a record that make it an item
 _SECRET, _PURGE = "shared:secret", "shared:purge"
-_FILE, _NAME = "shared:file:", "shared:name:"
+_FILE, _NAME, _FIGURES = "shared:file:", "shared:name:", "shared:figures:"
+_versions = msgspec.msgpack.Decoder(dict[str, Figures])
 _PSEUDONYM_BYTES = 10
 
 
@@ -99,6 +104,10 @@ class Knowledge(Memory):
             settings, retention=RetentionSettings(), learning=LearningSettings(mode="off", patterns=False)
         )
         super().__init__(user_id, archive, embedder, of_items, is_hosted=is_hosted)
+        self._limits = settings.shared
+        self._rules = Rules(prior=settings.shared.prior)
+        self._quota = SearchQuota(settings.shared.searches, settings.shared.searches_per_s)
+        self._asking = threading.Lock()  # of the quota
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
         """Answer a caller; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`."""
@@ -121,6 +130,8 @@ class Knowledge(Memory):
     def _answer(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
         match ask:
             case SearchItems():
+                with self._asking:
+                    self._quota.take(caller.user_id, time.monotonic())
                 return self._search(caller, ask, timeout_s)
             case Publish():
                 return self._publish(caller, ask)
@@ -134,6 +145,8 @@ class Knowledge(Memory):
                 return self._fetch(caller, ask.item_id)
             case SetName():
                 return self._set_name(caller, ask.name)
+            case Report():
+                return self._count(caller, ask)
             case ForgetUser():
                 return self._forget_user(self._pseudonym(caller.user_id))
 
@@ -171,27 +184,29 @@ class Knowledge(Memory):
             known = _item_in(batch, content.item_id)
             if known is not None and _is_repeat(known, about):
                 return self._shown(batch, known)
-            self._check_new(known, about)
+            self._check_new(known, about, _figures_in(batch, content.item_id))
             if known is None:
                 admit()
             batch.upsert(record, vectors.admitted(batch).get(words))
             batch.set_blob(_FILE + record.id, ask.data)
+            versions = _figures_in(batch, record.id)
+            author = about.author.encode()
+            versions.setdefault(about.version, Figures.create(secrets.token_bytes(KEY_BYTES), author))
+            _keep_figures(batch, record.id, versions)
             if known is not None:
                 batch.set_blob(_PURGE, b"1")  # of the former version
             return self._shown(batch, record)
 
-    def _check_new(self, known: MemoryRecord | None, about: _About) -> None:
+    def _check_new(self, known: MemoryRecord | None, about: _About, versions: Collection[str]) -> None:
         """Raise `InvalidInputError` unless the author may publish this now."""
         if known is None:
-            if len(self._rows_of(about.author)) >= MOST_ITEMS:
-                raise InvalidInputError(
-                    "item_id", f"this user has {MOST_ITEMS} items, which is the most: unpublish some"
-                )
+            if len(self._rows_of(about.author)) >= self._limits.items_per_author:
+                raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
             return
         former = _about(known)
         if former.author != about.author:
             raise InvalidInputError("item_id", "is not an item of this user")
-        if former.version == about.version:
+        if about.version == former.version or about.version in versions:
             raise InvalidInputError("version", f"{about.version} is published already, and never changes: name another")
 
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
@@ -211,13 +226,39 @@ class Knowledge(Memory):
                 if row is not None:
                     batch.delete(row)
                 batch.set_blob(_FILE + item_id, None)
+                batch.set_blob(_FIGURES + item_id, None)
             batch.set_blob(_PURGE, b"1")
 
     def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
         record = self._visible(caller, ask.item_id)
         if _about(record).author == self._pseudonym(caller.user_id):
             raise InvalidInputError("item_id", "is an item of one's own")
-        return QualityMetrics()
+        version = _about(record).version if ask.version is None else ask.version
+        with self._archive.batch() as batch:
+            versions = _figures_in(batch, record.id)
+            if (figures := versions.get(version)) is None:
+                raise InvalidInputError("version", f"{version} is no version of this item")
+            if figures.rate(self._pseudonym(caller.user_id).encode(), ask.rating):
+                figures.release(self._rules)
+                _keep_figures(batch, record.id, versions)
+            return figures.metrics()
+
+    def _count(self, caller: Caller, report: Report) -> int:
+        """Count a report; return how many of its items counted: those that the caller may see, and has not counted."""
+        check_report(report)
+        user = self._pseudonym(caller.user_id).encode()
+        counted = 0
+        with self._archive.batch() as batch:
+            for item in report.items:
+                record, versions = _item_in(batch, item.item_id), _figures_in(batch, item.item_id)
+                figures = versions.get(item.version)
+                if record is None or figures is None or _about(record).policy not in _admitted(caller):
+                    continue
+                if figures.report(user, report.number, item):
+                    counted += 1
+                    figures.release(self._rules)
+                    _keep_figures(batch, item.item_id, versions)
+        return counted
 
     def _own(self, author: str) -> list[GlobalRecord]:
         with self._archive.store.snapshot() as snapshot:
@@ -248,13 +289,19 @@ class Knowledge(Memory):
         with self._archive.batch() as batch:
             batch.set_blob(_NAME + author, None)
             batch.set_blob(_PURGE, b"1")
+            for _, record in batch.scan():
+                versions = _figures_in(batch, record.id)
+                erased = [figures.erase(author.encode()) for figures in versions.values()]
+                if any(erased):
+                    _keep_figures(batch, record.id, versions)
         return len(item_ids)
 
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
         query = self._query(caller, ask, timeout_s)
         result = self._pipeline.answer(query, check_now(None))
         with self._archive.store.snapshot() as snapshot:
-            return [self._found(snapshot, found) for found in result.memories]
+            items = [self._found(snapshot, found) for found in result.memories]
+        return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
     def _query(self, caller: Caller, ask: SearchItems, timeout_s: float) -> Query:
         about: dict[str, Any] = {f"{_ABOUT}.policy": _admitted(caller)}
@@ -278,12 +325,14 @@ class Knowledge(Memory):
         return msgspec.structs.replace(query, is_noted=False, present_us=None)
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
+        figures = _figures_in(snapshot, found.record.id).get(_about(found.record).version)
         return FoundItem(
             item=self._shown(snapshot, found.record),
             score=found.score,
-            sona_score=found.sona_score,
+            sona_score=found.sona_score + (0.0 if figures is None else figures.boost),
             relevance=found.relevance,
             highlights=found.highlights,
+            is_proven=figures is not None and figures.is_proven,
         )
 
     def _visible(self, caller: Caller, item_id: str) -> MemoryRecord:
@@ -303,6 +352,7 @@ class Knowledge(Memory):
 
     def _shown(self, snapshot: Snapshot, record: MemoryRecord) -> GlobalRecord:
         about = _about(record)
+        figures = _figures_in(snapshot, record.id).get(about.version)
         summary, body = record.text[: about.summary_chars], record.text[about.summary_chars :].lstrip("\n")
         return GlobalRecord(
             id=record.id,
@@ -318,6 +368,7 @@ class Knowledge(Memory):
             tags=record.tags,
             reference=about.reference,
             attachment=about.attachment,
+            quality_metrics=QualityMetrics() if figures is None else figures.metrics(),
             embedding=record.embedding,
         )
 
@@ -358,6 +409,16 @@ def _admitted(caller: Caller) -> tuple[str, ...]:
 
 def _about(record: MemoryRecord) -> _About:
     return msgspec.convert(record.metadata[_ABOUT], _About)
+
+
+def _figures_in(snapshot: Snapshot, item_id: str) -> dict[str, Figures]:
+    """Return the figures of each version of an item that was ever published."""
+    blob = snapshot.blob(_FIGURES + item_id)
+    return _versions.decode(blob) if blob else {}
+
+
+def _keep_figures(batch: Batch, item_id: str, versions: dict[str, Figures]) -> None:
+    batch.set_blob(_FIGURES + item_id, msgspec.msgpack.encode(versions))
 
 
 def _item_in(batch: Batch, item_id: str) -> MemoryRecord | None:

@@ -26,6 +26,7 @@ from memory_agent.storage.trajectories import CITING, OPEN, Mark, StoredSign, St
 
 UNKNOWN_MEMORY = "runs.unknown_memory"
 UNKNOWN_RECALL = "runs.unknown_recall"
+_MOST_OTHERS = 20  # of one event
 
 
 class Entry(NamedTuple):
@@ -204,10 +205,11 @@ def _us(seconds: float) -> int:
 
 def _mark_of(batch: Batch, entry: Entry) -> Mark:
     sign, record = entry.sign, entry.record
-    rows = [batch.row_of_id(memory_id) for memory_id in sign.memory_ids]
-    named = {row for row in rows if row is not None}
-    if None in rows:
-        batch.count(UNKNOWN_MEMORY, rows.count(None))
+    rows = {memory_id: batch.row_of_id(memory_id) for memory_id in sign.memory_ids}
+    named = {row for row in rows.values() if row is not None}
+    others = sorted(memory_id for memory_id, row in rows.items() if row is None)
+    if others:
+        batch.count(UNKNOWN_MEMORY, len(others))
     said_at = -1 if record is None or not sign.words else record.text.find(sign.words)
     return Mark(
         at_us=microseconds(sign.at, "timestamp"),
@@ -227,6 +229,7 @@ def _mark_of(batch: Batch, entry: Entry) -> Mark:
         is_judged=record is not None and record.quality_score is not None,
         said_chars=0 if said_at < 0 else len(sign.words),
         said_at=max(said_at, 0),
+        others=tuple(others[:_MOST_OTHERS]),
     )
 
 

@@ -48,11 +48,12 @@ from memory_agent.recall.shared_items import as_memories, found_items, vectors_o
 from memory_agent.recall.similar_runs import Answered, is_told, similar_runs, telling_runs
 from memory_agent.recall.tiers import merged
 from memory_agent.recall.tokens import TokenCounter
-from memory_agent.records import RecallResult, RetrievedMemory, UnderstoodDate
+from memory_agent.records import RecallResult, RetrievedMemory, UnderstoodDate, time_of
 from memory_agent.settings import RecallSettings
 from memory_agent.shared_asks import PendingItems
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.indexes import Mask, Scores
+from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.view import View
 from memory_agent.trajectory import SimilarRun
 
@@ -95,7 +96,9 @@ class RecallPipeline:
     ) -> RecallResult:
         """Add the memories, and note the recall."""
         if "local" not in query.tiers:
-            return msgspec.structs.replace(result, memories=self._merged((), shared, query, result, deadline, {}))
+            found = self._merged((), shared, query, result, deadline, {})
+            self._note(note_of(result.recall_id, query, None, USUAL, (), now, found), query, ())
+            return msgspec.structs.replace(result, memories=found)
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")
         view, store = self._archive.view, self._archive.store
@@ -110,9 +113,9 @@ class RecallPipeline:
             own = dict(zip(by_id, vectors, strict=True))
             memories = self._merged(memories, shared, query, result, deadline, own)
             picks = [by_id[memory.record.id] for memory in memories if memory.record.id in by_id]
-        if query.is_noted:
-            store.touch([pick.row for pick in picks], now)
-            store.note_recall(note_of(result.recall_id, query, searched.vector, advice, picks, now))
+        items = [memory for memory in memories if memory.tier == "global"]
+        note = note_of(result.recall_id, query, searched.vector, advice, picks, now, items)
+        self._note(note, query, [pick.row for pick in picks])
         result = msgspec.structs.replace(result, memories=memories, excluded=searched.own.counts)
         if not query.runs or deadline.expired():
             return result
@@ -120,6 +123,12 @@ class RecallPipeline:
         answered = Answered(tuple(pick.row for pick in picks), best)
         told = telling_runs(searched, store, query.runs, answered)
         return msgspec.structs.replace(result, **told._asdict())
+
+    def _note(self, note: RecallNote, query: Query, rows: Sequence[int]) -> None:
+        """Note a recall, and that it showed the memories in `rows`."""
+        if query.is_noted:
+            self._archive.store.touch(rows, time_of(note.at_us))
+            self._archive.store.note_recall(note)
 
     def _merged(
         self,

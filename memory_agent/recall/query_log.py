@@ -9,7 +9,7 @@ from memory_agent.learning.learner import Advice
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.records import microseconds
+from memory_agent.records import RetrievedMemory, microseconds
 from memory_agent.storage.recall_notes import (
     BASELINE,
     LEARNED,
@@ -33,9 +33,15 @@ _SERVED: dict[Route, Served] = {
 
 
 def note_of(
-    recall_id: str, query: Query, vector: QueryVector | None, advice: Advice, picked: Sequence[Pick], now: datetime
+    recall_id: str,
+    query: Query,
+    vector: QueryVector | None,
+    advice: Advice,
+    picked: Sequence[Pick],
+    now: datetime,
+    items: Sequence[RetrievedMemory] = (),
 ) -> RecallNote:
-    """Return the log entry of an answered recall."""
+    """Return the log entry of an answered recall, which shows shared `items` too."""
     filter, ranks = query.filter, [pick.rank for pick in picked]
     return RecallNote(
         recall_id=recall_id,
@@ -51,4 +57,5 @@ def note_of(
         size=len(picked),
         by_trigger=query.by_trigger,
         ranks=() if ranks == sorted(ranks) else tuple(ranks),
+        items=tuple((item.record.id, item.shared.version) for item in items if item.shared is not None),
     )

@@ -44,7 +44,8 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     `shown` is in the order of the answer and loses what is forgotten; `size` is its original length. `by_run` is the
     run that made the recall; `run_id` the one that it was linked to, with `is_guess` if only by similarity. Whether
     anybody read the answer to a recall `by_trigger` is not known: it belongs to a run only if an event says so. `ranks`
-    are those of the original answer in the learned ranking, from 1, where it was compared and differed.
+    are those of the original answer in the learned ranking, from 1, where it was compared and differed. `items` are the
+    shared items in the answer, each with its version.
     """
 
     recall_id: str
@@ -62,6 +63,7 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     is_guess: bool = False
     by_trigger: bool = False
     ranks: tuple[int, ...] = ()
+    items: tuple[tuple[str, str], ...] = ()
 
     @property
     def rows(self) -> tuple[int, ...]:

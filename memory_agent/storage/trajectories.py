@@ -37,7 +37,8 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     `row` is its memory; `named` are the rows it names as used, `named_count` their number before any was forgotten.
     `is_judged`: the memory carries a verdict of its own. `said_at` and `said_chars` tell where its text says what the
     event says, without its lead and what accompanies it; 0 characters: all of it. `is_placed`: it named this very run,
-    in full or by a recall; else it belongs to the run that had this name at its time.
+    in full or by a recall; else it belongs to the run that had this name at its time. `others` are ids that it names as
+    used and that are no memories of this user: of shared items, perhaps.
     """
 
     at_us: int
@@ -58,6 +59,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     named_count: int = 0
     said_at: int = 0
     is_placed: bool = False
+    others: tuple[str, ...] = ()
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):

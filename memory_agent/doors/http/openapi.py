@@ -27,6 +27,7 @@ _REFUSALS = {
     "415": "The body is not JSON by its Content-Type.",
     "421": "The Host header names another host.",
     "422": "An argument cannot be used; the problem names it.",
+    "429": "This user searches more often than the settings allow: ask again when Retry-After says.",
     "500": "An error of the daemon, whose log has more.",
     "503": "A part of the daemon is away, or too many requests are under way: ask again.",
     "504": "No answer came before the deadline.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from memory_agent.errors import (
     MemoryAgentError,
     ModelError,
     ProtocolError,
+    RateLimitedError,
     RunBegunError,
     RunEndedError,
     RunUnknownError,
@@ -35,6 +37,7 @@ _STATUS: dict[type[Exception], int] = {
     RunBegunError: 409,
     RunEndedError: 409,
     InvalidInputError: 422,
+    RateLimitedError: 429,
     DeadlineExceededError: 504,
     StoreFullError: 507,
     ModelError: 503,
@@ -88,7 +91,9 @@ def answered(error: MemoryAgentError | RelayError, status: int | None = None) ->
     headers = {"content-type": PROBLEM_TYPE}
     if described.status == _STATUS[UnauthorizedError]:
         headers["www-authenticate"] = "Bearer"
-    if described.status == _RETRYABLE:
+    if isinstance(error, RateLimitedError):
+        headers["retry-after"] = str(math.ceil(error.retry_after_ms / 1000))
+    elif described.status == _RETRYABLE:
         headers["retry-after"] = str(_RETRY_AFTER_S)
     return Answered(described.status, msgspec.json.encode(described), headers)
 

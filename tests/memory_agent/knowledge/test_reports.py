@@ -1,0 +1,194 @@
+"""What runs say of shared items, from a recall to the figures that everybody sees: counts and sums, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from memory_agent import Memory
+from memory_agent.embedders.remote import RemoteEmbedder
+from memory_agent.errors import UnavailableError
+from memory_agent.knowledge import Knowledge
+from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, Report, ReportedItem, SearchItems
+from memory_agent.shared_records import GlobalRecord
+
+QUESTION = "what does staging need?"
+BOTH = ("local", "global")
+
+
+class Between:
+    """The store, as a memory reaches it: remembers what was asked, and fails when told to."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+        self.reports: list[Report] = []
+        self.is_lost = False
+        self.is_away = False
+
+    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+        if self.is_away:
+            raise UnavailableError("away")
+        answer = self._knowledge.ask(caller, ask, timeout_s)
+        if isinstance(ask, Report):
+            self.reports.append(ask)
+            if self.is_lost:
+                raise UnavailableError("the answer was lost")
+        return answer
+
+    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
+        return self._knowledge.begin_search(caller, ask, timeout_s)
+
+
+Open = Callable[[str], Memory]
+
+
+@pytest.fixture
+def between(tmp_path: Path) -> Iterator[Between]:
+    embedder = RemoteEmbedder(f"ipc://{tmp_path}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
+    with Knowledge.open(tmp_path / "shared", embedder=embedder) as knowledge:
+        yield Between(knowledge)
+    embedder.close()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, between: Between) -> Iterator[Open]:
+    """Opens memories without a model: what is recalled here is found by its words."""
+    with ExitStack() as stack:
+        embedder = RemoteEmbedder(f"ipc://{tmp_path}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
+        stack.callback(embedder.close)
+        yield lambda user: stack.enter_context(Memory.open(tmp_path / user, embedder=embedder, shared=between))
+
+
+def published(memory: Memory, **fields: Any) -> GlobalRecord:
+    return memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect first", **fields))
+
+
+def recalled(memory: Memory) -> str:
+    result = memory.recall(QUESTION, tiers=BOTH, min_relevance=0.0)
+    assert [found.tier for found in result.memories] == ["global"]
+    return result.recall_id
+
+
+def used(memory: Memory, item: GlobalRecord, quality: float = 1.0) -> None:
+    assert memory.feedback(recalled(memory), used=[item.id], quality=quality).credited == (item.id,)
+
+
+def soon() -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=1)
+
+
+def test_five_users_make_the_figures_and_the_author_does_not_count(opened: Open) -> None:
+    author = opened("author")
+    item = published(author)
+    for number in range(4):
+        used(user := opened(f"user-{number}"), item)
+        assert user.shared.report(soon()) == 1
+    used(author, item)
+    assert author.shared.report(soon()) == 1
+    assert author.shared.published()[0].quality_metrics.distinct_users == 0
+    used(fifth := opened("user-4"), item)
+    fifth.shared.report(soon())
+    figures = author.shared.published()[0].quality_metrics
+    assert (figures.distinct_users, figures.used_count, figures.usage_count) == (5, 5, 5)
+    assert figures.avg_trajectory_score is not None
+    assert figures.avg_trajectory_score > 0.6
+
+
+def test_a_report_has_counts_and_sums_of_what_was_shown_and_used_and_nothing_else(
+    opened: Open, between: Between
+) -> None:
+    item = published(opened("author"))
+    memory = opened("user")
+    run = memory.runs.begin("Deploy to staging", run_id="run-of-mine", session_id="session-of-mine")
+    first = memory.recall(QUESTION, tiers=BOTH, min_relevance=0.0, by_run=run.id)
+    memory.recall(QUESTION, tiers=BOTH, min_relevance=0.0)
+    memory.runs.step(run.id, "Connected the VPN", [item.id])
+    memory.runs.end(run.id, quality=0.75)
+    assert first.memories
+    memory.shared.report(soon())
+    (report,) = between.reports
+    assert report.items == (ReportedItem(item_id=item.id, version="1", retrievals=2, uses=1, quality=0.75),)
+    assert set(msgspec.to_builtins(report)) == {"type", "number", "items"}
+
+
+def test_what_was_not_shown_or_has_no_quality_is_not_reported_as_used(opened: Open, between: Between) -> None:
+    author = opened("author")
+    item, other = published(author), published(author)
+    memory = opened("user")
+    run = memory.runs.begin("Deploy to staging")
+    memory.runs.step(run.id, "Connected the VPN", [other.id])  # no recall of this run showed it
+    memory.runs.end(run.id, quality=1.0)
+    memory.recall("VPN of staging", top_k=1, tiers=BOTH, min_relevance=0.0, filter={"tags": ["none"]})
+    open_run = memory.runs.begin("Deploy again")
+    memory.recall(QUESTION, top_k=5, tiers=BOTH, min_relevance=0.0, by_run=open_run.id)
+    memory.runs.step(open_run.id, "Connected the VPN", [item.id])
+    memory.shared.report(soon())
+    assert {one.uses for report in between.reports for one in report.items} == {0}
+
+
+def test_a_report_is_repeated_until_it_is_answered_and_counts_once(
+    opened: Open, between: Between, tmp_path: Path
+) -> None:
+    item = published(opened("author"))
+    memory = opened("user")
+    used(memory, item)
+    between.is_away = True
+    with pytest.raises(UnavailableError):
+        memory.shared.report(soon())
+    between.is_away, between.is_lost = False, True
+    with pytest.raises(UnavailableError):
+        memory.shared.report(soon())
+    memory.close()
+    between.is_lost = False
+    again = opened("user")
+    used(again, item)  # it is in the next report
+    assert again.shared.report(soon() + timedelta(seconds=5)) == 1
+    assert again.shared.report(soon() + timedelta(seconds=10)) == 1
+    first, repeated, second = between.reports
+    assert first == repeated
+    assert (first.number, second.number) == (1, 2)
+    assert [one.uses for one in (*first.items, *second.items)] == [1, 1]
+    assert again.shared.report(soon() + timedelta(seconds=15)) == 0
+
+
+def test_an_item_that_is_gone_meanwhile_is_passed_over(opened: Open, between: Between) -> None:
+    author, memory = opened("author"), opened("user")
+    item = published(author)
+    used(memory, item)
+    author.shared.unpublish(item.id)
+    assert memory.shared.report(soon()) == 1
+    assert memory.shared.report(soon() + timedelta(seconds=5)) == 0
+
+
+def test_a_rating_is_one_per_user_and_is_taken_back(opened: Open) -> None:
+    author = opened("author")
+    item = published(author)
+    raters = [opened(f"user-{number}") for number in range(5)]
+    for rater in raters:
+        rater.shared.rate(item.id, 0.1)
+    for rater in raters:
+        last = rater.shared.rate(item.id, 0.9)
+    assert (last.raters, last.user_rating) == (5, pytest.approx(0.9, abs=0.2))
+    assert raters[0].shared.rate(item.id, None).raters in (0, 5)  # withdrawn, or as it was until five more change
+    second = published(author, item_id=item.id, version="2")
+    assert author.shared.published()[0].quality_metrics.raters == 0
+    assert raters[0].shared.rate(second.id, 0.5, version="1").raters == 5
+
+
+def test_an_erased_user_is_taken_out_of_the_figures(opened: Open, between: Between) -> None:
+    author = opened("author")
+    item = published(author)
+    for number in range(5):
+        used(user := opened(f"user-{number}"), item)
+        user.shared.report(soon())
+    assert author.shared.published()[0].quality_metrics.distinct_users == 5
+    from memory_agent.shared_asks import ForgetUser
+
+    between.ask(Caller(user_id="user-0"), ForgetUser(), 8.0)
+    assert author.shared.published()[0].quality_metrics.distinct_users == 0
