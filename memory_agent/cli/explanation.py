@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from memory_agent.cli.render import emit, left_out, plain, print_figures, print_table, shown
-from memory_agent.recall.context import age, endings, repeats
+from memory_agent.recall.context import age, age_of_memory, endings, repeats, shared_origin, sharing
 from memory_agent.recall.dates import describe
 from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMemory
 
@@ -75,11 +75,11 @@ def _query(result: RecallResult, asked: Asked) -> dict[str, object]:
     }
     if result.excluded:
         figures["left out"] = left_out(result)
-    return figures | (_found(result) if result.memories else _nothing_found(result, asked))
+    own = [memory.explanation for memory in result.memories if memory.tier == "local"]
+    return figures | (_found(result, own[0]) if own else _nothing_found(result, asked))
 
 
-def _found(result: RecallResult) -> dict[str, object]:
-    explanation: Mapping[str, Any] = result.memories[0].explanation
+def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, object]:
     return {
         "dates do": explanation["dates_mode"] if result.dates else "nothing",
         "weight of vectors": explanation["alpha"],
@@ -89,7 +89,7 @@ def _found(result: RecallResult) -> dict[str, object]:
 
 
 def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
-    """Return the figures of the query alone, since only memories carry explanations."""
+    """Return the figures of the query alone, since only the user's own memories tell of the search for these."""
     return {
         "dates do": (asked.dates or "as the setting recall.dates says") if result.dates else "nothing",
         "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",
@@ -127,28 +127,30 @@ def _is_learned(result: RecallResult) -> bool:
 
 def _row(place: int, memory: RetrievedMemory, parts: Iterable[str], now: datetime) -> list[object]:
     why = memory.explanation
-    scores = [why["vector"], why["lexical"], *(why[_PARTS[name]] for name in parts), why["likeness"]]
+    scores = [why.get(name) for name in ("vector", "lexical", *(_PARTS[name] for name in parts), "likeness")]
     head = " ".join((memory.record.title or memory.record.text).split())
     return [
         place,
         f"{memory.sona_score:.3f}",
         *("-" if score is None else f"{score:.3f}" for score in scores),
-        age(memory.record.timestamp, now),
+        age_of_memory(memory, now),
         head if len(head) <= _HEAD_CHARS else f"{head[: _HEAD_CHARS - 1]}…",
     ]
 
 
 def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime) -> Iterable[str]:
-    record, parts = memory.record, memory.explanation
-    yield f"{record.kind} from {record.source}" + "".join(
+    record, parts, shared = memory.record, memory.explanation, shared_origin(memory)
+    what = f"{record.kind} from {record.source}" if shared is None else f"{shared.content_type} of another user"
+    yield what + "".join(
         f", {name} {value}" for name, value in (("session", record.session_id), ("run", record.run_id)) if value
     )
+    yield from _shared(memory)
     if memory.relevance is not None:
         yield f"relevance {memory.relevance:.2f}"
     yield from (f"matched: {passage}" for passage in memory.highlights)
-    if parts["lent_by"]:
+    if parts.get("lent_by"):
         yield f"lent by {', '.join(_lender(id_, memory, numbers) for id_ in parts['lent_by'])}"
-    if parts["like"]:
+    if parts.get("like"):
         yield f"much like {_named(parts['like'], numbers)}"
     yield from _stands_for(parts)
     yield from _outcome(parts)
@@ -160,6 +162,13 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
     others = memory.count - 1 - len(memory.origins)
     if others > 0 and memory.origins:
         yield f"… and {others} more"
+
+
+def _shared(memory: RetrievedMemory) -> Iterable[str]:
+    """Yield who shared a memory, how it did, and who may see it."""
+    if memory.shared is not None:
+        proven = "proven by use" if memory.shared.is_proven else "not yet proven by use"
+        yield f"{sharing(memory)}; {proven}; access {memory.shared.access_policy}"
 
 
 def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:

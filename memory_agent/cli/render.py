@@ -21,7 +21,7 @@ from rich.text import Text
 
 from memory_agent.notes.markdown import SECTION
 from memory_agent.notes.note import FILE
-from memory_agent.recall.context import age, endings, repeats, run_text
+from memory_agent.recall.context import age_of_memory, endings, repeats, run_text, shared_origin, sharing
 from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
 
 _PIPE_WIDTH = 10_000
@@ -199,13 +199,19 @@ def _is_plain(character: str) -> bool:
 
 
 def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
-    """Our facts on the first line, the memory's own title and tags below it, where they cannot pass as ours."""
-    record = memory.record
-    facts = [age(record.timestamp, now), record.kind, record.source, _scores(memory)]
+    """Our facts on the first line, the memory's own title and tags below it, where they cannot pass as ours.
+
+    Of what another user shared, who shared it stands between the two.
+    """
+    record, shared = memory.record, shared_origin(memory)
+    what = [record.kind, record.source] if shared is None else [shared.content_type]
+    facts = [age_of_memory(memory, now), *what, _scores(memory)]
     facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
     facts += [f"provenance: {record.provenance}"] if record.provenance else []
     facts.append(record.id)
     heading = Text.assemble((f"{place:>2} ", "bold cyan"), (" · ".join(facts), "dim"))
+    if said := sharing(memory):
+        heading.append(f"\n{' ' * _INDENT}{said}", "yellow")
     if record.title:
         heading.append(f"\n{' ' * _INDENT}{one_line(record.title)}", "bold")
     if record.type == SECTION and isinstance(file := record.metadata.get(FILE), str):

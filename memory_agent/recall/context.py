@@ -1,11 +1,13 @@
 """Runs and memories as a block of text for a prompt: when, what, how it ended, where from; within a token budget.
 
-The block stays data, whatever a memory contains. Headings have only our own words. Each line of a memory or a run
-begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none closes the fence;
-control and format characters are removed, so none can hide. A memory is shown whole or left out, except a long one,
-which is cut and says so: half of BEAM's messages have 1,500 characters, most of a usual block. Rejected: Markdown
-fences, which a memory that holds code would close; titles in headings, where one with a quotation mark continues as a
-heading; continuing after a memory that does not fit, since more room would then show fewer memories.
+The block stays data, whatever a memory contains. Headings have only our own words, and of what another user shared the
+name of its author and its version, quoted and without any character that separates facts (`sharing`). Each line of a
+memory or a run begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none
+closes the fence; control and format characters are removed, so none can hide. A memory is shown whole or left out,
+except a long one, which is cut and says so: half of BEAM's messages have 1,500 characters, most of a usual block.
+Rejected: Markdown fences, which a memory that holds code would close; titles in headings, where one with a quotation
+mark continues as a heading; continuing after a memory that does not fit, since more room would then show fewer
+memories.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 
 from memory_agent.recall.dates.words import age_of
-from memory_agent.recall.fence import CLOSE, OPEN
+from memory_agent.recall.fence import CLOSE, OPEN, SHARED
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import Origin, RecallResult, RetrievedMemory
+from memory_agent.shared_records import QualityMetrics, SharedOrigin
 from memory_agent.trajectory import Reason, RunLine, SimilarRun
 
 CountTokens = Callable[[str], int]
@@ -51,6 +54,8 @@ _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
 """Ids that can stand in a heading."""
+_PLAIN_NAME = re.compile(r"[\w.@+-]+")
+_MOST_NAME_CHARS = 40
 
 
 def context_block(
@@ -67,7 +72,7 @@ def context_block(
     `heading` is the line above the fence, for a reader of several blocks. The runs of `result` come first, in at most
     half of the tokens where there are memories too. A memory of which a line of a run says all but little is not
     repeated, nor one that says the same as another of its run, such as the message that began it. `with_ids` names each
-    memory's id, for a reader who can ask for more of it.
+    memory's id, for a reader who can ask for more of it. What others shared says who shared it, and how it did.
 
     The first memory that does not fit ends the block: it is left out or, if it is long, cut at the end of a word. The
     last line before the fence says how many runs and memories are left out. Each entry is counted once by
@@ -90,24 +95,26 @@ def context_block(
     found = len(result.runs) + len(result.memories)
     if found > 1:
         room -= count(_left_out(found))
+    if any(memory.tier == "global" for memory in result.memories):
+        room -= count(SHARED)
     entries, said, missing = _run_entries(result, room // 2 if result.memories else room, now, count)
     room -= sum(map(count, entries))
     unsaid = _different([memory for memory in result.memories if not _is_said(memory, said)])
-    missing += len(unsaid)
+    shown: list[RetrievedMemory] = []
     for place, memory in enumerate(unsaid, len(entries) + 1):
         facts, body = _heading(place, memory, now, with_ids), _body(memory)
         entry = f"{facts}\n{_quoted(body)}"
         tokens = _tokens(entry, room, count)
+        part = [entry] if tokens <= room else _cut(facts, body, room, count)
+        entries += part
+        shown += [memory] * len(part)
         if tokens > room:
-            part = _cut(facts, body, room, count)
-            entries += part
-            missing -= len(part)
             break
-        entries.append(entry)
-        missing -= 1
         room -= tokens
+    missing += len(unsaid) - len(shown)
+    foreign = [SHARED] if any(memory.tier == "global" for memory in shown) else []
     more = [_left_out(missing)] if missing else []
-    return "\n".join((opening, *entries, *more, CLOSE)) if entries else ""
+    return "\n".join((opening, *foreign, *entries, *more, CLOSE)) if entries else ""
 
 
 def is_plain_id(id: str) -> bool:
@@ -121,6 +128,17 @@ def age(timestamp: datetime, now: datetime) -> str:
     if not span:
         return "just now"
     return f"in {span}" if timestamp > now else f"{span} ago"
+
+
+def age_of_memory(memory: RetrievedMemory, now: datetime) -> str:
+    """Return how long ago a memory was made, or published if another user shared it."""
+    shared = shared_origin(memory)
+    return age(memory.record.timestamp if shared is None else shared.published_at, now)
+
+
+def shared_origin(memory: RetrievedMemory) -> SharedOrigin | None:
+    """Return where a memory comes from that is another user's; None for one of the user's own."""
+    return memory.shared if memory.tier == "global" else None
 
 
 def ending(quality: float) -> str:
@@ -141,6 +159,21 @@ def endings(memory: RetrievedMemory) -> str:
     else:
         ended = f"ended: {_ended(quality, implicit)}"
     return ", ".join(filter(None, (ended, f"failed {memory.failed} times" if memory.failed > 1 else "")))
+
+
+def sharing(memory: RetrievedMemory) -> str:
+    """Return who shared a memory, or the same as it, in which version, and how it did, "" if nobody; fit for a heading.
+
+    Author and version are another user's words: cut, in quotation marks if they are more than one plain word, and only
+    of letters, digits and `-_.'@+`, so that they cannot end the quotation and go on as our facts.
+    """
+    shared = memory.shared
+    if shared is None:
+        return "shared by another user" if memory.tier == "global" else ""
+    by = "shared by" if memory.tier == "global" else "also shared by"
+    version = _name(shared.version)
+    facts = [f"{by} {_name(shared.author) or 'another user'}", version and f"version {version}"]
+    return ", ".join(filter(None, (*facts, *_worth(shared.metrics))))
 
 
 def run_text(run: SimilarRun, now: datetime) -> str:
@@ -195,13 +228,44 @@ def _span(elapsed: timedelta) -> str:
 
 def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) -> str:
     record = memory.record
-    facts = [f"{place}. {age(record.timestamp, now)}", f"{record.kind} ({record.source})"]
-    facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
+    shared = shared_origin(memory)
+    what = f"{record.kind} ({record.source})" if shared is None else shared.content_type
+    facts = [f"{place}. {age_of_memory(memory, now)}", what]
+    facts += [fact for fact in (sharing(memory), endings(memory), repeats(memory, now)) if fact]
     if record.provenance:
         facts.append(f"provenance: {record.provenance}")
     if with_id and is_plain_id(record.id):
         facts.append(f"id {record.id}")
     return " · ".join(facts)
+
+
+def _worth(metrics: QualityMetrics) -> list[str]:
+    """Return the released figures of an item in words."""
+    people = "1 person" if metrics.distinct_users == 1 else f"{metrics.distinct_users} people"
+    told = [f"used by {people}"] if metrics.distinct_users else []
+    if metrics.avg_trajectory_score is not None:
+        told.append(f"mean {_share(metrics.avg_trajectory_score)}")
+    if metrics.user_rating is not None:
+        told.append(f"rated {_share(metrics.user_rating)}")
+    return told or ["not yet rated"]
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
+
+
+def _name(text: str) -> str:
+    """Return a name of another user's for a heading."""
+    kept = (char if _is_of_a_name(char) else " " for char in _visible(text[: 2 * _MOST_NAME_CHARS]))
+    name = " ".join("".join(kept).split())
+    if not any(map(str.isalnum, name)):
+        return ""
+    cut = name if len(name) <= _MOST_NAME_CHARS else name[: _MOST_NAME_CHARS - 1].rstrip() + _ELLIPSIS
+    return cut if _PLAIN_NAME.fullmatch(cut) else f'"{cut}"'
+
+
+def _is_of_a_name(char: str) -> bool:
+    return char.isalnum() or char in "-_.'@+" or unicodedata.category(char).startswith("M")
 
 
 def _left_out(missing: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.recall.context import context_block, is_plain_id
+from memory_agent.recall.context import context_block, is_plain_id, shared_origin
 from memory_agent.records import MemoryPage, MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.trajectory import FeedbackReport
 
@@ -48,7 +48,7 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
     if result.degraded:
         lines.append(f"missing in this answer: {', '.join(result.degraded)}")
     memories = [
-        {"id": one.record.id, "relevance": _rounded(one.relevance)}
+        {"id": one.record.id, "relevance": _rounded(one.relevance), **_tier(one)}
         for one in result.memories
         if is_plain_id(one.record.id)
     ]
@@ -58,6 +58,12 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
         "runs": [run.id for run in result.runs if is_plain_id(run.id)],
         "degraded": result.degraded,
     }
+
+
+def _tier(memory: RetrievedMemory) -> dict[str, Any]:
+    """Return that a memory is another user's, and whether it is proven; nothing for the user's own."""
+    shared = shared_origin(memory)
+    return {} if shared is None else {"tier": memory.tier, "is_proven": shared.is_proven}
 
 
 def _remember(record: MemoryRecord, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import Result
 
 from memory_agent.cli.explanation import Asked, print_explanation
+from memory_agent.cli.render import print_memories
 from memory_agent.memory import Memory
 from memory_agent.records import MemoryFilter, MemoryRecord, Origin, RecallResult, RetrievedMemory
+from memory_agent.shared_records import QualityMetrics, SharedOrigin
 from memory_agent.storage.folders import user_folder
 
 Run = Callable[..., Result]
@@ -143,6 +146,15 @@ def memory(record_id: str, day: int, **fields: Any) -> RetrievedMemory:
     )
 
 
+def shared(record_id: str, **fields: Any) -> RetrievedMemory:
+    """Return a memory of another user, of whose search nothing is known here."""
+    origin = SharedOrigin(
+        author="Ann \x1b[2J Lee", version="2", content_type="document", access_policy="org:acme",
+        published_at=datetime(2026, 2, 18, tzinfo=UTC), metrics=QualityMetrics(distinct_users=12), is_proven=True,
+    )  # fmt: skip
+    return msgspec.structs.replace(memory(record_id, 10, **fields), tier="global", explanation={}, shared=origin)
+
+
 def explained(capsys: pytest.CaptureFixture[str], *memories: RetrievedMemory) -> list[str]:
     result = RecallResult(recall_id="r", memories=memories)
     print_explanation(result, datetime(2026, 2, 25, tzinfo=UTC), Asked(MemoryFilter(), None))
@@ -172,6 +184,22 @@ def test_duplicates_that_are_not_listed_are_counted_and_do_not_boost_their_origi
     assert "seen 12 times, first 3 weeks ago, last 1 day ago: failed (0.1)" in lines
     (row,) = (line for line in lines if line.startswith("1 0.500"))
     assert "2 weeks ago" in row
+
+
+def test_what_others_shared_is_marked_in_both_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    said = 'shared by "Ann 2J Lee", version 2, used by 12 people'
+    also = msgspec.structs.replace(memory("b", 11), shared=shared("s").shared)
+    for memories in ((shared("s"), memory("a", 10), also), (shared("s"),)):
+        lines = explained(capsys, *memories)
+        assert "document of another user" in lines
+        assert f"{said}; proven by use; access org:acme" in lines
+        assert (f"also {said}; proven by use; access org:acme" in lines) is (also in memories)
+        assert any(line.startswith("1 0.500 - - - ") and "7 days ago" in line for line in lines)
+        print_memories(RecallResult(recall_id="r", memories=memories), datetime(2026, 2, 25, tzinfo=UTC))
+        lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        assert lines[:3] == ["1 7 days ago · document · score 0.50 (hybrid, cosine 0.50) · ended: approved (1.0) · s",
+                             said, "The deploy hangs"]  # fmt: skip
+        assert (f"also {said}" in lines) is (also in memories)
 
 
 def test_no_memory_controls_the_terminal(run: Run, data_dir: Path) -> None:
