@@ -90,6 +90,8 @@ __all__ = ["Memory", "user_folder"]
 NumberedEvents = Sequence[tuple[int, bytes]]
 """Encoded events with their numbers in the journal."""
 
+_SPARE_ITEMS = 10
+"""Shared items beyond the answer's length, among which new ones take turns."""
 _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
 
@@ -596,12 +598,12 @@ class Memory:
             return None
         ask = SearchItems(
             query=asked.text,
-            top_k=asked.top_k,
+            top_k=asked.top_k + _SPARE_ITEMS,
             filter=filter,
             mode=asked.mode,
             min_relevance=asked.min_relevance,
             reference_time=asked.reference_time,
-            with_embedding=True,
+            with_embedding=asked.with_embedding,
         )
         return begin_search(self._shared_store, self._caller, ask, asked.deadline_ms / 1000)
 

@@ -17,7 +17,7 @@ from memory_agent.shared_records import CONTENT_TYPES, Attachment, SharedContent
 
 MOST_ATTACHED_BYTES = 1 << 20
 MOST_NAME_CHARS = 64
-_MOST_CHARS = {"title": 200, "summary": 4_000, "body": 100_000, "reference": 2_000}
+_MOST_CHARS = {"title": 200, "summary": 4_000, "body": 16_000, "reference": 2_000}
 _MOST_TAGS, _MOST_TAG_CHARS = 32, 64
 _MOST_FILE_NAME_CHARS = 255
 PUBLIC = "public"

@@ -61,7 +61,7 @@ from memory_agent.storage.snapshot import Snapshot
 
 _ABOUT = "shared"  # the metadata of a record that make it an item
 _SECRET, _PURGE = "shared:secret", "shared:purge"
-_FILE, _NAME, _FIGURES = "shared:file:", "shared:name:", "shared:figures:"
+_FILE, _FIGURES, _NAME, _NAMED = "shared:file:", "shared:figures:", "shared:name:", "shared:named:"
 _versions = msgspec.msgpack.Decoder(dict[str, Figures])
 _PSEUDONYM_BYTES = 10
 
@@ -275,10 +275,21 @@ class Knowledge(Memory):
 
     def _set_name(self, caller: Caller, name: str | None) -> str:
         own = self._pseudonym(caller.user_id)
-        kept = None if name is None else self._masker.text(check_name(name)).encode()
+        kept = None if name is None else self._masker.text(check_name(name))
         with self._archive.batch() as batch:
-            batch.set_blob(_NAME + own, kept)
+            if kept is not None and batch.blob(_NAMED + kept.casefold()) not in (None, own.encode()):
+                raise InvalidInputError("name", "is that of another user")
+            self._drop_name(batch, own)
+            if kept is not None:
+                batch.set_blob(_NAME + own, kept.encode())
+                batch.set_blob(_NAMED + kept.casefold(), own.encode())
             return _name_in(batch, own)
+
+    def _drop_name(self, batch: Batch, author: str) -> None:
+        former = batch.blob(_NAME + author)
+        if former is not None:
+            batch.set_blob(_NAMED + former.decode().casefold(), None)
+            batch.set_blob(_NAME + author, None)
 
     def _forget_user(self, author: str) -> int:
         with self._archive.store.snapshot() as snapshot:
@@ -287,7 +298,7 @@ class Knowledge(Memory):
         if item_ids:
             self._remove(item_ids)
         with self._archive.batch() as batch:
-            batch.set_blob(_NAME + author, None)
+            self._drop_name(batch, author)
             batch.set_blob(_PURGE, b"1")
             for _, record in batch.scan():
                 versions = _figures_in(batch, record.id)

@@ -18,7 +18,7 @@ named in `degraded`. The deadline bounds the wait for the embedder, the one part
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -44,7 +44,7 @@ from memory_agent.recall.query_vectors import QueryVectors
 from memory_agent.recall.relevance import credit, relevance
 from memory_agent.recall.search import Search, looking_at_all, search
 from memory_agent.recall.selection import Choice, mmr
-from memory_agent.recall.shared_items import as_memories, found_items, vectors_of
+from memory_agent.recall.shared_items import as_memories, found_items
 from memory_agent.recall.similar_runs import Answered, is_told, similar_runs, telling_runs
 from memory_agent.recall.tiers import merged
 from memory_agent.recall.tokens import TokenCounter
@@ -96,7 +96,7 @@ class RecallPipeline:
     ) -> RecallResult:
         """Add the memories, and note the recall."""
         if "local" not in query.tiers:
-            found = self._merged((), shared, query, result, deadline, {})
+            found = self._merged((), shared, query, result, deadline)
             self._note(note_of(result.recall_id, query, None, USUAL, (), now, found), query, ())
             return msgspec.structs.replace(result, memories=found)
         if self._archive.is_rebuilding:
@@ -109,9 +109,7 @@ class RecallPipeline:
         memories = answering.memories()
         if shared is not None:
             by_id = dict(zip((memory.record.id for memory in memories), answering.shown, strict=True))
-            vectors = view.vectors.vectors(np.array([pick.slot for pick in by_id.values()], np.int64))
-            own = dict(zip(by_id, vectors, strict=True))
-            memories = self._merged(memories, shared, query, result, deadline, own)
+            memories = self._merged(memories, shared, query, result, deadline)
             picks = [by_id[memory.record.id] for memory in memories if memory.record.id in by_id]
         items = [memory for memory in memories if memory.tier == "global"]
         note = note_of(result.recall_id, query, searched.vector, advice, picks, now, items)
@@ -137,15 +135,13 @@ class RecallPipeline:
         query: Query,
         result: RecallResult,
         deadline: Deadline,
-        vectors: Mapping[str, Embedding],
     ) -> tuple[RetrievedMemory, ...]:
         """Return the user's own memories with what others share, as far as that comes in time."""
         if shared is None:
             return local
         items = found_items(shared, deadline)
         others = as_memories(items, with_embedding=query.with_embedding)
-        every = {**vectors, **vectors_of(items)}
-        return merged(local, others, query.top_k, result.recall_id, query.min_relevance, every)
+        return merged(local, others, query.top_k, result.recall_id, query.min_relevance)
 
     def _search(self, query: Query, dates: tuple[UnderstoodDate, ...], view: View, deadline: Deadline) -> Search:
         return search(query, dates, view, self._archive.store, self._vectors, self._settings, deadline)

@@ -42,7 +42,7 @@ def mmr(leaders: Sequence[Leader], vectors: Embedding, scores: Scores, top_k: in
 
     `vectors` (p, d), zeros without one, and `scores` (p,) are those of the leaders.
     """
-    penalties = diversity * np.maximum(cosines(vectors) - LIKE_COSINE, 0.0)
+    penalties = diversity * np.maximum(_cosines(vectors) - LIKE_COSINE, 0.0)
     np.fill_diagonal(penalties, 0.0)
     has_paraphrase = np.any(penalties, axis=1)
     left = scores.copy()
@@ -59,7 +59,7 @@ def mmr(leaders: Sequence[Leader], vectors: Embedding, scores: Scores, top_k: in
     return chosen
 
 
-def cosines(vectors: Embedding) -> Scores:
+def _cosines(vectors: Embedding) -> Scores:
     """Return the cosines (p, p), 0 without a vector.
 
     Up to p = 300 or so they are multiplied in parts that BLAS does not share among threads: on two busy cores a shared
@@ -67,9 +67,9 @@ def cosines(vectors: Embedding) -> Scores:
     """
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
     unit = vectors / np.where(lengths > 0, lengths, 1.0)
-    found = np.empty((len(unit), len(unit)))
+    cosines = np.empty((len(unit), len(unit)))
     rows = _ONE_THREAD // max(unit.size, 1)
     step = rows if rows > 1 else max(len(unit), 1)
     for start in range(0, len(unit), step):
-        found[start : start + step] = unit[start : start + step] @ unit.T
-    return found
+        cosines[start : start + step] = unit[start : start + step] @ unit.T
+    return cosines

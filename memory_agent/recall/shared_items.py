@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from memory_agent.embedded import Embedding
 from memory_agent.errors import MemoryAgentError
 from memory_agent.recall.deadline import Deadline
 from memory_agent.records import MemoryRecord, RetrievedMemory
@@ -32,15 +29,6 @@ def found_items(shared: PendingItems, deadline: Deadline) -> list[FoundItem]:
 def as_memories(items: Sequence[FoundItem], *, with_embedding: bool) -> list[RetrievedMemory]:
     """Return the items as memories of the tier `global`."""
     return [_memory(found, with_embedding=with_embedding) for found in items]
-
-
-def vectors_of(items: Sequence[FoundItem]) -> dict[str, Embedding]:
-    """Return the vectors (d,) of the items that have one, by id."""
-    return {
-        found.item.id: np.asarray(found.item.embedding, np.float32)
-        for found in items
-        if found.item.embedding is not None
-    }
 
 
 def _memory(found: FoundItem, *, with_embedding: bool) -> RetrievedMemory:

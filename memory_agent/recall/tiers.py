@@ -23,28 +23,22 @@ listed by score.
 Local memories of a class stay in the order of their ranking, which interleaving may have made; shared ones rank by
 `sona_score`. An answer in which no shared item has a place is the local one, in its own order.
 
-What is near by its vector may differ in the word that matters: with the bundled model .977 for "succeeded" and
-"failed", .989 with and without "not". So of two tiers the user's own text is what is shown, of two items the proven.
+Rejected: to fold by closeness too. What is near by its vector may differ in the word that matters (the bundled model
+has .977 for "succeeded" and "failed", .989 with and without "not"), and the user's own text would be said to be shared
+by who says the opposite.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
-from memory_agent.embedded import Embedding
-from memory_agent.recall.selection import cosines
 from memory_agent.records import RetrievedMemory, microseconds
-from memory_agent.storage.indexes import Mask
 from memory_agent.storage.terms import fingerprint, said_words
 from sona.keyed_random import share
-
-SAME_COSINE = 0.95
-"""Cosine from which memories of different tiers, or two shared items, say the same."""
 
 _RESERVED_OF = 5
 _NEAR = 0.1  # of the best score
@@ -57,14 +51,12 @@ def merged(
     top_k: int,
     key: str,
     cut_off: float,
-    vectors: Mapping[str, Embedding] | None = None,
 ) -> tuple[RetrievedMemory, ...]:
     """Return at most `top_k` memories of both tiers, in the order of their classes; `local` itself without items.
 
     A shared item that says the same as local memories is folded into them: they carry its `shared` and stay local. Of
     shared items that say the same one stays, the better proven, then the earlier. To say the same is to have the same
-    words, whatever kind and title, or a cosine of at least `SAME_COSINE`. `vectors` (d,) are by id, of either tier; for
-    what has none, or one of another model, words decide. An item with the id of a local memory is left out.
+    words, whatever kind and title. An item with the id of a local memory is left out.
 
     `shared` are the items that passed the filter, best first, more than `top_k` of them: of new items only those in it
     are rotated. `key` is the id of the recall.
@@ -73,7 +65,7 @@ def merged(
     offered = [item for item in shared if not _is_below(item, cut_off) and item.record.id not in own_ids]
     if not offered:
         return local[:top_k]
-    own, others = _folded(local, offered, vectors or {})
+    own, others = _folded(local, offered)
     above = [memory for memory in own if _is_above(memory, cut_off)]
     below = [memory for memory in own if not _is_above(memory, cut_off)]
     ranked = sorted(others, key=_rank)
@@ -140,34 +132,22 @@ def _worth(item: RetrievedMemory) -> _Worth:
 
 
 def _folded(
-    local: Sequence[RetrievedMemory], shared: Sequence[RetrievedMemory], vectors: Mapping[str, Embedding]
+    local: Sequence[RetrievedMemory], shared: Sequence[RetrievedMemory]
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
     """Return the local memories, marked where an item says the same, and the items that say something else."""
     items = sorted(shared, key=_worth)
-    is_same = _sameness([*local, *items], vectors)
-    with_local, with_items = is_same[len(local) :, : len(local)], is_same[len(local) :, len(local) :]
-    own = [_marked(memory, items, is_like) for memory, is_like in zip(local, with_local.T, strict=True)]
-    is_said: Mask = np.logical_or.reduce(with_local, axis=1)
-    kept = []
-    for place, item in enumerate(items):
-        if not is_said[place]:
-            kept.append(item)
-            is_said |= with_items[place]
-    return own, kept
-
-
-def _marked(memory: RetrievedMemory, items: Sequence[RetrievedMemory], is_like: Mask) -> RetrievedMemory:
-    """Return a local memory with the origin of the first item that says the same."""
-    alike = np.flatnonzero(is_like)
-    return msgspec.structs.replace(memory, shared=items[alike[0]].shared) if alike.size else memory
-
-
-def _sameness(memories: Sequence[RetrievedMemory], vectors: Mapping[str, Embedding]) -> Mask:
-    """Return which memories (n, n) say the same."""
-    ids = np.array([memory.record.id for memory in memories], dtype=object)
-    words = np.array(_fingerprints([memory.record.text for memory in memories]))
-    is_same: Mask = (words[:, None] == words) | (ids[:, None] == ids)
-    return is_same | (cosines(_rows(memories, vectors)) >= SAME_COSINE)
+    prints = _fingerprints([memory.record.text for memory in (*local, *items)])
+    said_by: dict[int, RetrievedMemory] = {}
+    ids: set[str] = set()
+    for item, said in zip(items, prints[len(local) :], strict=True):
+        if item.record.id not in ids:
+            ids.add(item.record.id)
+            said_by.setdefault(said, item)
+    own = [
+        msgspec.structs.replace(memory, shared=said_by[said].shared) if said in said_by else memory
+        for memory, said in zip(local, prints, strict=False)
+    ]
+    return own, [item for said, item in said_by.items() if said not in prints[: len(local)]]
 
 
 def _fingerprints(texts: Sequence[str]) -> list[int]:
@@ -179,14 +159,3 @@ def _fingerprints(texts: Sequence[str]) -> list[int]:
     times = Counter(heads)
     found = enumerate(zip(heads, texts, strict=True), 1)
     return [fingerprint(text) if times[head] > 1 else -number for number, (head, text) in found]
-
-
-def _rows(memories: Sequence[RetrievedMemory], vectors: Mapping[str, Embedding]) -> Embedding:
-    """Return the vectors (n, d), zeros for none and for one of another length than the first."""
-    found = [vectors.get(memory.record.id) for memory in memories]
-    ndim = next((vector.size for vector in found if vector is not None), 0)
-    rows = np.zeros((len(memories), ndim), dtype=np.float32)
-    for row, vector in zip(rows, found, strict=True):
-        if vector is not None and vector.shape == row.shape:
-            row[:] = vector
-    return rows

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memory_agent.embedded import Embedding
 from memory_agent.recall.tiers import merged
 from memory_agent.records import MemoryRecord, RetrievedMemory
 from memory_agent.shared_records import QualityMetrics, SharedOrigin
@@ -77,16 +76,11 @@ def merge(
     return [memory.record.id for memory in merged(tuple(local), shared, top_k, key, CUT_OFF)]
 
 
-def direction(angle: float) -> Embedding:
-    return np.array([np.cos(angle), np.sin(angle), 0.0], dtype=np.float32)
-
-
 class World(NamedTuple):
-    """Two ranked lists, some with the same words, some with vectors, some of which are near."""
+    """Two ranked lists, some with the same words."""
 
     local: tuple[RetrievedMemory, ...]
     shared: list[RetrievedMemory]
-    vectors: dict[str, Embedding]
 
 
 RELEVANCES = st.sampled_from([None, 0.1, 0.59, CUT_OFF, 0.7, 0.95])
@@ -104,9 +98,7 @@ def worlds(draw: st.DrawFn) -> World:
     )
     shared = draw(st.lists(built, max_size=14))
     named = [_renamed(memory, f"{'ms'[memory.tier == 'global']}{n}") for n, memory in enumerate([*local, *shared])]
-    angles = draw(st.dictionaries(st.sampled_from([memory.record.id for memory in named] or ["-"]), st.integers(0, 60)))
-    vectors = {id: direction(angle / 10) for id, angle in angles.items()}
-    return World(tuple(named[: len(local)]), named[len(local) :], vectors)
+    return World(tuple(named[: len(local)]), named[len(local) :])
 
 
 def _renamed(memory: RetrievedMemory, id: str) -> RetrievedMemory:
@@ -124,7 +116,7 @@ KEYS = st.text(max_size=8)
 
 @given(worlds(), PLACES, KEYS)
 def test_classes_follow_each_other_and_keep_their_ranking(world: World, top_k: int, key: str) -> None:
-    answer = merged(world.local, world.shared, top_k, key, CUT_OFF, world.vectors)
+    answer = merged(world.local, world.shared, top_k, key, CUT_OFF)
     ids = [memory.record.id for memory in answer]
     assert len(ids) == len(set(ids)) <= top_k
     assert {msgspec.json.encode(unmarked(memory)) for memory in answer} <= {
@@ -151,8 +143,8 @@ def test_classes_follow_each_other_and_keep_their_ranking(world: World, top_k: i
 
 @given(worlds(), PLACES, KEYS)
 def test_every_place_is_filled_by_its_class(world: World, top_k: int, key: str) -> None:
-    everything = Counter(map(class_of, merged(world.local, world.shared, 1_000, key, CUT_OFF, world.vectors)))
-    found = Counter(map(class_of, merged(world.local, world.shared, top_k, key, CUT_OFF, world.vectors)))
+    everything = Counter(map(class_of, merged(world.local, world.shared, 1_000, key, CUT_OFF)))
+    found = Counter(map(class_of, merged(world.local, world.shared, top_k, key, CUT_OFF)))
     assert found.total() == min(top_k, everything.total())
     if not any(found[kind] for kind in (PROVEN, UNPROVEN, UNKNOWN)):
         assert not everything[PROVEN] or everything[LOCAL] >= top_k
@@ -170,8 +162,8 @@ def test_every_place_is_filled_by_its_class(world: World, top_k: int, key: str) 
 def test_with_nothing_shared_the_answer_is_the_local_one(world: World, top_k: int) -> None:
     local = world.local[:top_k]
     below = [msgspec.structs.replace(one, relevance=0.59) for one in world.shared]
-    assert merged(local, [], top_k, "recall", CUT_OFF, world.vectors) is local
-    assert merged(local, below, top_k, "recall", CUT_OFF, world.vectors) is local
+    assert merged(local, [], top_k, "recall", CUT_OFF) is local
+    assert merged(local, below, top_k, "recall", CUT_OFF) is local
     assert merged(world.local, [], top_k, "recall", CUT_OFF) == local
 
 
@@ -179,10 +171,7 @@ def test_with_nothing_shared_the_answer_is_the_local_one(world: World, top_k: in
 def test_the_order_in_which_items_arrive_changes_nothing(world: World, top_k: int, key: str, random: object) -> None:
     shuffled = list(world.shared)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    answers = [
-        merged(world.local, shared, top_k, key, CUT_OFF, world.vectors)
-        for shared in (world.shared, shuffled, shuffled[::-1])
-    ]
+    answers = [merged(world.local, shared, top_k, key, CUT_OFF) for shared in (world.shared, shuffled, shuffled[::-1])]
     assert answers[0] == answers[1] == answers[2]
 
 
@@ -260,25 +249,20 @@ def test_new_items_that_are_worse_follow_those_near_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "angle", "is_same"),
+    ("ours", "theirs", "is_same"),
     [
-        ("Use the VPN", "use VPN!", None, True),
-        ("Use the VPN", "Use a VPN", None, False),
-        ("Use the VPN. " * 20, "Hello, please - use  the VPN " + "use VPN " * 19, None, False),
-        ("Use the VPN. " * 20, "Hello,\n\nplease: use VPN; " + "the use VPN " * 19 + "thanks", None, True),
-        ("It succeeded", "It failed", None, False),
-        ("It works", "This does the job", 0.31, True),
-        ("It works", "This does the job", 0.33, False),
-        ("Use the VPN", "use VPN!", 1.5, True),
+        ("Use the VPN", "use VPN!", True),
+        ("Use the VPN", "Use a VPN", False),
+        ("Use the VPN. " * 20, "Hello, please - use  the VPN " + "use VPN " * 19, False),
+        ("Use the VPN. " * 20, "Hello,\n\nplease: use VPN; " + "the use VPN " * 19 + "thanks", True),
+        ("It succeeded", "It failed", False),
+        ("It works", "This does the job", False),
     ],
 )
-def test_what_says_the_same_is_folded_whichever_is_local(
-    ours: str, theirs: str, angle: float | None, is_same: bool
-) -> None:
+def test_what_says_the_same_is_folded_whichever_is_local(ours: str, theirs: str, is_same: bool) -> None:
     for mine, other in itertools.permutations((ours, theirs)):
-        vectors = {} if angle is None else {"m": direction(0.0), "s": 3.0 * direction(angle)}
         shared = item("s", 0.99, 0.9, other, is_proven=True, mean=0.9)
-        answer = merged((own("m", None, 0.1, mine),), [shared], 5, "recall", CUT_OFF, vectors)
+        answer = merged((own("m", None, 0.1, mine),), [shared], 5, "recall", CUT_OFF)
         if is_same:
             (memory,) = answer
             assert (memory.record.id, memory.tier, memory.shared) == ("m", "local", shared.shared)
@@ -314,12 +298,6 @@ def test_of_two_items_that_say_the_same_the_better_proven_stays_then_the_earlier
 ) -> None:
     for shared in ([better, worse], [worse, better]):
         assert merge([], shared) == ["s"]
-
-
-def test_a_vector_of_another_model_and_one_of_nothing_say_nothing() -> None:
-    vectors = {"m": direction(0.0), "s": np.ones(5, dtype=np.float32), "t": np.zeros(3, dtype=np.float32)}
-    answer = merged((own("m"),), [item("s"), item("t")], 5, "recall", CUT_OFF, vectors)
-    assert sorted(memory.record.id for memory in answer) == ["m", "s", "t"]
 
 
 def test_no_item_takes_the_id_of_a_local_memory() -> None:
