@@ -38,6 +38,7 @@ from ops.bench import (
     mcp,
     recall,
     resident,
+    shared,
     storage,
     triggers,
 )
@@ -63,6 +64,7 @@ _ON_GROWN = {
     "ingesting": ingesting.measure,
     "storage": storage.measure,
     "filters": filters.measure,
+    "shared": shared.measure,
 }
 PARTS = ("embedding", "journal", "ingest", *_ON_STORE, *_ON_GROWN)
 

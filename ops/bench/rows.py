@@ -38,6 +38,7 @@ def all_rows(parts: Figures) -> list[Row]:
         "resident": resident_rows,
         "storage": storage_rows,
         "filters": filters_rows,
+        "shared": shared_rows,
         "learning": learning_rows,
         "triggers": triggers_rows,
         "http": http_rows,
@@ -248,6 +249,20 @@ def filters_rows(figures: Figures) -> Iterator[Row]:
         yield Row(f"{what}, recall over one without", f"{over['median']:g}, at most {over['most']:g} times", "1.0")
         yield Row(f"{what}, vector recall@10", f"{one['recall']:g}", "brute force", f"{target:g}",
                   one["recall"] >= target)  # fmt: skip
+
+
+def shared_rows(figures: Figures) -> Iterator[Row]:
+    """Yield the cost of searching what users share, and of asking for it beside the own memories."""
+    for size, one in figures.items():
+        what, own = f"shared, {int(size):,} items", f"{_spread(one['own_ms'])} ms, p99 {one['own_ms']['p99']:g}"
+        for name, figure, target in (
+            ("items", "search over a recall of as many own memories", "target_over_own"),
+            ("both", "recall of both tiers over one of the own", "target_both_over_own"),
+        ):
+            over = one[f"{name}_over_own"]
+            p99 = one[f"{name}_ms"]["p99"]
+            yield _at_most(f"{what}, {figure}", over["median"], one[target], "times", measured=_spread(over),
+                           beside=f"{_spread(one[f'{name}_ms'])} ms, p99 {p99:g}; {own}")  # fmt: skip
 
 
 def _at_most(
