@@ -34,7 +34,7 @@ from memory_agent.namespaces import Care, Erasure, Sona
 from memory_agent.open_calls import OpenCalls
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
-from memory_agent.recall.query import Query, check_now, make_query
+from memory_agent.recall.query import check_now, make_query
 from memory_agent.records import (
     IngestReport,
     Kind,
@@ -55,16 +55,7 @@ from memory_agent.settings import (
     SettingsKeywords,
     with_keywords,
 )
-from memory_agent.shared_asks import (
-    NO_RIGHTS,
-    Caller,
-    PendingItems,
-    Rights,
-    SearchItems,
-    SharedStore,
-    begin_search,
-    filter_for_items,
-)
+from memory_agent.shared_asks import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.sharing import Shared
 from memory_agent.signals.reader import EventReader, truncate
 from memory_agent.signals.table import SignalTable
@@ -90,8 +81,6 @@ __all__ = ["Memory", "user_folder"]
 NumberedEvents = Sequence[tuple[int, bytes]]
 """Encoded events with their numbers in the journal."""
 
-_SPARE_ITEMS = 10
-"""Shared items beyond the answer's length, among which new ones take turns."""
 _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
 
@@ -145,9 +134,7 @@ class Memory:
             settings.triggers, settings.recall, reader, self._pipeline, embedder, self._stored_text, self._call
         )
         self.sona = Sona(user_id, archive, self._learner, self._consolidation, self._call)
-        self._caller = Caller(user_id=user_id)
-        self._shared_store = shared
-        self.shared = Shared(self._caller, shared, archive, self._masker, self._call)
+        self.shared = Shared(Caller(user_id=user_id), shared, archive, self._masker, self._call)
 
     @classmethod
     def open(
@@ -221,8 +208,7 @@ class Memory:
         if rights == NO_RIGHTS:
             return self
         seen = copy.copy(self)
-        seen._caller = Caller(user_id=self.user_id, rights=rights)
-        seen.shared = Shared(seen._caller, self._shared_store, self._archive, self._masker, self._call)
+        seen.shared = self.shared.with_rights(rights)
         return seen
 
     def ingest(
@@ -297,7 +283,7 @@ class Memory:
             query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment, self._stored_text
         )
         with self._call():
-            result = self._pipeline.answer(asked, moment, self._shared_items(asked))
+            result = self._pipeline.answer(asked, moment, self.shared.begin_search(asked))
         self._log(
             "recall.answered",
             mode=asked.mode,
@@ -497,7 +483,7 @@ class Memory:
         (1, {'finding': 1}, 'exact')
         """
         with self._call():
-            return _stats(self.user_id, self._archive)
+            return self._archive.stats(self.user_id)
 
     def list(
         self,
@@ -591,22 +577,6 @@ class Memory:
         """Return what is stored of an event with this text."""
         return truncate(self._masker.text(text), self._ingest_settings.max_text_chars)
 
-    def _shared_items(self, asked: Query) -> PendingItems | None:
-        """Begin to search what users share, where the recall asks for it."""
-        fits, filter = filter_for_items(asked.filter)
-        if "global" not in asked.tiers or not fits:
-            return None
-        ask = SearchItems(
-            query=asked.text,
-            top_k=asked.top_k + _SPARE_ITEMS,
-            filter=filter,
-            mode=asked.mode,
-            min_relevance=asked.min_relevance,
-            reference_time=asked.reference_time,
-            with_embedding=asked.with_embedding,
-        )
-        return begin_search(self._shared_store, self._caller, ask, asked.deadline_ms / 1000)
-
     def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:
         fields = msgspec.structs.asdict(event) if isinstance(event, Event) else event
         checked = event_from_mapping(fields, self._event_limits, now)
@@ -626,35 +596,3 @@ def _arrivals(readers: Sequence[Callable[[], Event]], seqs: Sequence[int] | None
         raise InvalidInputError("seqs", "must be whole numbers")
     numbers: Sequence[int | None] = [None] * len(readers) if seqs is None else seqs
     return [Arrival(place, seq, read) for place, (seq, read) in enumerate(zip(numbers, readers, strict=True))]
-
-
-def _stats(user_id: str, archive: Archive) -> MemoryStats:
-    """Return the figures from the store's counters and the columns, after a rebuild. Raises `StoreError`."""
-    store, view = archive.store, archive.settled_view()
-    counters, counts = store.counters(), store.counts()
-    oldest, newest = view.time_span()
-    return MemoryStats(
-        user_id=user_id,
-        memories=counts.memories,
-        by_kind=view.count_by("kind"),
-        by_source=view.count_by("source"),
-        without_vector=counts.memories - counts.vectors,
-        events_kept=counters.get("kept", 0),
-        events_duplicate=counters.get("duplicates", 0),
-        events_dropped=_below("dropped.", counters),
-        cursor=store.cursor,
-        oldest=oldest,
-        newest=newest,
-        model=store.stamp,
-        index="approximate" if view.vectors.is_approximate else "exact",
-        disk_bytes=store.disk_bytes,
-        masked=_below("masked.", counters),
-        expired=_below("expired.", counters),
-        dropped_types=_below("dropped_type.", counters),
-        waiting=counts.pending,
-    )
-
-
-def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:
-    found = ((counter, number) for counter, number in sorted(counters.items()) if counter.startswith(prefix))
-    return {counter.removeprefix(prefix): number for counter, number in found}

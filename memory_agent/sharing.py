@@ -19,20 +19,24 @@ from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.learning.shared_use import Outbox, filled, outbox_blob, outbox_in
 from memory_agent.mentions import mentions
 from memory_agent.open_calls import InUse
-from memory_agent.recall.query import check_now
+from memory_agent.recall.query import Query, check_now
 from memory_agent.records import MemoryFilter, MemoryRecord, microseconds
 from memory_agent.shared_asks import (
     AnyAsk,
     Caller,
     Fetch,
     ListOwn,
+    PendingItems,
     Publish,
     Rate,
     Report,
+    Rights,
     SearchItems,
     SetName,
     SharedStore,
     Unpublish,
+    begin_search,
+    filter_for_items,
 )
 from memory_agent.shared_content import (
     attachment_of,
@@ -59,6 +63,8 @@ from relay import Masker, masked_kinds
 from relay.log import log
 
 MOST_FOUND = 100
+_SPARE_ITEMS = 10
+"""Items beyond the length of a recall's answer, among which new ones take turns."""
 _MOST_TITLE_CHARS = 80  # of a title made of a memory's first line
 _TIMEOUT_S = 8.0  # less than a client waits
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
@@ -277,6 +283,27 @@ class Shared:
                 self._send(report)
                 self._keep(msgspec.structs.replace(outbox, reports=outbox.reports[place:]))
             return len(outbox.reports)
+
+    def with_rights(self, rights: Rights) -> Shared:
+        """Return the same for a caller with these rights."""
+        caller = Caller(user_id=self._caller.user_id, rights=rights)
+        return Shared(caller, self._store, self._archive, self._masker, self._in_use)
+
+    def begin_search(self, asked: Query) -> PendingItems | None:
+        """Begin to search what users share, for a recall that asks for it and whose filter an item can match."""
+        fits, filter = filter_for_items(asked.filter)
+        if "global" not in asked.tiers or not fits:
+            return None
+        ask = SearchItems(
+            query=asked.text,
+            top_k=asked.top_k + _SPARE_ITEMS,
+            filter=filter,
+            mode=asked.mode,
+            min_relevance=asked.min_relevance,
+            reference_time=asked.reference_time,
+            with_embedding=asked.with_embedding,
+        )
+        return begin_search(self._store, self._caller, ask, asked.deadline_ms / 1000)
 
     def _send(self, report: Report) -> None:
         try:

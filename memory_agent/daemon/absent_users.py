@@ -74,6 +74,8 @@ class AbsentUsers:
         if isinstance(params, RecallParams) and params.by_run is not None:
             return None
         result = await asyncio.to_thread(self._read, verb, params, request.deadline_ms, rights)
+        if isinstance(result, RecallResult) and result.memories:
+            return None  # shared items: the user's own memory must know of the recall that showed them
         return encode_result(self._for_user(user_id, result))
 
     def close(self) -> None:

@@ -8,12 +8,13 @@ batches continue, and the rebuilt columns catch up from the change log.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from memory_agent.errors import MemoryAgentError
+from memory_agent.records import MemoryStats
 from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
@@ -96,6 +97,32 @@ class Archive:
         if self._failure is not None:
             raise self._failure.with_traceback(None)  # else it grows with each call
         return self.view
+
+    def stats(self, user_id: str) -> MemoryStats:
+        """Return the figures of this user's archive, after a rebuild. Raises `StoreError`."""
+        store, view = self.store, self.settled_view()
+        counters, counts = store.counters(), store.counts()
+        oldest, newest = view.time_span()
+        return MemoryStats(
+            user_id=user_id,
+            memories=counts.memories,
+            by_kind=view.count_by("kind"),
+            by_source=view.count_by("source"),
+            without_vector=counts.memories - counts.vectors,
+            events_kept=counters.get("kept", 0),
+            events_duplicate=counters.get("duplicates", 0),
+            events_dropped=_below("dropped.", counters),
+            cursor=store.cursor,
+            oldest=oldest,
+            newest=newest,
+            model=store.stamp,
+            index="approximate" if view.vectors.is_approximate else "exact",
+            disk_bytes=store.disk_bytes,
+            masked=_below("masked.", counters),
+            expired=_below("expired.", counters),
+            dropped_types=_below("dropped_type.", counters),
+            waiting=counts.pending,
+        )
 
     @contextmanager
     def batch(self) -> Iterator[Batch]:
@@ -305,3 +332,8 @@ class Archive:
         for thread in threads:
             if thread is not None:
                 thread.join()
+
+
+def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:
+    found = ((counter, number) for counter, number in sorted(counters.items()) if counter.startswith(prefix))
+    return {counter.removeprefix(prefix): number for counter, number in found}

@@ -16,12 +16,13 @@ import psutil
 
 from memory_agent.errors import MemoryAgentError
 from memory_agent.evaluation.daemon_process import temporary_daemon
-from memory_agent.settings import DaemonSettings, Settings
+from memory_agent.settings import DaemonSettings, Settings, SharedSettings
 from ops.demo import scenes
 from ops.demo.books import close_the_books
 from ops.demo.coding_agent import connect_an_agent
 from ops.demo.on_call import learn_for_three_weeks
 from ops.demo.screen import Screen
+from ops.demo.sharing import share_what_worked
 from ops.demo.speaking import let_memory_speak
 from ops.demo.stage import Stage
 from ops.demo.story import Story
@@ -31,6 +32,7 @@ from relay import BrokerSettings, BusSettings
 _SETTINGS = Settings(
     relay=BusSettings(broker=BrokerSettings(pub_bind=("tcp://127.0.0.1:*",))),
     daemon=DaemonSettings(upkeep_interval_s=5.0),  # three weeks pass in half a minute
+    shared=SharedSettings(report_after_s=0.0),
 )
 _GONE_TIMEOUT_S = 20.0
 _INTERRUPTED = 130
@@ -92,6 +94,8 @@ def _play(stage: Stage, took_s: float) -> None:
     close_the_books(stage)
     screen.scene("8  A real coding agent is connected, and works in two sessions")
     connect_an_agent(stage)
+    screen.scene("9  One user shares what worked, and everybody's work says what it is worth")
+    share_what_worked(stage)
 
 
 def _end(screen: Screen, took_s: float) -> int:

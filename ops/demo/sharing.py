@@ -1,0 +1,86 @@
+"""The scene in which a user shares what worked: found by others, raised by how their runs end, and taken back."""
+
+from __future__ import annotations
+
+from memory_agent import RecallResult
+from memory_agent.records import RetrievedMemory
+from memory_agent.shared_records import GlobalRecord
+from ops.demo.stage import DEADLINE_MS, HEROINE, OTHER, Stage, wait_until
+
+_NAME = "Alice of payments"
+_TITLE = "Logged out while paying, with two tabs open"
+_OWN = "Two tabs logged me out while I paid; signing in again did not help"
+_USERS = tuple(f"user-{number}" for number in range(1, 11))
+_CONTEXT_TOKENS = 200
+
+
+def share_what_worked(stage: Stage) -> None:
+    """Publish the memory that helped in the first scene; have others find, use and rate it; take it back."""
+    question = stage.story.request[0].text
+    item = _publish(stage)
+    stage.client(OTHER).remember(_OWN)
+    found = _asked(stage, OTHER, question)
+    stage.screen.request(f"{OTHER} asks, of both tiers, what {HEROINE} asked three weeks ago", question)
+    stage.screen.answer(found, stage.now)
+    stage.screen.promise(
+        f"{OTHER}'s own memory comes first, and then what {HEROINE} shared, marked with her name for it",
+        [memory.tier for memory in found.memories[:2]] == ["local", "global"] and _shared(found, item) is not None,
+    )
+    before = _shared(found, item)
+    for user in _USERS:
+        result = _asked(stage, user, question)
+        stage.client(user).feedback(result.recall_id, used=[item.id], quality=1.0)
+        stage.client(user).shared.rate(item.id, 0.9)
+    wait_until(lambda: stage.client().shared.published()[0].quality_metrics.distinct_users == len(_USERS))
+    after = _shared(_asked(stage, OTHER, question), item)
+    metrics = stage.client().shared.published()[0].quality_metrics
+    stage.screen.say(
+        f"{len(_USERS)} more users worked with it: used by {metrics.distinct_users} people, "
+        f"mean {metrics.avg_trajectory_score:g}, rated {metrics.user_rating:g}"
+    )
+    stage.screen.promise(
+        "of their work only counts and sums left them, and of these only what five users and more have in common is told",
+        metrics.distinct_users == metrics.raters == len(_USERS),
+    )
+    raised = 0.0 if before is None or after is None else after.sona_score - before.sona_score
+    stage.screen.promise("success with it raised it for everyone, by .05 at most", 0.0 < raised <= 0.0501)
+    block = _asked(stage, OTHER, question).context or ""
+    stage.screen.block(f"what {OTHER}'s planner gets", block)
+    _unpublish(stage, item, question)
+
+
+def _publish(stage: Stage) -> GlobalRecord:
+    alice = stage.client()
+    assert stage.first_answer is not None
+    records = [found.record for found in stage.first_answer.memories]
+    memory = next(record for record in records if record.source == "worker_result")
+    alice.shared.set_name(_NAME)
+    preview = alice.shared.preview(_TITLE, memory_id=memory.id)
+    stage.screen.block(f"what would leave {HEROINE}'s memory, word for word", preview.content.summary)
+    item = alice.shared.confirm(preview)
+    stage.screen.promise(
+        "what was previewed is what is published, and the item has neither her user id nor the memory's",
+        item.summary == preview.content.summary
+        and HEROINE not in (item.author, item.author_id)
+        and item.id != memory.id,
+    )
+    return item
+
+
+def _unpublish(stage: Stage, item: GlobalRecord, question: str) -> None:
+    stage.client().shared.unpublish(item.id)
+    gone = _asked(stage, OTHER, question)
+    stage.screen.promise(
+        f"{HEROINE} took it back, and it is gone from every answer",
+        _shared(gone, item) is None and not gone.degraded and not stage.client(OTHER).shared.search(question),
+    )
+
+
+def _asked(stage: Stage, user: str, question: str) -> RecallResult:
+    return stage.client(user).recall(
+        question, deadline_ms=DEADLINE_MS, tiers=("local", "global"), context_tokens=_CONTEXT_TOKENS
+    )
+
+
+def _shared(result: RecallResult, item: GlobalRecord) -> RetrievedMemory | None:
+    return next((found for found in result.memories if found.record.id == item.id), None)
