@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory_agent import RecallResult
+from memory_agent import MemoryFilter, RecallResult
 from memory_agent.records import RetrievedMemory
 from memory_agent.shared_records import GlobalRecord
 from ops.demo.stage import DEADLINE_MS, HEROINE, OTHER, Stage, wait_until
@@ -39,7 +39,7 @@ def share_what_worked(stage: Stage) -> None:
         f"mean {metrics.avg_trajectory_score:g}, rated {metrics.user_rating:g}"
     )
     stage.screen.promise(
-        "of their work only counts and sums left them, and of these only what five users and more have in common is told",
+        "only counts and sums of their work left them, and are told of five users and more together",
         metrics.distinct_users == metrics.raters == len(_USERS),
     )
     raised = 0.0 if before is None or after is None else after.sona_score - before.sona_score
@@ -51,9 +51,9 @@ def share_what_worked(stage: Stage) -> None:
 
 def _publish(stage: Stage) -> GlobalRecord:
     alice = stage.client()
-    assert stage.first_answer is not None
-    records = [found.record for found in stage.first_answer.memories]
-    memory = next(record for record in records if record.source == "worker_result")
+    request = stage.story.request[0]
+    of_run = MemoryFilter(run_id=request.expects, sources=("worker_result", "trajectory_outcome"))
+    memory = alice.recall(request.text, 1, of_run, deadline_ms=DEADLINE_MS, min_relevance=0.0).memories[0].record
     alice.shared.set_name(_NAME)
     preview = alice.shared.preview(_TITLE, memory_id=memory.id)
     stage.screen.block(f"what would leave {HEROINE}'s memory, word for word", preview.content.summary)
