@@ -191,7 +191,7 @@ def _inside(type_: Type, step: str) -> Iterator[Type]:
 def _check_tiers(field: str, value: object) -> tuple[Tier, ...]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence) or not value:
         raise InvalidInputError(field, f"must be a list of {', '.join(TIERS)}")
-    return tuple(dict.fromkeys(check_choice(field, tier, TIERS) for tier in value))
+    return tuple(dict.fromkeys(check_choice(f"{field}[{place}]", tier, TIERS) for place, tier in enumerate(value)))
 
 
 def _check_flag(field: str, value: object) -> bool:
