@@ -183,7 +183,7 @@ class Shared:
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.rate(item.id, 1.0)
         Traceback (most recent call last):
-        memory_agent.errors.InvalidInputError: item_id: is an item of one's own
+        relay.errors.InvalidInputError: item_id: is an item of one's own
         """
         if rating is not None and (
             isinstance(rating, bool) or not isinstance(rating, int | float) or not 0.0 <= rating <= 1.0

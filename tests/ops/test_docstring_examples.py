@@ -26,10 +26,14 @@ from served_gateway import gateway_without_ray
 from memory_agent import Memory, MemoryClient
 from memory_agent.client.daemon_methods import DaemonMethods
 from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.knowledge import Knowledge
+from memory_agent.knowledge.search_quota import SearchQuota
+from memory_agent.mentions import mentions
 from memory_agent.namespaces import Care, Erasure, Sona
 from memory_agent.recall.context import context_block
 from memory_agent.runs import Runs
 from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings, load_settings
+from memory_agent.sharing import Shared
 from memory_agent.triggers.asking import Triggers
 from memory_agent.verbs import VERBS
 from ops.documents.clients import declared
@@ -95,10 +99,11 @@ SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure
 
 @contextmanager
 def a_memory(folder: Path, embedder: Embedder) -> Iterator[Names]:
-    """An empty memory of `alice`, a journal of her events, and a file of settings."""
+    """An empty memory of `alice`, the store of what users share, a journal of her events, and a file of settings."""
     (folder / "memory-agent.toml").write_text('[recall]\nmode = "hybrid"\n', encoding="utf-8")
     with (
-        Memory.open(folder / "alice", embedder=embedder) as memory,
+        Knowledge.open(folder / "shared", embedder=embedder) as shared,
+        Memory.open(folder / "alice", embedder=embedder, shared=shared) as memory,
         Journal.open(folder / "journal") as journal,
     ):
         journal.append(EVENTS, NOW)
@@ -187,6 +192,10 @@ WORLDS: dict[Any, World] = {
     Care: a_memory,
     Erasure: a_memory,
     Triggers: a_memory,
+    Shared: a_memory,
+    Knowledge: nothing,
+    SearchQuota: nothing,
+    mentions: nothing,
     context_block: a_memory,
     load_settings: a_memory,
     DaemonMethods: a_daemon,
@@ -210,6 +219,8 @@ WORLDS: dict[Any, World] = {
 }
 INNER: dict[Any, set[str]] = {
     Runs: {"judge"},
+    Shared: {"begin_search", "with_rights"},
+    Knowledge: {"ask", "begin_search", "expire"},
     Erasure: {
         "age",
         "admitting",
