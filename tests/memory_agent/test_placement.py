@@ -100,3 +100,18 @@ def test_removing_a_node_moves_only_its_own_keys(nodes: set[str], key: str) -> N
     chosen = rendezvous(key, tuple(sorted(nodes)))
     for gone in nodes - {chosen}:
         assert rendezvous(key, tuple(sorted(nodes - {gone}))) == chosen
+
+
+@given(users, st.integers(0, 5))
+def test_who_is_apart_has_its_host_in_any_case_and_counts_for_nothing(names: list[str], limit: int) -> None:
+    directory, without = Directory(limit, 2, {"apart": "its-own"}), Directory(limit, 2)
+    for name in names:
+        assert directory.seat("apart", 0.0) == "its-own"
+        assert directory.seat(name, 0.0) == without.seat(name, 0.0)
+    assert (len(directory), list(directory)) == (len(without), list(without))
+    assert directory.idle(1e6, 1.0) == without.idle(1e6, 1.0)
+    assert directory.misplaced(0.0) == without.misplaced(0.0)
+    if names:
+        assert directory.has("apart")
+        assert "apart" in directory.awake()
+        assert directory.leave("apart") == "its-own"

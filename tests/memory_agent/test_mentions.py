@@ -1,0 +1,61 @@
+"""What a text tells of people, accounts and machines, found before it is published."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from memory_agent.mentions import mentions
+
+
+def found(text: str, *own_names: str) -> list[tuple[str, str]]:
+    return [(one.kind, one.text) for one in mentions({"body": text}, own_names)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ann Lee fixed it", [("person", "Ann Lee")]),
+        ("The fix of Ann M. Lee holds", [("person", "Ann M. Lee")]),
+        ("asked Ann, who knew", [("person", "Ann")]),
+        ("Thanks to Ann Lee it holds", [("person", "Ann Lee")]),
+        ("Write to ann.lee@example.com", [("email", "ann.lee@example.com")]),
+        ("cc @ann-lee please", [("account", "@ann-lee")]),
+        ("see /srv/app/deploy.sh and ~/notes.md", [("path", "/srv/app/deploy.sh"), ("path", "~/notes.md")]),
+        (r"see C:\Users\ann\x.txt", [("path", r"C:\Users\ann\x.txt")]),
+        ("on 10.0.0.7:8080 and db.corp", [("address", "10.0.0.7:8080"), ("address", "db.corp")]),
+        ("Staging needs the VPN before a deploy", []),
+        ("When Monday comes, either/or is fine, 50/50", []),
+        ("from Monday to Friday", []),
+    ],
+)
+def test_what_is_mentioned(text: str, expected: list[tuple[str, str]]) -> None:
+    assert found(text) == expected
+
+
+def test_the_authors_own_names_are_mentioned_whatever_their_case() -> None:
+    assert found("ALICE-7 says alice-77 is not her", "alice-7") == [("account", "ALICE-7")]
+    assert found("a letter", "a") == []
+
+
+def test_each_is_told_once_with_its_field_and_at_most_two_hundred() -> None:
+    told = mentions({"title": "Ann Lee", "body": "Ann Lee met Ann Lee"})
+    assert [(one.text, one.field) for one in told] == [("Ann Lee", "title"), ("Ann Lee", "body")]
+    assert len(mentions({"body": " ".join(f"/srv/{number}" for number in range(1_000))})) == 200
+
+
+@pytest.mark.parametrize("piece", ["a" * 50, "A" * 50, "Aa ", "a.", "a@", "/a", "1.", "@", "a-", "A. "])
+def test_hostile_text_takes_linear_time(piece: str) -> None:
+    """A hundred times the text may not take a thousand times as long: processor time, of which the least counts."""
+
+    def least_s(text: str) -> float:
+        taken = []
+        for _ in range(3):
+            began_s = time.process_time()
+            mentions({"body": text})
+            taken.append(time.process_time() - began_s)
+        return min(taken)
+
+    short, long = least_s(piece * 400), least_s(piece * 40_000)
+    assert long < 1_000 * max(short, 1e-4)
