@@ -28,7 +28,7 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import QuarantinedEvent
 from memory_agent.settings import RetentionSettings, Settings
-from memory_agent.shared_asks import SharedStore
+from memory_agent.shared_asks import Caller, ForgetUser, ListOwn, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
 from memory_agent.storage.user_key import open_user_key
@@ -51,6 +51,7 @@ IsOwned = Callable[[bytes], bool]
 """Whether an encoded event of `system` belongs to the user."""
 
 _PAGE = 500
+_SHARED_TIMEOUT_S = 10.0
 _Kind = TypeVar("_Kind", bound=Memory)
 
 
@@ -68,7 +69,8 @@ def open_memory(
     `DaemonRunningError`.
     """
     folder = _prepared(data_dir, settings, user_id)
-    return _open(Memory, folder, settings, user_id, settings.encryption, retention, shared=shared)
+    kind = Knowledge if user_id == SHARED_USER else Memory
+    return _open(kind, folder, settings, user_id, settings.encryption, retention, shared=shared)
 
 
 @contextmanager
@@ -187,11 +189,12 @@ def erase_user(
     dry_run: bool = False,
     warn: Warn = lambda _: None,
 ) -> ErasureReceipt:
-    """Erase a user: events, ownership of runs, and the folder last. Durable on return; idempotent after a crash.
+    """Erase a user: shared items, events, ownership of runs, folder. Durable on return; idempotent after a crash.
 
     Needs no key: memories that cannot be read are removed without being counted, and `warn` says so. Raises as `erase`.
     """
     folder = user_folder(data_dir, user_id)
+    unpublished = _forget_shared(data_dir, settings, user_id, dry_run=dry_run)
     ids: tuple[str, ...] = ()
     if folder.exists():
         try:
@@ -206,7 +209,14 @@ def erase_user(
     receipt = ErasureReceipt.of(
         user_id, ids, now, dry_run=dry_run, reason=None if dry_run else moved_aside_reason(folder)
     )
-    return with_journal(receipt, erased, is_compact=True)
+    return msgspec.structs.replace(with_journal(receipt, erased, is_compact=True), unpublished=unpublished)
+
+
+def _forget_shared(data_dir: Path, settings: Settings, user_id: str, *, dry_run: bool) -> int:
+    """Take away what a user shared, and the user's part in all figures; return how many items that are."""
+    with shared_items(data_dir, settings) as shared:
+        found = shared.ask(Caller(user_id=user_id), ListOwn() if dry_run else ForgetUser(), _SHARED_TIMEOUT_S)
+    return len(found) if dry_run else int(found)
 
 
 def _erase_absent(
