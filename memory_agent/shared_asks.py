@@ -22,6 +22,7 @@ from memory_agent.shared_records import (
     SharedFile,
     UnpublishReceipt,
 )
+from relay import Principal, Scope
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,6 +33,11 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NO_RIGHTS = Rights()
+
+
+def rights_of(principal: Principal) -> Rights:
+    """Return what the holder of a key may see and do of shared items."""
+    return Rights(groups=tuple(sorted(principal.groups)), is_admin=Scope.SHARED_ADMIN in principal.scopes)
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):

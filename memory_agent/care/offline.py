@@ -11,23 +11,29 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import msgspec
 
+from memory_agent.embedders import Embedder
 from memory_agent.erasure.history import History, fingerprint, read_history
 from memory_agent.erasure.intent_log import Intent, erasable
 from memory_agent.erasure.receipt import ErasureReceipt, with_journal
 from memory_agent.erasure.selection import Selection, intent_for_absent_user
 from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
+from memory_agent.knowledge import Knowledge
+from memory_agent.knowledge.on_files import KnowledgeOnFiles
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import QuarantinedEvent
 from memory_agent.settings import RetentionSettings, Settings
+from memory_agent.shared_asks import Caller, ForgetUser, ListOwn, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
 from memory_agent.storage.user_key import open_user_key
 from relay import (
+    SHARED_USER,
     SYSTEM_USER,
     EncryptionSettings,
     Erasable,
@@ -45,51 +51,91 @@ IsOwned = Callable[[bytes], bool]
 """Whether an encoded event of `system` belongs to the user."""
 
 _PAGE = 500
+_SHARED_TIMEOUT_S = 10.0
+_Kind = TypeVar("_Kind", bound=Memory)
 
 
-def open_memory(data_dir: Path, settings: Settings, user_id: str, retention: RetentionSettings | None = None) -> Memory:
+def open_memory(
+    data_dir: Path,
+    settings: Settings,
+    user_id: str,
+    retention: RetentionSettings | None = None,
+    shared: SharedStore | None = None,
+) -> Memory:
     """Open a user's memory on its files; the user is created where there is none.
 
     Finishes a restore that was interrupted. Applies no retention by itself, so that reading erases nothing; `retention`
-    gives the rules to `Memory.erasure`. Raises what `Memory.open` raises, and `DaemonRunningError`.
+    gives the rules to `Memory.erasure`. `shared` is what `shared_items` lends. Raises what `Memory.open` raises, and
+    `DaemonRunningError`.
     """
-    open_user_key(settings.encryption, data_dir, user_id)  # refuses keys in the data folder, not only in the user's
-    layout = Layout(data_dir)
-    layout.create()
-    layout.finish_restore()
-    return _open(user_folder(data_dir, user_id), settings, user_id, settings.encryption, retention)
+    folder = _prepared(data_dir, settings, user_id)
+    kind = Knowledge if user_id == SHARED_USER else Memory
+    return _open(kind, folder, settings, user_id, settings.encryption, retention, shared=shared)
 
 
 @contextmanager
-def open_for_reading(data_dir: Path, settings: Settings, user_id: str) -> Iterator[Memory]:
+def open_for_reading(
+    data_dir: Path, settings: Settings, user_id: str, shared: SharedStore | None = None
+) -> Iterator[Memory]:
     """As `open_memory`, but a user without a store reads as an empty memory, and neither files nor keys are made."""
     open_user_key(settings.encryption, data_dir, user_id)
     Layout(data_dir).finish_restore()
     if user_folder(data_dir, user_id).exists():
-        with open_memory(data_dir, settings, user_id) as memory:
+        with open_memory(data_dir, settings, user_id, shared=shared) as memory:
             yield memory
         return
     with (
         TemporaryDirectory(prefix="memory-agent-") as folder,
-        _open(Path(folder) / "empty", settings, user_id, None, None) as memory,
+        _open(Memory, Path(folder) / "empty", settings, user_id, None, None, shared=shared) as memory,
     ):
         yield memory
 
 
+@contextmanager
+def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
+    """Lend what users of a data folder share. It is opened by the first request, and created by what publishes.
+
+    Requests raise what `open_memory` raises.
+    """
+
+    def open_store(embedder: Embedder | None) -> Knowledge:
+        folder = _prepared(data_dir, settings, SHARED_USER)
+        return _open(Knowledge, folder, settings, SHARED_USER, settings.encryption, None, embedder=embedder)
+
+    folder = user_folder(data_dir, SHARED_USER)
+    with closing(KnowledgeOnFiles(folder, open_store, settings.embedder)) as shared:
+        yield shared
+
+
+def _prepared(data_dir: Path, settings: Settings, user_id: str) -> Path:
+    """Return the folder of a user who may be opened or created in the data folder. Raises as `open_memory`."""
+    open_user_key(settings.encryption, data_dir, user_id)  # refuses keys in the data folder, not only in the user's
+    layout = Layout(data_dir)
+    layout.create()
+    layout.finish_restore()
+    return user_folder(data_dir, user_id)
+
+
 def _open(
+    kind: type[_Kind],
     folder: Path,
     settings: Settings,
     user_id: str,
     encryption: EncryptionSettings | None,
     retention: RetentionSettings | None,
-) -> Memory:
-    return Memory.open(
+    *,
+    shared: SharedStore | None = None,
+    embedder: Embedder | None = None,
+) -> _Kind:
+    return kind.open(
         folder,
         user_id=user_id,
         settings=settings,
         encryption_settings=encryption or EncryptionSettings(),
         retention_settings=retention or RetentionSettings(),
         age_now=False,
+        shared=shared,
+        embedder=embedder,
     )
 
 
@@ -143,11 +189,12 @@ def erase_user(
     dry_run: bool = False,
     warn: Warn = lambda _: None,
 ) -> ErasureReceipt:
-    """Erase a user: events, ownership of runs, and the folder last. Durable on return; idempotent after a crash.
+    """Erase a user: shared items, events, ownership of runs, folder. Durable on return; idempotent after a crash.
 
     Needs no key: memories that cannot be read are removed without being counted, and `warn` says so. Raises as `erase`.
     """
     folder = user_folder(data_dir, user_id)
+    unpublished = _forget_shared(data_dir, settings, user_id, dry_run=dry_run)
     ids: tuple[str, ...] = ()
     if folder.exists():
         try:
@@ -162,7 +209,14 @@ def erase_user(
     receipt = ErasureReceipt.of(
         user_id, ids, now, dry_run=dry_run, reason=None if dry_run else moved_aside_reason(folder)
     )
-    return with_journal(receipt, erased, is_compact=True)
+    return msgspec.structs.replace(with_journal(receipt, erased, is_compact=True), unpublished=unpublished)
+
+
+def _forget_shared(data_dir: Path, settings: Settings, user_id: str, *, dry_run: bool) -> int:
+    """Take away what a user shared, and the user's part in all figures; return how many items that are."""
+    with shared_items(data_dir, settings) as shared:
+        found = shared.ask(Caller(user_id=user_id), ListOwn() if dry_run else ForgetUser(), _SHARED_TIMEOUT_S)
+    return len(found) if dry_run else int(found)
 
 
 def _erase_absent(

@@ -17,19 +17,22 @@ from typing import TYPE_CHECKING, TypeVar
 from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
+from memory_agent.errors import EncryptionKeyMissingError, InvalidInputError, UnavailableError
 from memory_agent.protocol import Request
 from memory_agent.storage.folders import known_users, user_folder
-from relay import Credentials, Principal
+from relay import SHARED_USER, Credentials, Principal
 
 if TYPE_CHECKING:
     from memory_agent.care.encryption import OnMissingKey
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
+    from memory_agent.shared_asks import Rights
 
 Answer = TypeVar("Answer")
 
 _MOST_NAMED = 8
+_OF_ANY_STORE = ("rebuild", "compact")
+"""Verbs that are not only for users, but also for the store of what they share."""
 _CONNECT_TIMEOUT_S = 3.0
 
 
@@ -43,16 +46,19 @@ def open_memory(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
         with open_client(target) as client:
             yield client
         return
-    from memory_agent.care.offline import open_memory as open_files  # imports the engines
+    from memory_agent.care import offline  # imports the engines
 
     target = authorize(target, method)
-    with open_files(target.data_dir, target.settings, target.user_id) as memory:
-        yield memory
+    with (
+        offline.shared_items(target.data_dir, target.settings) as shared,
+        offline.open_memory(target.data_dir, target.settings, target.user_id, shared=shared) as memory,
+    ):
+        yield memory.with_rights(_rights(target))
 
 
 @contextmanager
 def open_for_reading(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
-    """As `open_memory`, for requests that change nothing: a user without a store stays without one."""
+    """As `open_memory`, for requests that change nothing of the user's: a user without a store stays without one."""
     if uses_daemon(target):
         with open_client(target) as client:
             yield client
@@ -60,8 +66,19 @@ def open_for_reading(target: Target, method: str) -> Iterator[MemoryClient | Mem
     from memory_agent.care import offline  # imports the engines
 
     target = authorize(target, method)
-    with offline.open_for_reading(target.data_dir, target.settings, target.user_id) as memory:
-        yield memory
+    with (
+        offline.shared_items(target.data_dir, target.settings) as shared,
+        offline.open_for_reading(target.data_dir, target.settings, target.user_id, shared) as memory,
+    ):
+        yield memory.with_rights(_rights(target))
+
+
+def _rights(target: Target) -> Rights:
+    """Return what a given key says, or what the owner of the files may do."""
+    from memory_agent.shared_asks import Rights, rights_of
+
+    key = principal_of(target)
+    return Rights(is_admin=True) if key is None else rights_of(key)
 
 
 def note_unknown_user(target: Target) -> None:
@@ -69,7 +86,7 @@ def note_unknown_user(target: Target) -> None:
     is_owner = target.endpoint is None and target.token is None and target.key_file is None
     if target.as_json or not is_owner or user_folder(target.data_dir, target.user_id).exists():
         return
-    users = list(known_users(target.data_dir))
+    users = [user_id for user_id in known_users(target.data_dir) if user_id != SHARED_USER]
     close = difflib.get_close_matches(target.user_id, users, 1)
     others = [user for user in users if user not in close][: _MOST_NAMED - len(close)]
     more = len(users) - len(close) - len(others)
@@ -121,8 +138,10 @@ def principal_of(target: Target) -> Principal | None:
 def authorize(target: Target, method: str) -> Target:
     """Check that a given key permits `method`; return the target for the key's user, if the key is for one user.
 
-    Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`.
+    Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`, `InvalidInputError`.
     """
+    if target.user_id == SHARED_USER and method not in _OF_ANY_STORE:
+        raise InvalidInputError("user_id", f"{SHARED_USER} is reserved for what users share")
     principal = principal_of(target)
     if principal is None:
         return target
@@ -150,7 +169,7 @@ def for_each_user(
     What it reports has a bar of its own, below that of the users.
 
     With an endpoint, or a key for one user, that is a single user. Users whose encryption key is missing are noted and
-    skipped, unless named.
+    skipped, unless named. What users share is among them where no daemon runs, which sees to it by itself.
     """
     users = [target.user_id] if target.user_named or target.endpoint is not None else _users(target)
     answers: dict[str, Answer] = {}
@@ -172,7 +191,9 @@ def for_each_user(
 
 def _users(target: Target) -> list[str]:
     key = principal_of(target)
-    return list(known_users(target.data_dir)) if key is None or key.user_id is None else [key.user_id]
+    if key is not None and key.user_id is not None:
+        return [key.user_id]
+    return [user for user in known_users(target.data_dir) if user != SHARED_USER or not uses_daemon(target)]
 
 
 def listens(endpoint: str) -> bool:

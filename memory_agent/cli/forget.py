@@ -87,6 +87,7 @@ def _print(receipt: ErasureReceipt) -> None:
         "memories": receipt.memories,
         "events in the journal": receipt.events,
         "events in quarantine": receipt.quarantined,
+        "shared items": receipt.unpublished,
     }
     figures: dict[str, object] = {name: count for name, count in counts.items() if count or name == "memories"}
     figures |= {f"expired by {rule}": count for rule, count in receipt.by_rule.items()}

@@ -40,6 +40,7 @@ VERBS = {
     "get": Verb("recall", "get", "Show one memory in full."),
     "feedback": Verb("trajectory", "feedback", "Report which memories helped, and the outcome."),
     "trajectory": Verb("trajectory", "trajectory", "Runs: begin, step, end, list, similar, show."),
+    "shared": Verb("shared", "shared", "What users share: publish, search, rate, unpublish."),
     "sona": Verb("sona", "sona", "Learned ranking: status, reset, export, import."),
     "stats": Verb("daemon", "stats", "Show figures of a memory, and of the daemon."),
     "status": Verb("daemon", "status", "Show the state of the daemon."),

@@ -69,9 +69,9 @@ def mcp(
 ) -> None:
     """Serve the Model Context Protocol on standard input and output, for one client, until standard input ends.
 
-    The tools are recall, remember, get, feedback, forget and timeline; with --tools classic search_memory,
-    extract_memory, vector_memory_search and vector_memory_write. The daemon answers, as it does at /mcp over HTTP;
-    where none runs, one is started, and keeps running. `memory-agent connect` sets a client up.
+    The tools are recall, remember, get, feedback, forget, timeline, search_shared and rate_shared; with --tools classic
+    search_memory, extract_memory, vector_memory_search and vector_memory_write. The daemon answers, as it does at /mcp
+    over HTTP; where none runs, one is started, and keeps running. `memory-agent connect` sets a client up.
 
     \b
     Examples:

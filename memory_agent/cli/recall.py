@@ -35,6 +35,7 @@ from memory_agent.records import (
     PROFILES,
     PROVENANCES,
     SOURCES,
+    TIERS,
     Dates,
     Kind,
     MemoryFilter,
@@ -44,6 +45,7 @@ from memory_agent.records import (
     Profile,
     RecallResult,
     Source,
+    Tier,
 )
 
 _SHOWN_CHARS = 100
@@ -57,6 +59,8 @@ _SHOWN_CHARS = 100
 @click.option("--profile", type=click.Choice(PROFILES), help="When a planner recalls, which sets number and "
               "kinds: before_planning (5 of all), document (3 findings and patterns), trajectory (5 strategies "
               "and patterns).")  # fmt: skip
+@click.option("--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Where to search: local, your own "
+              "memories; global, what users share. May be repeated. Default: local.")  # fmt: skip
 @filter_options
 @click.option(
     "--min-relevance",
@@ -90,6 +94,7 @@ def recall(
     text: str,
     top_k: int | None,
     profile: Profile | None,
+    tiers: tuple[Tier, ...],
     min_relevance: float | None,
     mode: Mode | None,
     deadline_ms: float | None,
@@ -123,6 +128,7 @@ def recall(
       memory-agent recall "auth race" --user alice --json
       memory-agent recall "fix the flaky deploy" --by-session s-17 --by-run run_7
       memory-agent recall "deploy hangs" --exclude-session s-16 --exclude-since 1d
+      memory-agent recall "deploy hangs" --tier local --tier global
     """
     _refuse_ignored(target.as_json, explained, as_context, max_tokens, with_embedding)
     with open_for_reading(target, "recall") as memory:
@@ -142,9 +148,10 @@ def recall(
             by_event=by_event,
             min_relevance=min_relevance,
             runs=runs,
+            tiers=tiers or None,
         )
         total = 0
-        if not result.memories and not target.as_json:
+        if not (result.memories or target.as_json or tiers == ("global",)):
             total = memory.list(msgspec.structs.replace(_with_kinds(filter, profile), min_score=None), limit=1).total
     if as_context:
         _print_context(result, target.as_json)

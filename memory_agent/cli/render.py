@@ -67,9 +67,7 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         emit(Text(plain(run_text(run, now))))
         click.echo()
     for place, memory in enumerate(result.memories, 1):
-        emit(_heading(place, memory, now))
-        emit(Padding(Text(plain(memory.record.text)), (0, 0, 0, _INDENT)))
-        click.echo()
+        print_memory(place, memory, now)
     emit(Text(f"{counted(len(result.memories), 'memory', 'memories')} in {result.took_ms:.1f} ms", style="dim"))
     if result.memories:
         emit(Text(f"recall {result.recall_id}, to give feedback on", style="dim"))
@@ -77,6 +75,15 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         emit(Text(f"left out: {', '.join(left_out(result))}", style="dim"))
     if result.degraded:
         emit(Text(f"degraded: {', '.join(result.degraded)}", style="yellow"))
+
+
+def print_memory(place: int, memory: RetrievedMemory, now: datetime, further: Iterable[str] = ()) -> None:
+    """Print one memory of several, with `further` facts below its text."""
+    emit(_heading(place, memory, now))
+    emit(Padding(Text(plain(memory.record.text)), (0, 0, 0, _INDENT)))
+    for fact in further:
+        emit(Padding(Text(fact, style="dim"), (0, 0, 0, _INDENT)))
+    click.echo()
 
 
 def print_record(record: MemoryRecord) -> None:

@@ -52,7 +52,7 @@ from memory_agent.protocol import (
     encode_result,
 )
 from memory_agent.records import IngestReport, MemoryRecord, RecallResult, Utility
-from memory_agent.shared_asks import Rights
+from memory_agent.shared_asks import Rights, rights_of
 from memory_agent.trajectory import Trajectory
 from memory_agent.verbs import BY_NAME
 from relay import (
@@ -118,7 +118,7 @@ class Service:
         if verb.answered_by != "memory":
             answer = getattr(self, f"answer_{verb.name}")
             return encode_result(await answer(request, decode(request.params, verb.params)))
-        rights = _rights_of(principal)
+        rights = rights_of(principal)
         if verb.name in _WRITES_SHARED:
             await self.wake_shared(request.deadline_ms)
         if verb.repeat != "read" or not self._hosts.is_awake(user_id):
@@ -256,10 +256,6 @@ def _with_waking(reply: bytes) -> bytes:
     if "deadline" not in result.degraded:
         return reply
     return encode_result(msgspec.structs.replace(result, degraded=(*result.degraded, "waking")))
-
-
-def _rights_of(principal: Principal) -> Rights:
-    return Rights(groups=tuple(sorted(principal.groups)), is_admin=Scope.SHARED_ADMIN in principal.scopes)
 
 
 def _checked(user_id: str) -> str:

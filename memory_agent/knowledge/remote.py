@@ -11,17 +11,13 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from memory_agent.errors import DeadlineExceededError, InvalidInputError, UnavailableError
+from memory_agent.errors import DeadlineExceededError, UnavailableError
+from memory_agent.knowledge.nothing_shared import NothingFound, answer_without_store, creates_store
 from memory_agent.params import AskSharedParams
 from memory_agent.protocol import HostRequest, decode_reply, encode
-from memory_agent.recall.query import check_now
-from memory_agent.shared_asks import AnyAsk, Caller, Fetch, Publish, Rate, SearchItems, SetName, Unpublish
-from memory_agent.shared_records import FoundItem, UnpublishReceipt
+from memory_agent.shared_asks import AnyAsk, Caller, SearchItems
 from relay import SHARED_USER
 from relay.net import CircuitBreaker, RequestSockets
-
-_UNKNOWN = (Rate, Fetch)
-_WRITING = (Publish, SetName)
 
 
 class RemoteKnowledge:
@@ -35,14 +31,14 @@ class RemoteKnowledge:
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
         """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and what the store raises."""
-        if not isinstance(ask, _WRITING) and not self._folder.exists():
-            return _nothing(ask)
+        if not creates_store(ask) and not self._folder.exists():
+            return answer_without_store(ask)
         return _Pending(self, caller, ask, timeout_s).result(timeout_s)
 
-    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Pending | _Nothing:
+    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Pending | NothingFound:
         """Send a search, and return without waiting for it."""
         if not self._folder.exists():
-            return _Nothing()
+            return NothingFound()
         return _Pending(self, caller, ask, self._breaker.patience_s(timeout_s))
 
     def close(self) -> None:
@@ -77,20 +73,3 @@ class _Pending:
             self._give_back()
         self._breaker.heard()
         return decode_reply(frames[0], self._ask.result)
-
-
-class _Nothing:
-    """The search of a store that does not exist."""
-
-    def result(self, timeout_s: float) -> list[FoundItem]:
-        """Return no items."""
-        return []
-
-
-def _nothing(ask: AnyAsk) -> Any:
-    """Return the answer of a store that does not exist."""
-    if isinstance(ask, _UNKNOWN):
-        raise InvalidInputError("item_id", "is no shared item that this user may see")
-    if isinstance(ask, Unpublish):
-        return UnpublishReceipt(item_id=ask.item_id, found=False, at=check_now(None))
-    return 0 if ask.result is int else []

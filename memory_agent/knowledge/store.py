@@ -121,10 +121,12 @@ class Knowledge(Memory):
     def expire(self, now: datetime | None = None) -> int:
         """Remove the bytes of what was taken away from the files, as part of upkeep; return 0."""
         with self._call():
-            if self._archive.store.blob(_PURGE) is not None:
+            mark = self._archive.store.blob(_PURGE)
+            if mark is not None:
                 self._archive.purge()
                 with self._archive.batch() as batch:
-                    batch.set_blob(_PURGE, None)
+                    if batch.blob(_PURGE) == mark:  # else more was taken away meanwhile
+                        batch.set_blob(_PURGE, None)
         return super().expire(now)
 
     def _answer(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
@@ -194,7 +196,7 @@ class Knowledge(Memory):
             versions.setdefault(about.version, Figures.create(secrets.token_bytes(KEY_BYTES), author))
             _keep_figures(batch, record.id, versions)
             if known is not None:
-                batch.set_blob(_PURGE, b"1")  # of the former version
+                batch.set_blob(_PURGE, _mark())  # of the former version
             return self._shown(batch, record)
 
     def _check_new(self, known: MemoryRecord | None, about: _About, versions: Collection[str]) -> None:
@@ -227,7 +229,7 @@ class Knowledge(Memory):
                     batch.delete(row)
                 batch.set_blob(_FILE + item_id, None)
                 batch.set_blob(_FIGURES + item_id, None)
-            batch.set_blob(_PURGE, b"1")
+            batch.set_blob(_PURGE, _mark())
 
     def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
         record = self._visible(caller, ask.item_id)
@@ -299,7 +301,7 @@ class Knowledge(Memory):
             self._remove(item_ids)
         with self._archive.batch() as batch:
             self._drop_name(batch, author)
-            batch.set_blob(_PURGE, b"1")
+            batch.set_blob(_PURGE, _mark())
             for _, record in batch.scan():
                 versions = _figures_in(batch, record.id)
                 erased = [figures.erase(author.encode()) for figures in versions.values()]
@@ -411,6 +413,11 @@ class _Search:
         """Search, and return the items."""
         found: list[FoundItem] = self._knowledge.ask(self._caller, self._ask, timeout_s)
         return found
+
+
+def _mark() -> bytes:
+    """Return a mark, unlike all others, that something is to be removed from the files."""
+    return secrets.token_bytes(8)
 
 
 def _admitted(caller: Caller) -> tuple[str, ...]:

@@ -29,6 +29,8 @@ _FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _MOST_PART_CHARS = 1_500
 _MOST_CHARS = 12_000  # of a paragraph, which else stays whole
 _MOST_TITLE_CHARS = 300
+_MOST_OUTLINED_TITLE_CHARS = 200
+_MOST_SUMMARY_CHARS = 1_000
 _SEPARATOR = " > "
 
 
@@ -92,6 +94,24 @@ def sections(text: str) -> Iterator[Section]:
         body, begin = [], number
     if words := "\n".join(body).strip():
         yield Section(tuple(headings.values()), words, begin)
+
+
+def outline(text: str) -> tuple[str, str]:
+    """Return the first heading of a document that has text below it and its first paragraph, cut where they are long.
+
+    Each is "" where there is none.
+
+    >>> outline("# Deploys\\n\\nConnect to the VPN first.\\n\\nThen push.\\n")
+    ('Deploys', 'Connect to the VPN first.')
+    """
+    title = next((section.headings[0] for section in sections(text) if section.headings), "")
+    first = next(sections(text), None)
+    paragraph = "" if first is None else next(_paragraphs(first.text), "")
+    return _shortened(title, _MOST_OUTLINED_TITLE_CHARS), _shortened(paragraph, _MOST_SUMMARY_CHARS)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def _heading(line: str, body: list[str]) -> tuple[int, str] | None:

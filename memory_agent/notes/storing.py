@@ -126,19 +126,27 @@ def _is_gone(file: str) -> bool:
     return False
 
 
-def _read(path: Path, now: datetime) -> list[Note] | BadNote:
+def read_document(path: Path) -> str | BadNote:
+    """Return the text of a file, or why it has none that can be read."""
     try:
-        found = path.stat()
-        if found.st_size > _LARGEST_BYTES:
+        if path.stat().st_size > _LARGEST_BYTES:
             return BadNote(file=str(path), place="", reason=f"is larger than {_LARGEST_BYTES} bytes")
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         return BadNote(file=str(path), place="", reason=f"is not UTF-8 at byte {error.start}")
     except OSError as error:
         return BadNote(file=str(path), place="", reason=f"cannot be read: {error.strerror}")
-    if "\0" in text:
-        return BadNote(file=str(path), place="", reason="is binary")
-    written = datetime.fromtimestamp(found.st_mtime, UTC)
+    return BadNote(file=str(path), place="", reason="is binary") if "\0" in text else text
+
+
+def _read(path: Path, now: datetime) -> list[Note] | BadNote:
+    text = read_document(path)
+    if isinstance(text, BadNote):
+        return text
+    try:
+        written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError as error:
+        return BadNote(file=str(path), place="", reason=f"cannot be read: {error.strerror}")
     return list(read_markdown(path, text, min(written, now)))
 
 

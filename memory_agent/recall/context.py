@@ -173,7 +173,7 @@ def sharing(memory: RetrievedMemory) -> str:
     by = "shared by" if memory.tier == "global" else "also shared by"
     version = _name(shared.version)
     facts = [f"{by} {_name(shared.author) or 'another user'}", version and f"version {version}"]
-    return ", ".join(filter(None, (*facts, *_worth(shared.metrics))))
+    return ", ".join(filter(None, (*facts, *worth(shared.metrics))))
 
 
 def run_text(run: SimilarRun, now: datetime) -> str:
@@ -239,7 +239,7 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
     return " · ".join(facts)
 
 
-def _worth(metrics: QualityMetrics) -> list[str]:
+def worth(metrics: QualityMetrics) -> list[str]:
     """Return the released figures of an item in words."""
     people = "1 person" if metrics.distinct_users == 1 else f"{metrics.distinct_users} people"
     told = [f"used by {people}"] if metrics.distinct_users else []

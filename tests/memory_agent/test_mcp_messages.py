@@ -168,7 +168,9 @@ def test_lists_say_what_their_version_asks_for() -> None:
 def test_each_set_of_tools_is_short() -> None:
     names = {name: [tool["name"] for tool in tools] for name, tools in catalogue()["tools"].items()}
     assert names == {
-        "standard": ["recall", "remember", "get", "feedback", "forget", "timeline"],
+        "standard": [
+            *("recall", "remember", "get", "feedback", "forget", "timeline", "search_shared", "rate_shared"),
+        ],  # and none that publishes: a recalled text could ask for it
         "classic": ["search_memory", "extract_memory", "vector_memory_search", "vector_memory_write"],
     }
-    assert all(len(json.dumps(tools)) < 5_500 for tools in catalogue()["tools"].values())
+    assert all(len(json.dumps(tools)) < 6_200 for tools in catalogue()["tools"].values())

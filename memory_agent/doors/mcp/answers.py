@@ -13,7 +13,9 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import context_block, is_plain_id, shared_origin
+from memory_agent.recall.shared_items import as_memories
 from memory_agent.records import MemoryPage, MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.shared_records import FoundItem, QualityMetrics
 from memory_agent.trajectory import FeedbackReport
 
 _RECALL_TOKENS = 1_000
@@ -102,6 +104,29 @@ def _line(record: MemoryRecord) -> MemoryRecord:
     return msgspec.structs.replace(record, text=record.text[: _LINE_CHARS - 1].rstrip() + "…")
 
 
+def _search_shared(found: list[FoundItem], _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    result = RecallResult(recall_id="", memories=tuple(as_memories(found, with_embedding=False)))
+    lines = [context_block(result, _RECALL_TOKENS, with_ids=True) or "Nothing that is shared bears on this."]
+    files = [one.item.id for one in found if one.item.attachment is not None]
+    lines += [f"with a file (memory-agent shared attachment ID --out FILE): {', '.join(files)}"] if files else []
+    items = [
+        {
+            "id": one.item.id,
+            "type": one.item.content_type,
+            "relevance": _rounded(one.relevance),
+            "is_proven": one.is_proven,
+            "has_file": one.item.id in files,
+        }
+        for one in found
+    ]
+    return "\n".join(lines), {"items": items}
+
+
+def _rate(figures: QualityMetrics, asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    rating = asked["rating"]
+    return "The rating was taken back." if rating is None else f"Rated: {rating}.", msgspec.to_builtins(figures)
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
@@ -117,6 +142,8 @@ _SHOWN: dict[str, Any] = {
     "feedback": _feedback,
     "forget": _forget,
     "list": _timeline,
+    "search_shared": _search_shared,
+    "rate": _rate,
 }
 
 

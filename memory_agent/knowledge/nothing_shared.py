@@ -1,0 +1,35 @@
+"""The answers of a deployment that has shared nothing: it has no store, and asking for one makes none. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.recall.query import check_now
+from memory_agent.shared_asks import AnyAsk, Fetch, Publish, Rate, SetName, Unpublish
+from memory_agent.shared_records import FoundItem, UnpublishReceipt
+
+_UNKNOWN = (Rate, Fetch)
+_CREATING = (Publish, SetName)
+
+
+def creates_store(ask: AnyAsk) -> bool:
+    """Return whether a request creates the store where there is none."""
+    return isinstance(ask, _CREATING)
+
+
+def answer_without_store(ask: AnyAsk) -> Any:
+    """Return the answer to a request that creates none. Raises `InvalidInputError` for an item by its id."""
+    if isinstance(ask, _UNKNOWN):
+        raise InvalidInputError("item_id", "is no shared item that this user may see")
+    if isinstance(ask, Unpublish):
+        return UnpublishReceipt(item_id=ask.item_id, found=False, at=check_now(None))
+    return 0 if ask.result is int else []
+
+
+class NothingFound:
+    """A search that found nothing. Satisfies `PendingItems`."""
+
+    def result(self, timeout_s: float) -> list[FoundItem]:
+        """Return no items."""
+        return []
