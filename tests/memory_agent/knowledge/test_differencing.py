@@ -1,0 +1,187 @@
+"""What releases tell of one user, found by differencing them with everybody else under the attacker's control."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory_agent.knowledge.contributions import QUARTERS, Contribution
+from memory_agent.knowledge.figures import Figures, Rules
+from memory_agent.shared_asks import ReportedItem
+from memory_agent.shared_records import QualityMetrics
+
+RULES = Rules()
+VICTIM = b"victim"
+LIARS = [f"liar{number}".encode() for number in range(12)]
+KEYS = [(number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % (1 << 128)).to_bytes(16, "big") for number in range(24)]
+GRID = [thousandths / 1_000 for thousandths in range(0, 1_001, 25)]
+
+Seen = tuple[QualityMetrics, bool, float]
+
+
+def item(uses: int, quality: float, retrievals: int = 1) -> ReportedItem:
+    return ReportedItem(item_id="i", version="1", retrievals=retrievals, uses=uses, quality=quality)
+
+
+def seen(figures: Figures) -> Seen:
+    return figures.metrics(), figures.is_proven, figures.boost
+
+
+def all_that_shows(key: bytes, value: float, kind: str, others: int) -> tuple[Seen, ...]:
+    """Return every release of an attack on a victim whose quality, or rating, has this value.
+
+    All others are the attacker's. Their values, multiples of 1/4, which are levels for certain, add up to every
+    possible sum in turn; they are erased and begin again each time, and a release follows. The victim contributes once
+    more each time, as good as ever, so that there are five changes even with four others.
+    """
+    figures = Figures.create(key, b"author")
+    shown = []
+    for number in range(1, QUARTERS * others + 2):
+        whole, rest = divmod(number - 1, QUARTERS)
+        mix = [1.0] * whole + [rest / QUARTERS] + [0.0] * others
+        for liar in LIARS[:others]:
+            figures.erase(liar)
+        for user, its in [*zip(LIARS[:others], mix, strict=False), (VICTIM, value)]:
+            if kind == "quality":
+                figures.report(user, number, item(1, its))
+            else:
+                figures.rate(user, None)
+                figures.rate(user, its)
+        figures.release(RULES)
+        shown.append(seen(figures))
+    return tuple(shown)
+
+
+def level(key: bytes, value: float, kind: str) -> int:
+    contribution = Contribution().with_item(1, item(1, value)).with_rating(value)
+    return (contribution.quality_level if kind == "quality" else contribution.rating_level)(VICTIM, key)
+
+
+@pytest.mark.parametrize("kind", ["quality", "rating"])
+@pytest.mark.parametrize("others", [4, 7])
+def test_who_controls_all_others_never_learns_a_value_to_an_eighth(others: int, kind: str) -> None:
+    causes: defaultdict[tuple[Seen, ...], list[float]] = defaultdict(list)
+    for key in KEYS:
+        for value in GRID:
+            causes[all_that_shows(key, value, kind, others)].append(value)
+    assert len(causes) == QUARTERS + 1  # the attack is as strong as can be: it does learn the level
+    widths = sorted(max(values) - min(values) for values in causes.values())
+    assert widths[0] > 0.22  # levels 0 and 1: .25 with ever more keys
+    assert widths[2] > 0.42  # the others: .5
+
+
+Action = tuple[str, int, float]
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["use", "retrieve", "rate", "erase", "release", "release", "victim uses", "victim rates"]),
+        st.integers(0, 8),
+        st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0]),
+    ),
+    max_size=80,
+)
+
+
+def shown_by(key: bytes, quality: float, uses: int, actions: Sequence[Action], rules: Rules) -> list[Seen]:
+    """Return all that shows while the attacker acts; the victim's runs have this quality each, `uses` in a report."""
+    figures = Figures.create(key, b"author")
+    shown = []
+    for number, (verb, place, value) in enumerate(actions, 1):
+        if verb == "use":
+            figures.report(LIARS[place], number, item(1, value))
+        elif verb == "retrieve":
+            figures.report(LIARS[place], number, item(0, 0.0, retrievals=1 + place))
+        elif verb == "rate":
+            figures.rate(LIARS[place], value if place else None)
+        elif verb == "erase":
+            figures.erase(LIARS[place])
+        elif verb == "victim uses":
+            figures.report(VICTIM, number, item(uses, quality * uses, retrievals=uses))
+        elif verb == "victim rates":
+            figures.rate(VICTIM, None)
+            figures.rate(VICTIM, quality)
+        else:
+            figures.release(rules)
+        shown.append(seen(figures))
+    return shown
+
+
+def levels(key: bytes, value: float) -> tuple[int, int]:
+    return level(key, value, "quality"), level(key, value, "rating")
+
+
+def exact(quality: float) -> float:
+    """Return the quality in thousandths, as a sum of several of them is rounded."""
+    return round(quality * 1_000) / 1_000
+
+
+@settings(max_examples=300)
+@given(ACTIONS, st.sampled_from(KEYS), st.floats(0.0, 1.0).map(exact), st.floats(0.0, 1.0).map(exact), st.data())
+def test_whatever_the_others_do_two_qualities_of_one_level_look_alike(
+    actions: list[Action], key: bytes, one: float, other: float, data: st.DataObject
+) -> None:
+    if levels(key, one) != levels(key, other):
+        other = data.draw(st.sampled_from([near for near in GRID if levels(key, near) == levels(key, one)] or [one]))
+    rules = Rules(prior_weight=0.0, score_step=0.01, count_step=1)  # nothing rests on the rounding of figures
+    assert shown_by(key, one, 3, actions, rules) == shown_by(key, other, 50, actions, rules)
+
+
+def contributors(qualities: Iterable[float], key: bytes) -> Figures:
+    figures = Figures.create(key, b"author")
+    for liar, quality in zip(LIARS, qualities, strict=False):
+        figures.report(liar, 1, item(1, quality))
+        figures.rate(liar, quality)
+    return figures
+
+
+@pytest.mark.parametrize("key", KEYS[:5])
+def test_figures_before_and_after_an_erasure_cannot_be_differenced(key: bytes) -> None:
+    figures = contributors([1.0, 0.0] * 5, key)
+    figures.report(VICTIM, 1, item(1, 0.6))
+    figures.rate(VICTIM, 0.6)
+    figures.release(RULES)
+    assert figures.metrics().distinct_users == 10
+    figures.erase(VICTIM)
+    assert seen(figures) == (QualityMetrics(), False, 0.0)
+    for number in range(2, 5):
+        for liar in LIARS[:4]:
+            figures.report(liar, number, item(1, 1.0))
+            figures.rate(liar, number / 10)
+        assert not figures.release(RULES)
+        assert seen(figures) == (QualityMetrics(), False, 0.0)
+    figures.report(LIARS[4], 2, item(1, 1.0))
+    figures.rate(LIARS[4], 0.5)
+    assert figures.release(RULES)
+    assert figures.metrics().distinct_users == 10
+
+
+def test_an_erased_user_who_was_in_no_release_changes_no_figure() -> None:
+    figures = contributors([1.0] * 8, KEYS[0])
+    figures.release(RULES)
+    before = seen(figures), figures.to_bytes()
+    figures.report(VICTIM, 1, item(1, 0.0))
+    figures.rate(VICTIM, 0.0)
+    figures.erase(VICTIM)
+    assert (seen(figures), figures.to_bytes()) == before
+
+
+def test_a_user_of_the_last_release_who_changed_since_is_withdrawn_with_it() -> None:
+    figures = contributors([1.0] * 8, KEYS[0])
+    figures.release(RULES)
+    figures.report(LIARS[0], 2, item(1, 0.0))
+    figures.rate(LIARS[0], None)
+    figures.erase(LIARS[0])
+    assert seen(figures) == (QualityMetrics(), False, 0.0)
+
+
+def test_erasing_cannot_stand_in_for_one_of_the_five_changes() -> None:
+    figures = contributors([1.0] * 10, KEYS[0])
+    figures.release(RULES)
+    for liar in LIARS[:4]:
+        figures.report(liar, 2, item(1, 0.0))
+    figures.erase(LIARS[9])
+    assert not figures.release(RULES)
+    assert figures.metrics().avg_trajectory_score is None
