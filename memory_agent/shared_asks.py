@@ -200,6 +200,8 @@ def begin_search(store: SharedStore | None, caller: Caller, ask: SearchItems, ti
 
 LARGEST_REPORT = 20
 """Items that one report may name."""
+LARGEST_COUNT = 10_000
+"""Retrievals, and uses, of one version in one report."""
 _OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")
 
 

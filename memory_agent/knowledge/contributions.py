@@ -12,13 +12,10 @@ from hashlib import blake2b
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.shared_asks import LARGEST_REPORT, Report, ReportedItem
+from memory_agent.shared_asks import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
 
 QUARTERS = 4
 """A value counts as one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting: what a release tells depends on it."""
-
-LARGEST_COUNT = 10_000
-"""Retrievals, and uses, of one version in one report."""
 
 _THOUSAND = 1_000
 _LARGEST_NUMBER = 1 << 53  # what JSON carries exactly

@@ -60,8 +60,9 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 _ABOUT = "shared"  # the metadata of a record that make it an item
-_SECRET, _PURGE = "shared:secret", "shared:purge"
+_SECRET, _PURGE, _DUE = "shared:secret", "shared:purge", "shared:due"
 _FILE, _FIGURES, _NAME, _NAMED = "shared:file:", "shared:figures:", "shared:name:", "shared:named:"
+_ids = msgspec.msgpack.Decoder(list[str])
 _versions = msgspec.msgpack.Decoder(dict[str, Figures])
 _PSEUDONYM_BYTES = 10
 
@@ -119,8 +120,13 @@ class Knowledge(Memory):
         return _Search(self, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Remove the bytes of what was taken away from the files, as part of upkeep; return 0."""
+        """Release the figures that are due, and remove the bytes of what was taken away from the files; return 0.
+
+        Part of upkeep: figures that changed as soon as somebody reports would tell who watches that somebody did.
+        """
         with self._call():
+            if self._archive.store.blob(_DUE) is not None:
+                self._release()
             mark = self._archive.store.blob(_PURGE)
             if mark is not None:
                 self._archive.purge()
@@ -241,15 +247,15 @@ class Knowledge(Memory):
             if (figures := versions.get(version)) is None:
                 raise InvalidInputError("version", f"{version} is no version of this item")
             if figures.rate(self._pseudonym(caller.user_id).encode(), ask.rating):
-                figures.release(self._rules)
                 _keep_figures(batch, record.id, versions)
+                _keep_due(batch, {*_due_in(batch), record.id})
             return figures.metrics()
 
     def _count(self, caller: Caller, report: Report) -> int:
         """Count a report; return how many of its items counted: those that the caller may see, and has not counted."""
         check_report(report)
         user = self._pseudonym(caller.user_id).encode()
-        counted = 0
+        counted = []
         with self._archive.batch() as batch:
             for item in report.items:
                 record, versions = _item_in(batch, item.item_id), _figures_in(batch, item.item_id)
@@ -257,10 +263,19 @@ class Knowledge(Memory):
                 if record is None or figures is None or _about(record).policy not in _admitted(caller):
                     continue
                 if figures.report(user, report.number, item):
-                    counted += 1
-                    figures.release(self._rules)
+                    counted.append(item.item_id)
                     _keep_figures(batch, item.item_id, versions)
-        return counted
+            _keep_due(batch, {*_due_in(batch), *counted})
+        return len(counted)
+
+    def _release(self) -> None:
+        with self._archive.batch() as batch:
+            for item_id in _due_in(batch):
+                versions = _figures_in(batch, item_id)
+                released = [figures.release(self._rules) for figures in versions.values()]
+                if any(released):
+                    _keep_figures(batch, item_id, versions)
+            _keep_due(batch, ())
 
     def _own(self, author: str) -> list[GlobalRecord]:
         with self._archive.store.snapshot() as snapshot:
@@ -437,6 +452,16 @@ def _figures_in(snapshot: Snapshot, item_id: str) -> dict[str, Figures]:
 
 def _keep_figures(batch: Batch, item_id: str, versions: dict[str, Figures]) -> None:
     batch.set_blob(_FIGURES + item_id, msgspec.msgpack.encode(versions))
+
+
+def _due_in(snapshot: Snapshot) -> list[str]:
+    """Return the items whose figures changed since the last release."""
+    blob = snapshot.blob(_DUE)
+    return _ids.decode(blob) if blob else []
+
+
+def _keep_due(batch: Batch, item_ids: Collection[str]) -> None:
+    batch.set_blob(_DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
 
 
 def _item_in(batch: Batch, item_id: str) -> MemoryRecord | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from memory_agent.shared_asks import LARGEST_REPORT, Report, ReportedItem
+from memory_agent.shared_asks import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import ENDED, StoredTrajectory
 
@@ -48,13 +48,23 @@ def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
     if outbox.reports or until_us <= outbox.through_us:
         return outbox
     said = sorted(_said(snapshot, outbox.through_us, until_us).items())
-    items = [
-        ReportedItem(item_id=item_id, version=version, retrievals=shown, uses=uses, quality=min(quality, float(uses)))
-        for (item_id, version), (shown, uses, quality) in said
-    ]
+    items = [_reported(version, *counts) for version, counts in said]
     parts = [tuple(items[start : start + LARGEST_REPORT]) for start in range(0, len(items), LARGEST_REPORT)]
     reports = tuple(Report(number=outbox.number + place, items=part) for place, part in enumerate(parts, 1))
     return Outbox(reports, until_us, outbox.number + len(reports))
+
+
+def _reported(version: Version, shown: int, uses: int, quality: float) -> ReportedItem:
+    """Return what a report says of a version, at most as much as one may say."""
+    told = min(uses, LARGEST_COUNT)
+    mean = quality / uses if uses else 0.0
+    return ReportedItem(
+        item_id=version[0],
+        version=version[1],
+        retrievals=min(shown, LARGEST_COUNT),
+        uses=told,
+        quality=min(mean * told, float(told)),
+    )
 
 
 def _said(snapshot: Snapshot, since_us: int, until_us: int) -> dict[Version, tuple[int, int, float]]:

@@ -15,7 +15,7 @@ from memory_agent import Memory
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import UnavailableError
 from memory_agent.knowledge import Knowledge
-from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, Report, ReportedItem, SearchItems
+from memory_agent.shared_asks import AnyAsk, Caller, ForgetUser, PendingItems, Report, ReportedItem, SearchItems
 from memory_agent.shared_records import GlobalRecord
 
 QUESTION = "what does staging need?"
@@ -40,6 +40,10 @@ class Between:
             if self.is_lost:
                 raise UnavailableError("the answer was lost")
         return answer
+
+    def keep_up(self) -> None:
+        """Release the figures that are due, as upkeep does."""
+        self._knowledge.expire()
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         return self._knowledge.begin_search(caller, ask, timeout_s)
@@ -83,7 +87,7 @@ def soon() -> datetime:
     return datetime.now(UTC) + timedelta(seconds=1)
 
 
-def test_five_users_make_the_figures_and_the_author_does_not_count(opened: Open) -> None:
+def test_five_users_make_the_figures_and_the_author_does_not_count(opened: Open, between: Between) -> None:
     author = opened("author")
     item = published(author)
     for number in range(4):
@@ -91,9 +95,12 @@ def test_five_users_make_the_figures_and_the_author_does_not_count(opened: Open)
         assert user.shared.report(soon()) == 1
     used(author, item)
     assert author.shared.report(soon()) == 1
+    between.keep_up()
     assert author.shared.published()[0].quality_metrics.distinct_users == 0
     used(fifth := opened("user-4"), item)
     fifth.shared.report(soon())
+    assert author.shared.published()[0].quality_metrics.distinct_users == 0  # until upkeep
+    between.keep_up()
     figures = author.shared.published()[0].quality_metrics
     assert (figures.distinct_users, figures.used_count, figures.usage_count) == (5, 5, 5)
     assert figures.avg_trajectory_score is not None
@@ -166,21 +173,29 @@ def test_an_item_that_is_gone_meanwhile_is_passed_over(opened: Open, between: Be
     assert memory.shared.report(soon() + timedelta(seconds=5)) == 0
 
 
-def test_a_rating_is_one_per_user_and_is_taken_back(opened: Open) -> None:
+def test_a_rating_is_one_per_user_and_is_taken_back(opened: Open, between: Between) -> None:
     author = opened("author")
     item = published(author)
     raters = [opened(f"user-{number}") for number in range(5)]
     for rater in raters:
         rater.shared.rate(item.id, 0.1)
     for rater in raters:
-        last = rater.shared.rate(item.id, 0.9)
-    assert (last.raters, last.user_rating) == (5, pytest.approx(0.9, abs=0.2))
-    assert raters[0].shared.rate(item.id, None).raters == 0  # four are left
+        assert rater.shared.rate(item.id, 0.9).raters == 0  # until upkeep
+    between.keep_up()
+    figures = author.shared.published()[0].quality_metrics
+    assert (figures.raters, figures.user_rating) == (5, pytest.approx(0.9, abs=0.2))
+    raters[0].shared.rate(item.id, None)
+    between.keep_up()
+    assert author.shared.published()[0].quality_metrics.raters == 0  # four are left
     second = published(author, item_id=item.id, version="2")
     assert author.shared.published()[0].quality_metrics.raters == 0
+    raters[0].shared.rate(second.id, 0.5, version="1")
+    between.keep_up()
     assert raters[0].shared.rate(second.id, 0.5, version="1").raters == 0  # one of the five changes it takes
     for rater in raters[1:]:
-        last = rater.shared.rate(second.id, 0.5, version="1")
+        rater.shared.rate(second.id, 0.5, version="1")
+    between.keep_up()
+    last = raters[0].shared.rate(second.id, 0.5, version="1")
     assert (last.raters, last.user_rating) == (5, pytest.approx(0.5, abs=0.25))
 
 
@@ -190,8 +205,7 @@ def test_an_erased_user_is_taken_out_of_the_figures(opened: Open, between: Betwe
     for number in range(5):
         used(user := opened(f"user-{number}"), item)
         user.shared.report(soon())
+    between.keep_up()
     assert author.shared.published()[0].quality_metrics.distinct_users == 5
-    from memory_agent.shared_asks import ForgetUser
-
     between.ask(Caller(user_id="user-0"), ForgetUser(), 8.0)
     assert author.shared.published()[0].quality_metrics.distinct_users == 0
