@@ -218,11 +218,12 @@ class Memory:
         >>> memory.with_rights(Rights(groups=("org:acme",))).shared.search("what does staging need?")
         []
         """
-        if rights == NO_RIGHTS:
-            return self
+        return self if rights == NO_RIGHTS else self._seen_by(Caller(user_id=self._caller.user_id, rights=rights))
+
+    def _seen_by(self, caller: Caller) -> Self:
         seen = copy.copy(self)
-        seen._caller = Caller(user_id=self.user_id, rights=rights)
-        seen.shared = Shared(seen._caller, self._shared_store, self._archive, self._masker, self._call)
+        seen._caller = caller
+        seen.shared = Shared(caller, self._shared_store, self._archive, self._masker, self._call)
         return seen
 
     def ingest(
