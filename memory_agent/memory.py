@@ -107,6 +107,7 @@ class Memory:
     erasure: Erasure
     triggers: Triggers
     shared: Shared
+    _forgetting_kind = Forgetting
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class Memory:
         run_records = RunRecords(settings.learning)
         self._learner = UserLearner(archive, settings.learning)
         self._intake = Intake(archive, embedder, reader, run_records)
-        self._forgetting = Forgetting(archive, run_records, self._learner)
+        self._forgetting = self._forgetting_kind(archive, run_records, self._learner)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
         self._call = OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(
