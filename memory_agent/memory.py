@@ -96,6 +96,7 @@ class Memory:
     erasure: Erasure
     triggers: Triggers
     shared: Shared
+    _forgetting_kind = Forgetting
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class Memory:
         run_records = RunRecords(settings.learning)
         self._learner = UserLearner(archive, settings.learning)
         self._intake = Intake(archive, embedder, reader, run_records)
-        self._forgetting = Forgetting(archive, run_records, self._learner)
+        self._forgetting = self._forgetting_kind(archive, run_records, self._learner)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
         self._call = OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(
@@ -205,10 +206,11 @@ class Memory:
         >>> memory.with_rights(Rights(groups=("org:acme",))).shared.search("what does staging need?")
         []
         """
-        if rights == NO_RIGHTS:
-            return self
+        return self if rights == NO_RIGHTS else self._seen_by(Caller(user_id=self.user_id, rights=rights))
+
+    def _seen_by(self, caller: Caller) -> Self:
         seen = copy.copy(self)
-        seen.shared = self.shared.with_rights(rights)
+        seen.shared = self.shared.of_caller(caller)
         return seen
 
     def ingest(

@@ -318,6 +318,10 @@ class Erasure:
         selection.check()
         self._eraser.note_forgotten(selection, check_now(None))
 
+    def is_forgotten(self, record_id: str, now: datetime) -> bool:
+        """Whether the history of erasures names an id. See `Eraser.is_forgotten`."""
+        return self._eraser.is_forgotten(record_id, now)
+
     def admitting(self, record_id: str, now: datetime) -> AbstractContextManager[Callable[[], None]]:
         """Let a memory be stored under an id that may have been forgotten. See `Eraser.admitting`."""
         return self._eraser.admitting(record_id, now)

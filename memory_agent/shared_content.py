@@ -6,6 +6,7 @@ Checks raise `InvalidInputError` with the name of the field.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from hashlib import sha256
 
@@ -20,6 +21,11 @@ MOST_NAME_CHARS = 64
 _MOST_CHARS = {"title": 200, "summary": 4_000, "body": 16_000, "reference": 2_000}
 _MOST_TAGS, _MOST_TAG_CHARS = 32, 64
 _MOST_FILE_NAME_CHARS = 255
+_BETWEEN = "\n\n"
+_UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+"""Printable characters that show nothing."""
+_STACKED = re.compile("M{4}")
+_PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
 PUBLIC = "public"
 _POLICY = re.compile(r"public|(?:org|tier):[A-Za-z0-9._-]{1,64}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
@@ -62,12 +68,25 @@ def check_version(version: object) -> str:
 
 
 def check_name(name: object) -> str:
-    """Return the name of an author: 1 to 64 printable characters."""
+    """Return the name of an author as it looks: in compatibility form, without what is not seen.
+
+    Names of 1 to 64 characters that can be read, at least one of them a letter or a digit. None that looks like a
+    pseudonym, which another user may have.
+    """
     check_text("name", name)
     assert isinstance(name, str)
-    if not name.strip() or len(name) > MOST_NAME_CHARS or not name.isprintable():
-        raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters")
-    return " ".join(name.split())
+    seen = " ".join(_UNSEEN.sub("", unicodedata.normalize("NFKC", name[: 2 * MOST_NAME_CHARS])).split())
+    is_read = seen.isprintable() and any(map(str.isalnum, seen)) and not _STACKED.search(_marks(seen))
+    if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_read:
+        raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters, and have a letter")
+    if _PSEUDONYM.fullmatch(seen.casefold()):
+        raise InvalidInputError("name", "looks like a pseudonym")
+    return seen
+
+
+def _marks(text: str) -> str:
+    """Return M for each combining mark of a text, and a point for each other character."""
+    return "".join("M" if unicodedata.category(one).startswith("M") else "." for one in text)
 
 
 def attachment_of(data: bytes | None, name: str | None) -> Attachment | None:
@@ -97,7 +116,12 @@ def texts_of(content: SharedContent) -> dict[str, str]:
 
 def text_of_item(summary: str, body: str | None) -> str:
     """Return the text that is embedded, searched and shown: the summary, then the body."""
-    return summary if not body else f"{summary}\n\n{body}"
+    return summary if not body else f"{summary}{_BETWEEN}{body}"
+
+
+def parts_of_text(text: str, summary_chars: int) -> tuple[str, str | None]:
+    """Return the summary and the body of which `text_of_item` made a text."""
+    return text[:summary_chars], text[summary_chars + len(_BETWEEN) :] or None
 
 
 def _texts(content: SharedContent) -> Iterator[tuple[str, str]]:
@@ -129,5 +153,7 @@ def _check_tags(tags: object) -> None:
 
 def _check_attachment(file: Attachment) -> None:
     _check_length("attachment", file.name, _MOST_FILE_NAME_CHARS)
+    if file.name in (".", "..") or not file.name.isprintable() or not {"/", "\\"}.isdisjoint(file.name):
+        raise InvalidInputError("attachment", f"{file.name!r} is not the name of a file without its folder")
     if not 0 <= file.size_bytes <= MOST_ATTACHED_BYTES:
         raise InvalidInputError("attachment", f"has more than {MOST_ATTACHED_BYTES} bytes")

@@ -30,7 +30,6 @@ from memory_agent.shared_asks import (
     Publish,
     Rate,
     Report,
-    Rights,
     SearchItems,
     SetName,
     SharedStore,
@@ -284,9 +283,8 @@ class Shared:
                 self._keep(msgspec.structs.replace(outbox, reports=outbox.reports[place:]))
             return len(outbox.reports)
 
-    def with_rights(self, rights: Rights) -> Shared:
-        """Return the same for a caller with these rights."""
-        caller = Caller(user_id=self._caller.user_id, rights=rights)
+    def of_caller(self, caller: Caller) -> Shared:
+        """Return the same for another caller."""
         return Shared(caller, self._store, self._archive, self._masker, self._in_use)
 
     def begin_search(self, asked: Query) -> PendingItems | None:

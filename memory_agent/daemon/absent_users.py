@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -24,7 +24,7 @@ from memory_agent.protocol import Request, decode, encode_result
 from memory_agent.records import MemoryStats, RecallResult
 from memory_agent.runs import feedback_payload
 from memory_agent.settings import LearningSettings, RecallSettings
-from memory_agent.shared_asks import NO_RIGHTS, Rights, SharedStore
+from memory_agent.shared_asks import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.trajectory import FeedbackReport
 from memory_agent.verbs import Verb
@@ -73,7 +73,8 @@ class AbsentUsers:
         params = decode(request.params, verb.params)
         if isinstance(params, RecallParams) and params.by_run is not None:
             return None
-        result = await asyncio.to_thread(self._read, verb, params, request.deadline_ms, rights)
+        caller = Caller(user_id=user_id, rights=rights)
+        result = await asyncio.to_thread(self._read, verb, params, request.deadline_ms, caller)
         if isinstance(result, RecallResult) and result.memories:
             return None  # shared items: the user's own memory must know of the recall that showed them
         return encode_result(self._for_user(user_id, result))
@@ -85,14 +86,14 @@ class AbsentUsers:
                 self._memories.popitem()[1].abandon()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _read(self, verb: Verb, params: Params, remaining_ms: float, rights: Rights) -> object:
+    def _read(self, verb: Verb, params: Params, remaining_ms: float, caller: Caller) -> object:
         name: Literal["recalls", "reads"] = "recalls" if verb.name == "recall" else "reads"
         memory = self._memory(name)
         try:
-            return verb.answer(memory, params, remaining_ms, rights)
+            return verb.answer(memory.of(caller), params, remaining_ms, caller.rights)
         except StoreError:
             self._drop(name, memory)
-            return verb.answer(self._memory(name), params, remaining_ms, rights)
+            return verb.answer(self._memory(name).of(caller), params, remaining_ms, caller.rights)
 
     def _for_user(self, user_id: str, result: object) -> object:
         if isinstance(result, RecallResult):
@@ -138,6 +139,10 @@ class AbsentUsers:
 
 class _EmptyMemory(Memory):
     """A memory of no user: the service logs the recall, with the user's name."""
+
+    def of(self, caller: Caller) -> Self:
+        """Return this memory as a user has it, who may have shared something all the same."""
+        return self._seen_by(caller)
 
     def _log(self, event: str, **fields: Any) -> None:
         """Log nothing."""

@@ -131,16 +131,20 @@ class Eraser:
         with self._erasing:
             yield partial(self._admit, record_id, now)
 
+    def is_forgotten(self, record_id: str, now: datetime) -> bool:
+        """Whether the history names an id that was not stored or imported again since. Raises `StoreError`."""
+        size = history_bytes(self._archive.store.folder, self._user_id)
+        if size != self._gone[0]:  # an entry takes 8 us to read
+            self._gone = (size, read_history(self._archive.store.folder, self._user_id).memories_in(now))
+        return self._print(record_id) in self._gone[1]
+
     def _admit(self, record_id: str, now: datetime) -> None:
         store = self._archive.store
         intent = read_intent(store.folder, store.key)
         if intent is not None and record_id in intent.all_ids:
             spared = spare_memory(store.folder, intent, record_id, store.key)
             self._resumed = spared if self._resumed == intent else self._resumed
-        size = history_bytes(store.folder, self._user_id)
-        if size != self._gone[0]:  # an entry takes 8 us to read
-            self._gone = (size, read_history(store.folder, self._user_id).memories_in(now))
-        if self._print(record_id) in self._gone[1]:
+        if self.is_forgotten(record_id, now):
             note_renewed_id(store.folder, self._user_id, record_id, now)
 
     def plan_reapply(

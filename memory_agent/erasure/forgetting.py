@@ -36,7 +36,7 @@ class Forgetting:
         for record_id in record_ids:
             check_text("ids", record_id)
         with self._archive.batch() as batch:
-            count = self._remove(batch, _rows_of(batch, record_ids))
+            count = self.remove(batch, _rows_of(batch, record_ids))
         self._learner.follow(from_scratch=True)
         return count
 
@@ -48,7 +48,7 @@ class Forgetting:
         count = 0
         for rule, part in _parts(by_rule):
             with self._archive.batch() as batch:
-                removed = self._remove(batch, _rows_of(batch, part))
+                removed = self.remove(batch, _rows_of(batch, part))
                 batch.count(f"expired.{rule}", removed)
                 count += removed
         if count:
@@ -63,7 +63,7 @@ class Forgetting:
         with self._archive.batch() as batch:
             rows = self._run_records.rows_of_session(batch, session_id)
             rows |= {row for row, record in batch.scan() if record.session_id == session_id}
-            count = self._remove(batch, sorted(rows))
+            count = self.remove(batch, sorted(rows))
             self._run_records.forget_session(batch, session_id)
         self._learner.follow(from_scratch=True)
         return count
@@ -81,7 +81,8 @@ class Forgetting:
         with self._archive.batch() as batch:
             return self._run_records.expire(batch, now)
 
-    def _remove(self, batch: Batch, rows: Sequence[int]) -> int:
+    def remove(self, batch: Batch, rows: Sequence[int]) -> int:
+        """Delete memories in a batch, with their part in runs and patterns; return how many existed."""
         if not rows:
             return 0
         patterns = remove_patterns(batch, rows)

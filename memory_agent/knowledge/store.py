@@ -6,7 +6,11 @@ store. Of who publishes, rates and uses there is a pseudonym alone, keyed with a
 nothing behind.
 
 Item, figures and attachment are written in one transaction, and taken away in one. The bytes of what is gone leave the
-files in upkeep.
+files in upkeep. What is taken away is first noted in the history of erasures: the next opening completes what a crash
+interrupted, no backup brings it back, and its id never returns, nor does the pseudonym of an erased user.
+
+What is kept beside the record lies in blobs, whose names are readable in an encrypted store. So they are digests, keyed
+with the secret.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
+from functools import partial
 from hashlib import blake2b, sha256
 from typing import Any
 
@@ -23,7 +28,10 @@ import msgspec
 
 from memory_agent.embedded import embedded_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
-from memory_agent.errors import InvalidInputError
+from memory_agent.erasure.forgetting import Forgetting
+from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure, read_history
+from memory_agent.erasure.intent_log import Intent
+from memory_agent.errors import DeadlineExceededError, InvalidInputError
 from memory_agent.knowledge.contributions import check_report
 from memory_agent.knowledge.figures import KEY_BYTES, Figures, Rules
 from memory_agent.knowledge.search_quota import SearchQuota
@@ -45,7 +53,7 @@ from memory_agent.shared_asks import (
     SharedStore,
     Unpublish,
 )
-from memory_agent.shared_content import PUBLIC, attachment_of, check_content, check_name, text_of_item
+from memory_agent.shared_content import PUBLIC, attachment_of, check_content, check_name, parts_of_text, text_of_item
 from memory_agent.shared_records import (
     Attachment,
     ContentType,
@@ -58,13 +66,16 @@ from memory_agent.shared_records import (
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
+from relay.rwlock import ReadWriteLock
 
 _ABOUT = "shared"  # the metadata of a record that make it an item
-_SECRET, _PURGE, _DUE = "shared:secret", "shared:purge", "shared:due"
+_SECRET, _PURGE, _DUE, _FOLLOWED = "shared:secret", "shared:purge", "shared:due", "shared:followed"
 _FILE, _FIGURES, _NAME, _NAMED = "shared:file:", "shared:figures:", "shared:name:", "shared:named:"
 _ids = msgspec.msgpack.Decoder(list[str])
 _versions = msgspec.msgpack.Decoder(dict[str, Figures])
-_PSEUDONYM_BYTES = 10
+_OF_ITEMS = (_FILE, _FIGURES)
+_PSEUDONYM_BYTES, _PLACE_BYTES = 10, 16
+_WRITES = (Publish, Rate, SetName, Report, ForgetUser)
 
 
 class _About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,6 +91,18 @@ class _About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachment: Attachment | None = None
 
 
+class _ItemForgetting(Forgetting):
+    """Deletes items with all that is kept beside them."""
+
+    def remove(self, batch: Batch, rows: Sequence[int]) -> int:
+        """Delete items in a batch; return how many existed."""
+        for record in filter(None, map(batch.record, rows)):
+            for kind in _OF_ITEMS:
+                batch.set_blob(_place(batch, kind, record.id), None)
+        _mark_removal(batch)
+        return super().remove(batch, rows)
+
+
 class Knowledge(Memory):
     """The shared items of one deployment. Satisfies `SharedStore`. Thread-safe.
 
@@ -89,6 +112,8 @@ class Knowledge(Memory):
     ...         [found.tier for found in bob.recall("what does staging need?", tiers=("local", "global")).memories]
     ['global']
     """
+
+    _forgetting_kind = _ItemForgetting
 
     def __init__(
         self,
@@ -109,11 +134,25 @@ class Knowledge(Memory):
         self._rules = Rules(prior=settings.shared.prior)
         self._quota = SearchQuota(settings.shared.searches, settings.shared.searches_per_s)
         self._asking = threading.Lock()  # of the quota
+        self._writing = ReadWriteLock()  # held alone to forget a user
+        self._removing = threading.Lock()
+        folder = archive.store.folder
+        if history_bytes(folder, user_id) != _followed(archive.store.blob(_FOLLOWED)):
+            self.follow(read_history(folder, user_id))
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
-        """Answer a caller; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`."""
+        """Answer a caller; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`.
+
+        What has waited for so long that its caller gave up is not written: its user may be erased by now. Then it
+        raises `DeadlineExceededError`.
+        """
         with self._call():
-            return self._answer(caller, ask, timeout_s)
+            if not isinstance(ask, _WRITES):
+                return self._answer(caller, ask, timeout_s)
+            if timeout_s <= 0.0:
+                raise DeadlineExceededError("the store of shared items was reached too late")
+            with self._writing.exclusive() if isinstance(ask, ForgetUser) else self._writing.shared():
+                return self._answer(caller, ask, timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Search:
         """Return a search, which is made when its result is wanted."""
@@ -127,13 +166,62 @@ class Knowledge(Memory):
         with self._call():
             if self._archive.store.blob(_DUE) is not None:
                 self._release()
-            mark = self._archive.store.blob(_PURGE)
-            if mark is not None:
+            marked = self._archive.store.blob(_PURGE)
+            if marked is not None:
                 self._archive.purge()
                 with self._archive.batch() as batch:
-                    if batch.blob(_PURGE) == mark:  # else more was taken away meanwhile
+                    if batch.blob(_PURGE) == marked:  # else something went during the purge
                         batch.set_blob(_PURGE, None)
         return super().expire(now)
+
+    def follow(self, history: History) -> int:
+        """Take away what a history of erasures names, and what belongs to no item; return how many items it named.
+
+        What erased users named, rated and contributed goes too. A history of this store need not be its own: a restore
+        has that of the store which it replaces.
+        """
+        gone = history.memories_in(check_now(None))
+        with self._removing, self._archive.batch() as batch:
+            ids = {row: record.id for row, record in batch.scan()}
+            removed = [row for row, item_id in ids.items() if self._is_in(gone, item_id)]
+            self._forgetting.remove(batch, removed)
+            for row in removed:
+                del ids[row]
+            self._drop_authors(batch, partial(self._is_in, gone))
+            for kind in _OF_ITEMS:
+                of_items = {_place(batch, kind, item_id) for item_id in ids.values()}
+                for name in set(batch.blobs(kind)).difference(of_items):
+                    batch.set_blob(name, None)
+            _mark_removal(batch)
+            self._set_followed(batch)
+        return len(removed)
+
+    def _drop_authors(self, batch: Batch, is_gone: Callable[[str], bool]) -> None:
+        """Take away the names and contributions of erased users."""
+        for name in batch.blobs(_NAMED):
+            author = (batch.blob(name) or b"").decode()
+            if is_gone(author):
+                self._drop_name(batch, author)
+        for name in batch.blobs(_FIGURES):
+            versions = _versions.decode(batch.blob(name) or b"\x80")
+            users = [
+                (one, user)
+                for one in versions.values()
+                for user in {*one.contributions, *one.rating.waiting}
+                if is_gone(user.decode())
+            ]
+            for figures, user in users:
+                figures.erase(user)
+            if users:
+                batch.set_blob(name, msgspec.msgpack.encode(versions))
+
+    def _is_in(self, gone: Collection[str], name: str) -> bool:
+        return fingerprint(self.user_id, name) in gone
+
+    def _set_followed(self, batch: Batch) -> None:
+        """Note that nothing of the history is left to be taken away."""
+        size = history_bytes(self._archive.store.folder, self.user_id)
+        batch.set_blob(_FOLLOWED, size.to_bytes(8, "big"))
 
     def _answer(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
         match ask:
@@ -156,7 +244,7 @@ class Knowledge(Memory):
             case Report():
                 return self._count(caller, ask)
             case ForgetUser():
-                return self._forget_user(self._pseudonym(caller.user_id))
+                return self._forget_user(self._pseudonyms(caller.user_id))
 
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
@@ -188,27 +276,31 @@ class Knowledge(Memory):
         )
         words = embedded_text(record)
         vectors = self._intake.embed((words,), is_awaited=True)
-        with self.erasure.admitting(record.id, now) as admit, self._archive.batch() as batch:
-            known = _item_in(batch, content.item_id)
-            if known is not None and _is_repeat(known, about):
-                return self._shown(batch, known)
-            self._check_new(known, about, _figures_in(batch, content.item_id))
-            if known is None:
-                admit()
-            batch.upsert(record, vectors.admitted(batch).get(words))
-            batch.set_blob(_FILE + record.id, ask.data)
-            versions = _figures_in(batch, record.id)
-            author = about.author.encode()
-            versions.setdefault(about.version, Figures.create(secrets.token_bytes(KEY_BYTES), author))
-            _keep_figures(batch, record.id, versions)
-            if known is not None:
-                batch.set_blob(_PURGE, _mark())  # of the former version
-            return self._shown(batch, record)
+        with self.erasure.admitting(record.id, now) as admit:
+            others = len(self._rows_of(about.author))  # before the batch, which a rebuild of the columns waits for
+            with self._archive.batch() as batch:
+                known = _item_in(batch, content.item_id)
+                if known is not None and _is_repeat(known, about):
+                    return self._shown(batch, known)
+                if self.erasure.is_forgotten(record.id, now):
+                    raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
+                self._check_new(known, about, _figures_in(batch, content.item_id), others)
+                if known is None:
+                    admit()
+                batch.upsert(record, vectors.admitted(batch).get(words))
+                batch.set_blob(_place(batch, _FILE, record.id), ask.data)
+                versions = _figures_in(batch, record.id)
+                author = about.author.encode()
+                versions.setdefault(about.version, Figures.create(secrets.token_bytes(KEY_BYTES), author))
+                _keep_figures(batch, record.id, versions)
+                if known is not None:
+                    _mark_removal(batch)  # of the former version
+                return self._shown(batch, record)
 
-    def _check_new(self, known: MemoryRecord | None, about: _About, versions: Collection[str]) -> None:
-        """Raise `InvalidInputError` unless the author may publish this now."""
+    def _check_new(self, known: MemoryRecord | None, about: _About, versions: Collection[str], others: int) -> None:
+        """Raise `InvalidInputError` unless the author, who has `others` by now, may publish this."""
         if known is None:
-            if len(self._rows_of(about.author)) >= self._limits.items_per_author:
+            if others >= self._limits.items_per_author:
                 raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
             return
         former = _about(known)
@@ -225,20 +317,23 @@ class Knowledge(Memory):
         self._remove([item_id])
         return UnpublishReceipt(item_id=item_id, found=True, at=now, versions=(_about(record).version,))
 
-    def _remove(self, item_ids: Sequence[str]) -> None:
-        """Take items away with all that belongs to them, and note it, so that no restore brings them back."""
-        self.erasure.forgotten(item_ids)
-        with self._archive.batch() as batch:
-            for item_id in item_ids:
-                row = batch.row_of_id(item_id)
-                if row is not None:
-                    batch.delete(row)
-                batch.set_blob(_FILE + item_id, None)
-                batch.set_blob(_FIGURES + item_id, None)
-            batch.set_blob(_PURGE, _mark())
+    def _remove(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
+        """Take away items, and what erased authors left; note it first, so that neither returns."""
+        folder, now = self._archive.store.folder, check_now(None)
+        with self._removing:
+            is_even = history_bytes(folder, self.user_id) == _followed(self._archive.store.blob(_FOLLOWED))
+            note_erasure(folder, self.user_id, Intent(started_at=now, record_ids=(*item_ids, *authors)), now)
+            with self._archive.batch() as batch:
+                rows = map(batch.row_of_id, item_ids)
+                self._forgetting.remove(batch, [row for row in rows if row is not None])
+                if authors:
+                    self._drop_authors(batch, authors.__contains__)
+                    _mark_removal(batch)
+                if is_even:
+                    self._set_followed(batch)
 
     def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
-        record = self._visible(caller, ask.item_id)
+        record = self._visible(caller, self._archive.store.record_of_id(ask.item_id))
         if _about(record).author == self._pseudonym(caller.user_id):
             raise InvalidInputError("item_id", "is an item of one's own")
         version = _about(record).version if ask.version is None else ask.version
@@ -278,14 +373,16 @@ class Knowledge(Memory):
             _keep_due(batch, ())
 
     def _own(self, author: str) -> list[GlobalRecord]:
+        rows = self._rows_of(author)
         with self._archive.store.snapshot() as snapshot:
-            found = (snapshot.record(row) for row in self._rows_of(author))
-            items = [self._shown(snapshot, record) for record in found if record is not None]
+            found = filter(None, map(snapshot.record, rows))
+            items = [self._shown(snapshot, record) for record in found]
         return sorted(items, key=lambda item: (item.published_at, item.id), reverse=True)
 
     def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
-        record = self._visible(caller, item_id)
-        file, data = _about(record).attachment, self._archive.store.blob(_FILE + item_id)
+        with self._archive.store.snapshot() as snapshot:
+            record = self._visible(caller, _item_in(snapshot, item_id))
+            file, data = _about(record).attachment, snapshot.blob(_place(snapshot, _FILE, item_id))
         if file is None or data is None:
             raise InvalidInputError("item_id", "is an item without an attachment")
         return SharedFile(attachment=file, data=data)
@@ -294,34 +391,27 @@ class Knowledge(Memory):
         own = self._pseudonym(caller.user_id)
         kept = None if name is None else self._masker.text(check_name(name))
         with self._archive.batch() as batch:
-            if kept is not None and batch.blob(_NAMED + kept.casefold()) not in (None, own.encode()):
+            named = None if kept is None else _place(batch, _NAMED, kept.casefold())
+            if named is not None and batch.blob(named) not in (None, own.encode()):
                 raise InvalidInputError("name", "is that of another user")
             self._drop_name(batch, own)
-            if kept is not None:
-                batch.set_blob(_NAME + own, kept.encode())
-                batch.set_blob(_NAMED + kept.casefold(), own.encode())
+            if kept is not None and named is not None:
+                batch.set_blob(_place(batch, _NAME, own), kept.encode())
+                batch.set_blob(named, own.encode())
             return _name_in(batch, own)
 
     def _drop_name(self, batch: Batch, author: str) -> None:
-        former = batch.blob(_NAME + author)
+        former = batch.blob(_place(batch, _NAME, author))
         if former is not None:
-            batch.set_blob(_NAMED + former.decode().casefold(), None)
-            batch.set_blob(_NAME + author, None)
+            batch.set_blob(_place(batch, _NAMED, former.decode().casefold()), None)
+            batch.set_blob(_place(batch, _NAME, author), None)
+            _mark_removal(batch)
 
-    def _forget_user(self, author: str) -> int:
+    def _forget_user(self, authors: Sequence[str]) -> int:
+        rows = [row for author in authors for row in self._rows_of(author)]
         with self._archive.store.snapshot() as snapshot:
-            found = (snapshot.record(row) for row in self._rows_of(author))
-            item_ids = [record.id for record in found if record is not None]
-        if item_ids:
-            self._remove(item_ids)
-        with self._archive.batch() as batch:
-            self._drop_name(batch, author)
-            batch.set_blob(_PURGE, _mark())
-            for _, record in batch.scan():
-                versions = _figures_in(batch, record.id)
-                erased = [figures.erase(author.encode()) for figures in versions.values()]
-                if any(erased):
-                    _keep_figures(batch, record.id, versions)
+            item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
+        self._remove(item_ids, authors)
         return len(item_ids)
 
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
@@ -363,9 +453,8 @@ class Knowledge(Memory):
             is_proven=figures is not None and figures.is_proven,
         )
 
-    def _visible(self, caller: Caller, item_id: str) -> MemoryRecord:
+    def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:
         """Return an item that the caller may see. Raises `InvalidInputError`, the same whether it exists or not."""
-        record = self._archive.store.record_of_id(item_id)
         if record is None or not (
             _about(record).policy in _admitted(caller) or _about(record).author == self._pseudonym(caller.user_id)
         ):
@@ -381,13 +470,13 @@ class Knowledge(Memory):
     def _shown(self, snapshot: Snapshot, record: MemoryRecord) -> GlobalRecord:
         about = _about(record)
         figures = _figures_in(snapshot, record.id).get(about.version)
-        summary, body = record.text[: about.summary_chars], record.text[about.summary_chars :].lstrip("\n")
+        summary, body = parts_of_text(record.text, about.summary_chars)
         return GlobalRecord(
             id=record.id,
             content_type=about.content_type,
             title=record.title or "",
             summary=summary,
-            body=body or None,
+            body=body,
             author_id=about.author,
             author=_name_in(snapshot, about.author),
             published_at=record.timestamp,
@@ -402,8 +491,17 @@ class Knowledge(Memory):
 
     def _pseudonym(self, user_id: str) -> str:
         """Return what this store calls a user: nobody without its secret finds the user, or the same user elsewhere."""
-        digest = blake2b(user_id.encode(), key=self._secret(), digest_size=_PSEUDONYM_BYTES).hexdigest()
-        return f"user-{digest}"
+        return self._pseudonyms(user_id)[-1]
+
+    def _pseudonyms(self, user_id: str) -> list[str]:
+        """Return what this store called a user until each erasure of the user, and what it calls the user now."""
+        names: list[str] = []
+        while not names or self.erasure.is_forgotten(names[-1], check_now(None)):
+            salt = len(names).to_bytes(8, "big")
+            user = user_id.encode(errors="surrogatepass")
+            digest = blake2b(user, key=self._secret(), salt=salt, digest_size=_PSEUDONYM_BYTES).hexdigest()
+            names.append(f"user-{digest}")
+        return names
 
     def _secret(self) -> bytes:
         known = self._archive.store.blob(_SECRET)
@@ -430,11 +528,6 @@ class _Search:
         return found
 
 
-def _mark() -> bytes:
-    """Return a mark, unlike all others, that something is to be removed from the files."""
-    return secrets.token_bytes(8)
-
-
 def _admitted(caller: Caller) -> tuple[str, ...]:
     """Return the policies that admit a caller."""
     return (PUBLIC, *caller.rights.groups)
@@ -444,14 +537,30 @@ def _about(record: MemoryRecord) -> _About:
     return msgspec.convert(record.metadata[_ABOUT], _About)
 
 
+def _place(snapshot: Snapshot, kind: str, name: str) -> str:
+    """Return the name of a blob: without the secret it tells neither the item, the author nor the chosen name."""
+    key = snapshot.blob(_SECRET) or b""
+    return kind + blake2b(name.encode(), key=key, digest_size=_PLACE_BYTES).hexdigest()
+
+
+def _mark_removal(batch: Batch) -> None:
+    """Note that bytes are left of what goes, for the next upkeep."""
+    batch.set_blob(_PURGE, secrets.token_bytes(8))
+
+
+def _followed(blob: bytes | None) -> int:
+    """Return the size of the history of which nothing is left to be taken away."""
+    return int.from_bytes(blob or b"", "big")
+
+
 def _figures_in(snapshot: Snapshot, item_id: str) -> dict[str, Figures]:
     """Return the figures of each version of an item that was ever published."""
-    blob = snapshot.blob(_FIGURES + item_id)
+    blob = snapshot.blob(_place(snapshot, _FIGURES, item_id))
     return _versions.decode(blob) if blob else {}
 
 
 def _keep_figures(batch: Batch, item_id: str, versions: dict[str, Figures]) -> None:
-    batch.set_blob(_FIGURES + item_id, msgspec.msgpack.encode(versions))
+    batch.set_blob(_place(batch, _FIGURES, item_id), msgspec.msgpack.encode(versions))
 
 
 def _due_in(snapshot: Snapshot) -> list[str]:
@@ -464,9 +573,9 @@ def _keep_due(batch: Batch, item_ids: Collection[str]) -> None:
     batch.set_blob(_DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
 
 
-def _item_in(batch: Batch, item_id: str) -> MemoryRecord | None:
-    row = batch.row_of_id(item_id)
-    return None if row is None else batch.record(row)
+def _item_in(snapshot: Snapshot, item_id: str) -> MemoryRecord | None:
+    row = snapshot.row_of_id(item_id)
+    return None if row is None else snapshot.record(row)
 
 
 def _is_repeat(known: MemoryRecord, about: _About) -> bool:
@@ -475,5 +584,5 @@ def _is_repeat(known: MemoryRecord, about: _About) -> bool:
 
 
 def _name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    chosen = snapshot.blob(_NAME + pseudonym)
+    chosen = snapshot.blob(_place(snapshot, _NAME, pseudonym))
     return pseudonym if chosen is None else chosen.decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import takewhile
 from typing import Any, Protocol
 
 Pair = tuple[bytes, bytes]
@@ -118,6 +119,17 @@ class Transaction:
         try:
             with self._transaction.cursor(db=self._databases[database]) as cursor:
                 yield from _down(cursor, start, end) if reverse else _up(cursor, start, end)
+        except self._failures.engine as error:
+            raise self._failures.translate(error) from error
+
+    def stored_keys(self, database: str, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Yield the keys from `start` (inclusive) to `end` (exclusive) as they are on the disk. Reads no values."""
+        if self._databases[database] is None:
+            return
+        try:
+            with self._transaction.cursor(db=self._databases[database]) as cursor:
+                if cursor.set_range(start):
+                    yield from takewhile(lambda key: key < end, cursor.iternext(keys=True, values=False))
         except self._failures.engine as error:
             raise self._failures.translate(error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,8 @@ from served_host import absent_embedder
 from memory_agent import Memory, MemoryClient, MemoryStats
 from memory_agent.errors import InvalidInputError, RunUnknownError, StoreError
 from memory_agent.learning.export import read_export
-from memory_agent.storage.folders import known_users
+from memory_agent.storage.folders import known_users, user_folder
+from relay import ALL_SCOPES, create_key
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +128,26 @@ def test_absent_users_are_isolated_from_each_other(served: Served) -> None:
         assert {"first", "second"}.isdisjoint(known_users(served.data_dir))
         with pytest.raises(InvalidInputError, match="recall_id"):
             second.feedback(recall_id, quality=0.5)
+
+
+def test_an_absent_user_has_what_it_shared_itself_and_nothing_of_another(served: Served) -> None:
+    """The empty memories lie in folders `reads` and `recalls`, which are names of users too."""
+    at = {"data_dir": served.data_dir, "endpoint": served.gateway}
+    token = create_key(served.data_dir, "of-reads", "reads", ALL_SCOPES, orgs=frozenset({"acme"})).token
+    with (
+        MemoryClient("reads", token=token, **at) as author,  # type: ignore[arg-type]
+        MemoryClient("stranger", **at) as stranger,  # type: ignore[arg-type]
+        MemoryClient("leaver", **at) as leaver,  # type: ignore[arg-type]
+    ):
+        preview = author.shared.preview("Rules", "Of acme alone", access_policy="org:acme", attachment=b"[rules]")
+        item = author.shared.confirm(preview, b"[rules]")
+        assert stranger.shared.published() == []
+        with pytest.raises(InvalidInputError, match="no shared item that this user may see"):
+            stranger.shared.attachment(item.id)
+        own = leaver.shared.confirm(leaver.shared.preview("Staging", "needs the VPN"))
+        served.host.sleep("leaver")
+        shutil.rmtree(user_folder(served.data_dir, "leaver"))
+        assert [one.id for one in leaver.shared.published()] == [own.id]
 
 
 def test_a_recall_of_an_absent_user_is_logged_once_under_the_users_name(

@@ -55,6 +55,17 @@ def test_a_batch_is_there_after_reopening_with_all_that_belongs_to_it(store: Sto
         assert again.verify() == 1
 
 
+def test_blobs_are_listed_by_the_beginning_of_their_names(store: Store) -> None:
+    with store.batch() as batch:
+        for name in ("file:b", "file:a", "file", "filed:a", "file:" + "long" * 40):
+            batch.set_blob(name, b"\x01")
+        batch.set_blob("file:b", None)
+        assert batch.blobs("file:") == ["file:a"]
+    with store.snapshot() as snapshot:
+        assert snapshot.blobs("file") == ["file", "file:a", "filed:a"]
+        assert snapshot.blobs("other") == []
+
+
 def test_a_batch_that_raises_leaves_nothing(store: Store) -> None:
     with pytest.raises(InvalidInputError), store.batch() as batch:  # noqa: PT012
         batch.put(memory(event_id="e-1"), None)

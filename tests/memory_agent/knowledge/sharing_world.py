@@ -1,0 +1,175 @@
+"""A data folder with some users and what they share, opened in this process as a daemon's hosts open it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from memory_agent.embedders import Embedder
+from memory_agent.erasure import history
+from memory_agent.knowledge import Knowledge
+from memory_agent.memory import Memory
+from memory_agent.settings import EncryptionSettings, Settings, SharedSettings
+from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, Rights, SearchItems
+from memory_agent.shared_records import FoundItem, GlobalRecord
+from memory_agent.storage import derived
+from memory_agent.storage.folders import user_folder
+from relay import SHARED_USER
+from relay.disk import Transaction, environment
+
+UNLIMITED = SharedSettings(searches=1_000_000)
+
+
+class World:
+    """The store of shared items, and users' memories that are opened when they are first asked for."""
+
+    def __init__(
+        self, data_dir: Path, embedder: Embedder | None, settings: Settings | None = None, keys: Path | None = None
+    ) -> None:
+        encryption = EncryptionSettings(keys_folder=str(keys or ""))
+        self.data_dir = data_dir
+        self.settings = settings or Settings(shared=UNLIMITED, encryption=encryption)
+        self.answers: list[tuple[str, object]] = []
+        """All that the store answered, with who asked."""
+        self._embedder = embedder
+        self._memories: dict[str, Memory] = {}
+        self.open()
+
+    def open(self) -> None:
+        self.shared = Knowledge.open(
+            self.folder, user_id=SHARED_USER, settings=self.settings, embedder=self._embedder, role="host"
+        )
+
+    def close(self) -> None:
+        for memory in self._memories.values():
+            memory.close()
+        self._memories.clear()
+        self.shared.close()
+
+    def reopen(self) -> None:
+        self.close()
+        self.open()
+
+    def crash(self, copy: Path | None = None) -> None:
+        """Go on from the files as they are, or as they were in `copy`, as if the process had been killed."""
+        aside = self.data_dir.with_name("crashed")
+        shutil.rmtree(aside, ignore_errors=True)
+        if copy is None:
+            shutil.copytree(self.data_dir, aside)
+        else:
+            copy.rename(aside)
+        for memory in (*self._memories.values(), self.shared):
+            memory.abandon()
+        self._memories.clear()
+        shutil.rmtree(self.data_dir)
+        aside.rename(self.data_dir)
+        self.open()
+
+    def leave(self, user_id: str) -> None:
+        """Close a user's memory."""
+        memory = self._memories.pop(user_id, None)
+        if memory is not None:
+            memory.close()
+
+    @property
+    def folder(self) -> Path:
+        """Where the store of shared items lies."""
+        return user_folder(self.data_dir, SHARED_USER)
+
+    def user(self, user_id: str, *groups: str, is_admin: bool = False) -> Memory:
+        """A user's memory, as a caller with these organisations and tiers has it."""
+        if user_id not in self._memories:
+            self._memories[user_id] = Memory.open(
+                user_folder(self.data_dir, user_id),
+                user_id=user_id,
+                settings=self.settings,
+                embedder=self._embedder,
+                role="host",
+                shared=Heard(self),
+            )
+        return self._memories[user_id].with_rights(Rights(groups=groups, is_admin=is_admin))
+
+    def published(
+        self, user_id: str, text: str, *groups: str, data: bytes | None = None, **fields: Any
+    ) -> GlobalRecord:
+        shared = self.user(user_id, *groups).shared
+        return shared.confirm(shared.preview(text[:80], text, attachment=data, **fields), data)
+
+    def found(self, user_id: str, query: str, *groups: str) -> dict[str, FoundItem]:
+        """What a user finds, whatever its relevance, by id."""
+        found = self.user(user_id, *groups).shared.search(query, 100, min_relevance=0.0)
+        return {one.item.id: one for one in found}
+
+    def bytes_of_the_store(self) -> bytes:
+        """The bytes of all its files, and of the history of what was taken away."""
+        files = [*self.folder.rglob("*"), *(self.data_dir / "erasures").glob("*")]
+        return b"".join(file.read_bytes() for file in files if file.is_file())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Heard:
+    """The store, with a list of what it answered. Satisfies `SharedStore`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+        answer = self._world.shared.ask(caller, ask, timeout_s)
+        self._world.answers.append((caller.user_id, answer))
+        return answer
+
+    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
+        return _HeardSearch(self._world, caller, self._world.shared.begin_search(caller, ask, timeout_s))
+
+
+class _HeardSearch:
+    def __init__(self, world: World, caller: Caller, search: PendingItems) -> None:
+        self._world = world
+        self._caller = caller
+        self._search = search
+
+    def result(self, timeout_s: float) -> list[FoundItem]:
+        found = self._search.result(timeout_s)
+        self._world.answers.append((self._caller.user_id, found))
+        return found
+
+
+@contextmanager
+def after_each_step(do: Callable[[], None]) -> Iterator[None]:
+    """Call `do` after each step that reaches the disk: commits, the history, files that are put in place.
+
+    Between two of them a kill leaves what one of them left.
+    """
+
+    def followed(step: Callable[..., Any]) -> Callable[..., Any]:
+        def stepped(*arguments: Any, **more: Any) -> Any:
+            result = step(*arguments, **more)
+            do()
+            return result
+
+        return stepped
+
+    begin_write = environment.Environment.write
+
+    @contextmanager
+    def write(self: environment.Environment) -> Iterator[Transaction]:
+        with begin_write(self) as transaction:
+            yield transaction
+        do()
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(environment.Environment, "write", write)
+        for place, name in ((history, "_append"), (environment, "replace_by_copy"), (derived, "write_arrays")):
+            patched.setattr(place, name, followed(getattr(place, name)))
+        yield

@@ -1,0 +1,185 @@
+"""Killed after any step that reaches the disk, publishing and taking away leave nothing half."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from sharing_world import UNLIMITED, World, after_each_step
+
+from memory_agent.embedders import Embedder
+from memory_agent.errors import InvalidInputError
+from memory_agent.settings import EmbedderSettings, Settings
+from memory_agent.shared_asks import Caller, ForgetUser
+
+pytestmark = pytest.mark.slow
+OWN, OTHER, FOREIGN = (f"01KHJY9080NWG22H9Q8BBD7B8{number}" for number in range(3))
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from sharing_world import after_each_step
+from test_shared_crashes import OPERATIONS, opened
+left = int(sys.argv[4])
+def step():
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+with opened(Path(sys.argv[2])) as world:
+    with after_each_step(step):
+        OPERATIONS[sys.argv[3]](world)
+"""
+
+
+def opened(data_dir: Path) -> World:
+    """Without a model, which would take a second of each process: items are found by their words."""
+    return World(data_dir, None, Settings(shared=UNLIMITED, embedder=EmbedderSettings(folder="none")))
+
+
+def publish(world: World, version: str = "1") -> None:
+    data = f"the file of {version}".encode() * 100
+    fields = {"item_id": OWN, "version": version, "title": "The quokka", "body": f"as in {version}"}
+    shared = world.user("ann").shared
+    shared.confirm(shared.preview(summary=f"The quokka needs the VPN {version}", attachment=data, **fields), data)
+
+
+def setup(world: World) -> None:
+    publish(world)
+    shared = world.user("ann").shared
+    shared.confirm(shared.preview("The other", "A second quokka", item_id=OTHER, attachment=b"[2]"), b"[2]")
+    shared.set_name("Quokka Ann")
+    others = world.user("ben").shared
+    others.confirm(others.preview("Another", "Restart the tunnel", item_id=FOREIGN))
+
+
+OPERATIONS = {
+    "publish": publish,
+    "version": lambda world: publish(world, "2"),
+    "unpublish": lambda world: world.user("ann").shared.unpublish(OWN),
+    "erase": lambda world: world.shared.ask(Caller(user_id="ann"), ForgetUser()),
+    "upkeep": lambda world: world.shared.expire(),
+}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """By operation a data folder as it is before."""
+    root = tmp_path_factory.mktemp("prepared")
+    for name in OPERATIONS:
+        with opened(root / name) as world:
+            if name != "publish":
+                setup(world)
+            if name == "upkeep":
+                OPERATIONS["unpublish"](world)
+    return root
+
+
+def items_of(world: World) -> dict[str, str]:
+    """The versions by id, after a check that each is whole, and that nothing is left of others."""
+    with world.shared._archive.store.snapshot() as snapshot:
+        items = {record.id: record for _, record in snapshot.scan()}
+        files, figures = snapshot.blobs("shared:file:"), snapshot.blobs("shared:figures:")
+    assert len(figures) == len(items)
+    with_file = [item_id for item_id in items if item_id in (OWN, OTHER)]
+    assert len(files) == len(with_file)
+    for item_id in with_file:
+        file = world.user("ben").shared.attachment(item_id)
+        assert sha256(file.data).hexdigest() == file.attachment.sha256
+    versions = {one.id: one.version for user in ("ann", "ben") for one in world.user(user).shared.published()}
+    assert versions.keys() == items.keys()
+    if OWN in versions:
+        shown = next(one for one in world.user("ann").shared.published() if one.id == OWN)
+        assert shown.body == f"as in {shown.version}"
+        assert world.user("ben").shared.attachment(OWN).data == f"the file of {shown.version}".encode() * 100
+    return versions
+
+
+def outcomes(prepared: Path, folder: Path, operation: str) -> Iterator[World]:
+    """The world after a kill at each step of an operation."""
+    for step in range(1, 50):
+        data_dir = folder / str(step)
+        shutil.copytree(prepared / operation, data_dir)
+        words = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(data_dir), operation, str(step)]
+        done = subprocess.run(words, check=False, capture_output=True, timeout=120)
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
+        with opened(data_dir) as world:
+            yield world
+        if done.returncode == 0:
+            return
+    pytest.fail("there are too many steps")
+
+
+@pytest.mark.parametrize(
+    ("operation", "before", "after"),
+    [
+        ("publish", {}, {OWN: "1"}),
+        ("version", {OWN: "1", OTHER: "1", FOREIGN: "1"}, {OWN: "2", OTHER: "1", FOREIGN: "1"}),
+        ("unpublish", {OWN: "1", OTHER: "1", FOREIGN: "1"}, {OTHER: "1", FOREIGN: "1"}),
+        ("erase", {OWN: "1", OTHER: "1", FOREIGN: "1"}, {FOREIGN: "1"}),
+    ],
+)
+def test_it_is_done_or_not_whenever_it_is_killed_and_goes_on_when_repeated(
+    prepared: Path, tmp_path: Path, operation: str, before: dict[str, str], after: dict[str, str]
+) -> None:
+    seen = []
+    for world in outcomes(prepared, tmp_path, operation):
+        found = items_of(world)
+        assert found in (before, after)
+        name = world.user("ann").shared.published()[0].author if OWN in found else None
+        assert name is None or (name == "Quokka Ann") == (operation != "publish")
+        if operation in ("unpublish", "erase") and found == after:
+            assert world.shared.erasure.is_forgotten(OWN, datetime.now(UTC))  # or a restore would bring it back
+        seen.append(found)
+        OPERATIONS[operation](world)
+        assert items_of(world) == after
+    assert seen == sorted(seen, key=lambda found: found == after)
+    assert seen[-1] == after
+    assert len(seen) > 1
+
+
+def test_upkeep_killed_at_any_step_is_completed_by_the_next(prepared: Path, tmp_path: Path) -> None:
+    steps = 0
+    for world in outcomes(prepared, tmp_path, "upkeep"):
+        assert items_of(world) == {OTHER: "1", FOREIGN: "1"}
+        world.shared.expire()
+        assert b"needs the VPN" not in world.bytes_of_the_store()
+        assert b"the file of 1" not in world.bytes_of_the_store()
+        assert b"second quokka" in world.bytes_of_the_store()
+        steps += 1
+    assert steps > 3
+
+
+def test_an_erased_user_leaves_nothing_whenever_it_is_killed(prepared: Path, tmp_path: Path) -> None:
+    for world in outcomes(prepared, tmp_path, "erase"):
+        OPERATIONS["erase"](world)
+        world.shared.expire()
+        assert b"uokka" not in world.bytes_of_the_store()
+        assert b"tunnel" in world.bytes_of_the_store()
+
+
+def test_an_unpublish_that_was_only_noted_is_completed_by_the_next_opening(tmp_path: Path, embedder: Embedder) -> None:
+    """The history comes first: else a restore would bring back what a crash kept from being noted."""
+    with World(tmp_path / "data", embedder) as world:
+        item = world.published("ann", "The quokka needs the VPN", data=b"[quokka]")
+        copies = []
+
+        def copy() -> None:
+            copies.append(tmp_path / f"copy-{len(copies)}")
+            shutil.copytree(world.data_dir, copies[-1])
+
+        with after_each_step(copy):
+            world.user("ann").shared.unpublish(item.id)
+        with World(copies[0], embedder) as noted:
+            assert noted.found("ben", "quokka") == {}
+            with pytest.raises(InvalidInputError, match="no shared item"):
+                noted.user("ben").shared.attachment(item.id)
+            noted.shared.expire()
+            assert b"quokka" not in noted.bytes_of_the_store()
