@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 import msgspec
+from msgspec.structs import replace
 from ulid import ULID
 
 from memory_agent.arguments import RecallOptions
@@ -184,14 +185,8 @@ class Memory:
         key = open_key_of(settings.encryption, folder, user_id)
         archive = Archive.open(folder, settings.store, role, key)
         try:
-            memory = cls(
-                user_id,
-                archive,
-                LazyEmbedder(embedder, settings.embedder),
-                settings,
-                is_hosted=role == "host",
-                shared=shared,
-            )
+            model = LazyEmbedder(embedder, settings.embedder)
+            memory = cls(user_id, archive, model, settings, is_hosted=role == "host", shared=shared)
             memory.erasure.resume()
             if age_now:
                 memory.erasure.age_at_opening(check_now(now), role)
@@ -206,7 +201,7 @@ class Memory:
         >>> memory.with_rights(Rights(groups=("org:acme",))).shared.search("what does staging need?")
         []
         """
-        return self if rights == NO_RIGHTS else self._seen_by(Caller(user_id=self.user_id, rights=rights))
+        return self if rights == NO_RIGHTS else self._seen_by(replace(self.shared.caller, rights=rights))
 
     def _seen_by(self, caller: Caller) -> Self:
         seen = copy.copy(self)
@@ -573,7 +568,7 @@ class Memory:
     def _similar_runs(self, query: str, top_k: int, min_relevance: float | None) -> Sequence[SimilarRun]:
         options = RecallOptions(min_relevance=min_relevance, dates="ignore")
         asked = make_query(query, top_k, None, None, None, options, self._recall_settings, check_now(None))
-        return self._pipeline.similar_runs(msgspec.structs.replace(asked, present_us=None))
+        return self._pipeline.similar_runs(replace(asked, present_us=None))
 
     def _stored_text(self, text: str) -> str:
         """Return what is stored of an event with this text."""

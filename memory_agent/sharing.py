@@ -75,7 +75,8 @@ class Shared:
     def __init__(
         self, caller: Caller, store: SharedStore | None, archive: Archive, masker: Masker, in_use: InUse
     ) -> None:
-        self._caller = caller
+        self.caller = caller
+        """In whose name it asks."""
         self._store = store
         self._archive = archive
         self._masker = masker
@@ -131,7 +132,7 @@ class Shared:
             digest=digest_of(content),
             made_at=check_now(now),
             masked=dict(masked_kinds(*texts.values())),
-            mentions=mentions(texts, (self._caller.user_id,)),
+            mentions=mentions(texts, (self.caller.user_id,)),
             memory_id=memory_id,
             memory_state=None if record is None else _state_of(record),
         )
@@ -301,7 +302,7 @@ class Shared:
             reference_time=asked.reference_time,
             with_embedding=asked.with_embedding,
         )
-        return begin_search(self._store, self._caller, ask, asked.deadline_ms / 1000)
+        return begin_search(self._store, self.caller, ask, asked.deadline_ms / 1000)
 
     def _send(self, report: Report) -> None:
         try:
@@ -316,7 +317,7 @@ class Shared:
     def _ask(self, ask: AnyAsk) -> Any:
         if self._store is None:
             raise UnavailableError(_NO_STORE)
-        return self._store.ask(self._caller, ask, _TIMEOUT_S)
+        return self._store.ask(self.caller, ask, _TIMEOUT_S)
 
     def _memory(self, memory_id: str) -> MemoryRecord:
         check_text("memory_id", memory_id)

@@ -47,7 +47,7 @@ from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgen
 from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.protocol import HostAddress, HostEndpoints, HostRequest, encode
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import Rights
+from memory_agent.shared_asks import NO_RIGHTS, Rights
 from memory_agent.storage.folders import user_folder
 from relay import SHARED_USER
 from relay.access import ipc_endpoint
@@ -247,7 +247,9 @@ class Host:
         self._answers = HostConnection(name, self._locate_answers)
         self._batches = HostConnection(name, self._locate_ingest)
 
-    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights) -> bytes:
+    async def call(
+        self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
+    ) -> bytes:
         """Return the encoded reply. Raises as `HostConnection.request`."""
         request = HostRequest(
             user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=time.time(), rights=rights

@@ -117,7 +117,7 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("shared.search", {"query": "x", "top_k": 0}, "top_k"),
     ("shared.search", {"query": "x", "tags": "deploy"}, "tags"),
     ("shared.search", {"query": "x", "content_types": ["tool"]}, "content_types[0]"),
-    ("shared.set_name", {"name": "a\nb"}, "name"),
+    ("shared.set_name", {"name": "..."}, "name"),
     ("shared.set_name", {"name": ""}, "name"),
     ("erasure.erase", {}, "selection"),
     ("erasure.erase", {"record_ids": "01JM0000000000000000000000"}, "ids"),

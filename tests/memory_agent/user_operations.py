@@ -180,6 +180,32 @@ def export_learnt(user: User, asked: Asked) -> bytes:
     return answer
 
 
+def share(user: User, asked: Asked) -> bytes:
+    """Publish what everybody may read."""
+    preview = msgspec.msgpack.decode(user.ask("publish_preview", {"title": "Deploys", "summary": SHARED}))["result"]
+    return user.ask("publish_confirm", {"preview": preview, "attachment": None}, asked.named)
+
+
+def shared_by(user: User) -> str:
+    """Return the id of an item that a user shares."""
+    return str(msgspec.msgpack.decode(share(user, Asked(None, "", user)))["result"]["id"])
+
+
+def fetch_of_other(user: User, asked: Asked) -> bytes:
+    """Publish a file as another user, and fetch it."""
+    data = {"attachment": b"rules"} if not isinstance(asked.other, HttpUser) else {"attachment": "cnVsZXM="}
+    drafted = asked.other.ask("publish_preview", {"title": "Rules", "summary": SHARED, **data})
+    item = asked.other.ask("publish_confirm", {"preview": msgspec.msgpack.decode(drafted)["result"], **data})
+    return user.ask("shared_attachment", {"item_id": msgspec.msgpack.decode(item)["result"]["id"]}, asked.named)
+
+
+def rate_of_other(user: User, asked: Asked) -> bytes:
+    """Rate what another user shares, oneself where that is meant."""
+    answer = user.ask("rate", {"item_id": shared_by(asked.other), "rating": 0.5}, asked.named)
+    is_own = asked.other is user and asked.named in (None, user.name)
+    return b"\x80" if is_own else answer
+
+
 NOTHING: dict[str, Any] = {}
 OPERATIONS = (
     Operation("remember", remember, verb="remember"),
@@ -232,6 +258,17 @@ OPERATIONS = (
     Operation("sona_export", export_learnt, verb="sona_export"),
     of_daemon("sona_import", lambda user, _: {"data": user.learnt}),
     of_daemon("sona_reset", lambda *_: NOTHING),
+    of_daemon("recall", lambda *_: {"query": SHARED, "tiers": ["local", "global"], "context_tokens": 500, "top_k": 50}),
+    of_daemon("publish_preview", lambda user, _: {"title": user.word(), "summary": f"{SHARED} {user.word()}"}),
+    of_daemon("publish_preview", lambda _, id_: {"memory_id": id_}),
+    Operation("publish_confirm", share, verb="publish_confirm"),
+    of_daemon("unpublish", lambda user, _: {"item_id": shared_by(user)}),
+    Operation("rate", rate_of_other, verb="rate"),
+    Operation("shared_attachment", fetch_of_other, verb="shared_attachment"),
+    of_daemon("published", lambda *_: NOTHING),
+    of_daemon("search_shared", lambda *_: {"query": SHARED, "top_k": 50}),
+    of_daemon("shared_name", lambda user, _: {"name": f"The platform team, {user.name}"}),
+    of_daemon("ask_shared", lambda *_: {"caller": {"user_id": "bob"}, "ask": {"type": "ListOwn"}}),
     of_daemon("rebuild", lambda *_: NOTHING),
     of_daemon("compact", lambda *_: NOTHING),
     of_daemon("quarantine_list", lambda *_: {"after": 0, "limit": 100}),
@@ -267,6 +304,8 @@ MOST_TELLING = ("publish", "conduct", "recall")
 def found_ids(answer: bytes) -> list[object]:
     """The ids anywhere in a result."""
     result = msgspec.msgpack.decode(answer).get("result")
+    if isinstance(result, dict) and "author_id" in result:
+        return []  # of an item, which is for everybody
     if isinstance(result, dict):
         memories, listed = result.get("memories"), result.get("records", [])
         nested = [memory["record"]["id"] for memory in memories] if isinstance(memories, list) else []

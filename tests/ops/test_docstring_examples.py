@@ -220,7 +220,7 @@ WORLDS: dict[Any, World] = {
 INNER: dict[Any, set[str]] = {
     Runs: {"judge"},
     Shared: {"begin_search", "of_caller"},
-    Knowledge: {"ask", "begin_search", "expire"},
+    Knowledge: {"ask", "begin_search", "expire", "follow"},
     Erasure: {
         "age",
         "admitting",
@@ -229,6 +229,7 @@ INNER: dict[Any, set[str]] = {
         "carry_out",
         "erase_again",
         "forgotten",
+        "is_forgotten",
         "noting_age",
         "plan",
         "receipt",

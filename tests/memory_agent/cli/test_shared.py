@@ -300,7 +300,7 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     assert "hal" not in item["author"]
     for wrong in ((), ("Hal", "--none")):
         assert run("shared", "name", *wrong, "--user", "hal").exit_code == 2
-    assert code_of(run("shared", "name", "a\nb", "--user", "hal", "--json")) == (1, "invalid_input")
+    assert code_of(run("shared", "name", "...", "--user", "hal", "--json")) == (1, "invalid_input")
     run("shared", "unpublish", item["id"], "--user", "hal")
 
 

@@ -352,7 +352,7 @@ def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(fi
         "model_changed",
         "script_unknown",
     }
-    assert by_model | {"index_rebuilding", "deadline", "waking"} == set(REASONS)
+    assert by_model | {"index_rebuilding", "global_unavailable", "deadline", "waking"} == set(REASONS)
 
 
 @pytest.mark.parametrize("field", ["session_id", "run_id", "channel_id", "in_channel", "agent_id", "tags"])
