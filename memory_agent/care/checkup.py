@@ -14,6 +14,7 @@ import msgspec
 from memory_agent.care.derived_check import check_columns, check_learner
 from memory_agent.care.records_check import RecordsCheckup
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
+from memory_agent.knowledge.store import faults_of_items
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
@@ -23,10 +24,11 @@ from memory_agent.storage.passage_vectors import graph_files
 from memory_agent.storage.snapshot import RECORDS, Snapshot
 from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.view import View
-from relay import JournalSettings, check_journal
+from relay import SHARED_USER, JournalSettings, check_journal
 from relay.disk import DATA_FILE, Finding, Findings, Report
 
 PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
+ITEMS = "items"
 _ATTEMPTS = 3  # to read columns that their owner replaces
 
 
@@ -63,6 +65,9 @@ def check_user(
             entries = transaction.count(RECORDS)
             RecordsCheckup(transaction, findings, report).run()
             is_sound = not findings.listed()
+            if is_sound and user_id == SHARED_USER:
+                for fault in faults_of_items(Snapshot(transaction)):
+                    findings.add(ITEMS, fault)
             if is_sound and not is_copy:
                 check_learner(Snapshot(transaction), folder, key, findings)
         if not is_copy and not unbuilt:

@@ -18,7 +18,7 @@ import msgspec
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.history import History, fingerprint, read_history
 from memory_agent.erasure.intent_log import Intent, erasable
-from memory_agent.erasure.receipt import ErasureReceipt, with_journal
+from memory_agent.erasure.receipt import ErasureReceipt, left_shared, with_journal
 from memory_agent.erasure.selection import Selection, intent_for_absent_user
 from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
@@ -194,7 +194,11 @@ def erase_user(
     Needs no key: memories that cannot be read are removed without being counted, and `warn` says so. Raises as `erase`.
     """
     folder = user_folder(data_dir, user_id)
-    unpublished = _forget_shared(data_dir, settings, user_id, dry_run=dry_run)
+    unpublished, left = 0, None
+    try:
+        unpublished = _forget_shared(data_dir, settings, user_id, dry_run=dry_run)
+    except (EncryptionKeyMissingError, StoreDamagedError) as error:
+        left = left_shared(error.code)
     ids: tuple[str, ...] = ()
     if folder.exists():
         try:
@@ -206,9 +210,8 @@ def erase_user(
     erased = erase_events(data_dir, settings, wanted, now, dry_run=dry_run, forget_owner=True)
     if not dry_run:
         erase_user_files(data_dir, user_id, now)
-    receipt = ErasureReceipt.of(
-        user_id, ids, now, dry_run=dry_run, reason=None if dry_run else moved_aside_reason(folder)
-    )
+    reason = None if dry_run else left or moved_aside_reason(folder, whole_user=True)
+    receipt = ErasureReceipt.of(user_id, ids, now, dry_run=dry_run, reason=reason)
     return msgspec.structs.replace(with_journal(receipt, erased, is_compact=True), unpublished=unpublished)
 
 

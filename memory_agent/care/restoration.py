@@ -22,6 +22,7 @@ from memory_agent.care.encryption import encrypt_staged
 from memory_agent.care.offline import Warn, erase_events_of, erase_user, erased_events, open_memory
 from memory_agent.erasure.history import HISTORY_FOLDER, History, read_history
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
+from memory_agent.knowledge import Knowledge
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.environment import open_records, own
@@ -29,7 +30,7 @@ from memory_agent.storage.folder_moves import has_unfinished_moves, move_folders
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
-from relay import journal_folder, require_unused, rewind
+from relay import SHARED_USER, journal_folder, require_unused, rewind
 from relay.disk import DATA_FILE, Report, find_fault, flush_tree
 
 USERS = "users"
@@ -110,7 +111,8 @@ def restore_user(
             raise InvalidInputError("user", f"{user_id} was erased, whole, after this backup was made")
         again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
         flush_tree(stage)
-        _rewind(data_dir, settings, cursor)  # first: a repeated event is recognised, a missed one is lost
+        if user_id != SHARED_USER:  # which has no events
+            _rewind(data_dir, settings, cursor)  # first: a repeated event is recognised, a missed one is lost
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
         move_folders(data_dir, [*moves, (staged, folder)])
     return _restored(data_dir, parts, aside, manifest.made_at, again)
@@ -130,6 +132,8 @@ def replay_user(
     Data that is not in the journal (`NOT_IN_JOURNAL`) stays aside. Durable on return. Raises as `restore_all`.
     """
     folder = user_folder(data_dir, user_id)
+    if user_id == SHARED_USER:
+        raise InvalidInputError("user", f"{user_id}: what users share is in no journal; restore it from a backup")
     with _exclusive(data_dir, [user_id]):
         if not replace and folder.exists() and any(folder.iterdir()):
             reason = (
@@ -176,6 +180,10 @@ def _reapply_to_user(
     now: datetime,
 ) -> int:
     with open_memory(stage, settings, user_id) as memory:
+        if isinstance(memory, Knowledge):
+            count = memory.follow(history)
+            memory.expire(now)
+            return count
         intents = memory.erasure.erase_again(history, made_at, known)
     for intent in intents:
         erase_events_of(stage, settings, user_id, intent, now)

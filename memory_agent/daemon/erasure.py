@@ -19,7 +19,7 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.erasure.intent_log import Intent, erasable, read_intent
-from memory_agent.erasure.receipt import ErasureReceipt, with_journal
+from memory_agent.erasure.receipt import ErasureReceipt, left_shared, with_journal
 from memory_agent.erasure.selection import intent_for_absent_user
 from memory_agent.erasure.user_removal import (
     erase_user_files,
@@ -139,18 +139,30 @@ class DaemonEraser:
     async def _remove(self, user_id: str, ids: Collection[str], *, wait_s: float) -> ErasureReceipt:
         """Pause the lane, so that no earlier event is handled any more; then keep the user asleep and remove it."""
         folder = user_folder(self._data_dir, user_id)
-        unpublished = await self._forget_shared(user_id)
         async with AsyncExitStack() as stack:
             note_erased = await self._held(stack, user_id)
             erased = await self._journal.erase(await self._everything(user_id))
             note_erased(erased.seqs)
             self._dispatcher.forget_owner(user_id)
             await stack.enter_async_context(self._hosts.kept_asleep(user_id))
+            unpublished, left = await self._take_shared_away(user_id)  # while nothing of the user is being published
             await asyncio.to_thread(erase_user_files, self._data_dir, user_id, _now())
         log.info("user.erased", user_id=user_id, memories=len(ids), events=len(erased.seqs))
-        receipt = ErasureReceipt.of(user_id, ids, _now(), reason=moved_aside_reason(folder))
+        reason = left or moved_aside_reason(folder, whole_user=True)
+        receipt = ErasureReceipt.of(user_id, ids, _now(), reason=reason)
         receipt = msgspec.structs.replace(receipt, unpublished=unpublished)
         return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
+
+    async def _take_shared_away(self, user_id: str) -> tuple[int, str | None]:
+        """Return how many items of the user were taken away, or why they are left.
+
+        A store that cannot be read does not keep the user's own memories from being erased.
+        """
+        try:
+            return await self._forget_shared(user_id), None
+        except (EncryptionKeyMissingError, StoreDamagedError) as error:
+            log.warning("erasure.without_shared", user_id=user_id, code=error.code)
+            return 0, left_shared(error.code)
 
     async def _held(self, stack: AsyncExitStack, user_id: str) -> Callable[[Iterable[int]], None]:
         try:

@@ -19,6 +19,7 @@ from memory_agent.protocol import decode_reply, encode
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import known_users, user_folder
+from relay import SHARED_USER
 from relay.log import log
 
 _ROUND_S = 600.0
@@ -63,7 +64,8 @@ class RetentionRounds:
             await self._eraser.finish((user_id,))
 
     def _due(self, now: datetime, awake: Collection[str]) -> list[str]:
-        asleep = (user_id for user_id in known_users(self._data_dir) if user_id not in awake)
+        ageless = (*awake, SHARED_USER)  # no rule is about what users share
+        asleep = (user_id for user_id in known_users(self._data_dir) if user_id not in ageless)
         return [
             user_id
             for user_id in asleep

@@ -81,6 +81,11 @@ def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -
     )
 
 
+def left_shared(code: str) -> str:
+    """Return the reason why an erasure is not complete, if the store of shared items fails with this code."""
+    return f"what the user shared cannot be read ({code}): erase the user again when it can"
+
+
 def digest_of(record_ids: Iterable[str]) -> str:
     """Return the SHA-256 of the ids, sorted, one a line."""
     return sha256("".join(f"{record_id}\n" for record_id in sorted(record_ids)).encode()).hexdigest()

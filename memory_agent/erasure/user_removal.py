@@ -19,7 +19,7 @@ from memory_agent.errors import StoreError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import own
 from memory_agent.storage.folders import ASIDE, STAGE, data_dir_of, user_folder
-from relay import Erased, journal_folder
+from relay import SHARED_USER, Erased, journal_folder
 from relay.disk import flush
 
 _DOOMED = ".erased-"
@@ -81,23 +81,27 @@ def has_journal(folder: Path) -> bool:
     return data_dir is not None and journal_folder(data_dir).exists()
 
 
-def moved_aside(folder: Path) -> list[str]:
+def moved_aside(folder: Path, *, whole_user: bool = False) -> list[str]:
     """Return the names of the folders that a restore moved aside and that may hold data of this user.
 
-    Those are the ones with this user's folder, or with a journal.
+    Those are the ones with this user's folder, or with a journal; of a whole user also those with what users share.
     """
     data_dir = data_dir_of(folder)
     if data_dir is None:
         return []
     kept = sorted([*data_dir.glob(f"{ASIDE}*/"), *data_dir.glob(f"{STAGE}/")])
     return [
-        one.name for one in kept if (one / folder.parent.name / folder.name).exists() or journal_folder(one).exists()
+        one.name
+        for one in kept
+        if (one / folder.parent.name / folder.name).exists()
+        or journal_folder(one).exists()
+        or (whole_user and user_folder(one, SHARED_USER).exists())
     ]
 
 
-def moved_aside_reason(folder: Path) -> str | None:
+def moved_aside_reason(folder: Path, *, whole_user: bool = False) -> str | None:
     """Return the reason why an erasure is not complete, if a restore moved files aside."""
-    names = moved_aside(folder)
+    names = moved_aside(folder, whole_user=whole_user)
     return f"a restore left older files: remove {', '.join(names)} in the data folder" if names else None
 
 

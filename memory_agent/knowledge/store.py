@@ -18,7 +18,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b, sha256
@@ -586,3 +586,26 @@ def _is_repeat(known: MemoryRecord, about: _About) -> bool:
 def _name_in(snapshot: Snapshot, pseudonym: str) -> str:
     chosen = snapshot.blob(_place(snapshot, _NAME, pseudonym))
     return pseudonym if chosen is None else chosen.decode()
+
+
+def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what is wrong with the items of a store whose values can be read: with each what is kept beside it."""
+    beside = {kind: set(snapshot.blobs(kind)) for kind in _OF_ITEMS}
+    for _, record in snapshot.scan():
+        try:
+            about, versions = _about(record), _figures_in(snapshot, record.id)
+        except (KeyError, msgspec.MsgspecError):
+            yield "an item is not described"
+            continue
+        file, data = about.attachment, snapshot.blob(_place(snapshot, _FILE, record.id))
+        if file != attachment_of(data, None if file is None or data is None else file.name):
+            yield "an attachment is not that of its item"
+        if about.version not in versions:
+            yield "an item has no figures"
+        for kind, names in beside.items():
+            names.discard(_place(snapshot, kind, record.id))
+    yield from ("what was kept of an item is left" for names in beside.values() for _ in names)
+    named = {snapshot.blob(name) for name in snapshot.blobs(_NAMED)}
+    chosen = {_place(snapshot, _NAME, author.decode()) for author in named if author is not None}
+    if chosen != set(snapshot.blobs(_NAME)):
+        yield "a name is not that of one user"

@@ -17,11 +17,21 @@ from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.intent_log import INTENT_FILE
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.retention import RETENTION_FILE
+from memory_agent.knowledge import Knowledge
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings
 from memory_agent.storage.folders import user_folder
-from relay import BrokerSettings, Event, EventLimits, Journal, RelaySettings, event_from_mapping, journal_folder
+from relay import (
+    SHARED_USER,
+    BrokerSettings,
+    Event,
+    EventLimits,
+    Journal,
+    RelaySettings,
+    event_from_mapping,
+    journal_folder,
+)
 
 SECRET = "zanzibarquokka"
 DAY = timedelta(days=1)
@@ -125,6 +135,17 @@ def test_an_unreadable_user_does_not_stop_the_round(data_dir: Path, embedder: Em
     with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served:
         until(lambda: is_done(served))
         until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
+
+
+def test_the_store_of_shared_items_is_never_woken_for_its_age(data_dir: Path, embedder: Embedder) -> None:
+    for kind, user_id in ((Knowledge, SHARED_USER), (Memory, "zoe")):
+        with kind.open(user_folder(data_dir, user_id), user_id=user_id, embedder=embedder) as memory:
+            memory.remember("harmless")
+    lock = user_folder(data_dir, SHARED_USER) / "owner.lock"
+    owner = lock.read_bytes()
+    with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)):
+        until(lambda: (data_dir / "users" / "zoe" / RETENTION_FILE).exists())  # visited after it
+    assert lock.read_bytes() == owner
 
 
 def test_without_rules_no_user_is_woken(data_dir: Path, embedder: Embedder) -> None:

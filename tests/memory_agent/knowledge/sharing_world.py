@@ -56,6 +56,15 @@ class World:
         self.close()
         self.open()
 
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Close it in the block: LMDB opens a file once in a process."""
+        self.close()
+        try:
+            yield
+        finally:
+            self.open()
+
     def crash(self, copy: Path | None = None) -> None:
         """Go on from the files as they are, or as they were in `copy`, as if the process had been killed."""
         aside = self.data_dir.with_name("crashed")

@@ -1,0 +1,310 @@
+"""Backups, checks, encryption and age of what users share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from sharing_world import UNLIMITED, World
+
+from memory_agent.care.backup import make_backup
+from memory_agent.care.encryption import encrypt_folder
+from memory_agent.care.offline import erase, erase_user
+from memory_agent.care.restoration import Restored, replay_user, restore_all, restore_user
+from memory_agent.care.verification import verify_folder
+from memory_agent.embedders import Embedder
+from memory_agent.erasure.selection import Selection
+from memory_agent.errors import InvalidInputError
+from memory_agent.knowledge import Knowledge
+from memory_agent.settings import EncryptionSettings, RetentionRule, RetentionSettings, Settings
+from memory_agent.shared_asks import Caller, ForgetUser
+from memory_agent.shared_records import GlobalRecord
+from memory_agent.storage.batch import Batch
+from relay import SHARED_USER
+
+QUESTION = "what does staging need?"
+KEPT = "Staging needs the VPN: connect to it before a deploy"
+GONE = "The quokka of staging needs a permit"
+RULES = RetentionSettings(rules=(RetentionRule(name="everything", age_s=1.0),), interval_s=0.1)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def quiet(*_: object) -> None:
+    return None
+
+
+@pytest.fixture
+def items(world: World) -> dict[str, GlobalRecord]:
+    """An item of ann with a file, one of ben, one of quokka-cas that ann and ben rated; and names."""
+    world.user("ann").shared.set_name("Ann of the platform team")
+    world.user("quokka-cas").shared.set_name("Quokka Cas")
+    found = {
+        "kept": world.published("ann", KEPT, data=b"[the rules]" * 1_000),
+        "gone": world.published("ben", GONE, data=b"[quokka permit]" * 1_000, tags=["quokkatag"]),
+        "of cas": world.published("quokka-cas", "Another quokka waits at staging", data=b"[quokka]"),
+    }
+    world.user("quokka-cas").shared.rate(found["kept"].id, 1.0)
+    world.user("ben").shared.rate(found["kept"].id, 0.0)
+    return found
+
+
+def contributors(world: World, item: GlobalRecord) -> int:
+    """How many users stand behind the figures of an item."""
+    with world.shared._archive.store.snapshot() as snapshot:
+        (name,) = [
+            name
+            for name in snapshot.blobs("shared:figures:")
+            if item.author_id.encode() in (snapshot.blob(name) or b"")
+        ]
+        versions = msgspec.msgpack.decode(snapshot.blob(name) or b"")
+    return sum(len(figures[2]) for figures in versions.values())
+
+
+def backup_of(world: World, name: str = "backup") -> Path:
+    backup = world.data_dir.with_name(name)
+    with world.closed():
+        make_backup(world.data_dir, backup, world.settings, now(), quiet)
+    return backup
+
+
+Restore = Callable[[World, Path], Restored]
+
+
+def everything(world: World, backup: Path) -> Restored:
+    return restore_all(backup, world.data_dir, world.settings, now(), quiet, replace=True)
+
+
+def the_store(world: World, backup: Path) -> Restored:
+    return restore_user(backup, world.data_dir, SHARED_USER, world.settings, now(), quiet, replace=True)
+
+
+def test_a_backup_brings_items_files_names_and_authors_to_another_place(
+    world: World, items: dict[str, GlobalRecord], tmp_path: Path, embedder: Embedder
+) -> None:
+    backup = backup_of(world)
+    with World(tmp_path / "elsewhere", embedder) as other:
+        other.close()
+        shutil.rmtree(other.data_dir)
+        everything(other, backup)
+        other.open()
+        assert other.found("dot", QUESTION) == world.found("dot", QUESTION)
+        assert other.user("dot").shared.attachment(items["kept"].id).data == b"[the rules]" * 1_000
+        assert other.found("dot", QUESTION)[items["kept"].id].item.author == "Ann of the platform team"
+        assert contributors(other, items["kept"]) == 2
+        assert other.user("ann").shared.published() == [items["kept"]]
+        with pytest.raises(InvalidInputError, match="is that of another user"):
+            other.user("dot").shared.set_name("Ann of the platform team")
+        assert not other.user("ann").shared.unpublish(items["gone"].id).found
+        assert other.user("ben").shared.unpublish(items["gone"].id).found
+
+
+@pytest.mark.parametrize("restore", [everything, the_store])
+def test_a_restore_brings_back_nothing_that_was_taken_away_since(
+    world: World, items: dict[str, GlobalRecord], restore: Restore
+) -> None:
+    backup = backup_of(world)
+    assert world.user("ben").shared.unpublish(items["gone"].id).found
+    world.close()
+    assert erase_user(world.data_dir, world.settings, "quokka-cas", now()).unpublished == 1
+    restored = restore(world, backup)
+    assert restored.erased_again[SHARED_USER] == (1 if restore is everything else 2)  # one went with its author
+    data = world.bytes_of_the_store()
+    for trace in (b"uokka", items["gone"].id.encode(), items["of cas"].id.encode(), items["of cas"].author_id.encode()):
+        assert trace not in data, trace
+    assert KEPT.encode() in data
+    world.open()
+    assert world.found("dot", QUESTION).keys() == {items["kept"].id}
+    assert contributors(world, items["kept"]) == 1
+    assert world.user("dot").shared.attachment(items["kept"].id).data == b"[the rules]" * 1_000
+    assert world.user("dot").shared.set_name("Quokka Cas") == "Quokka Cas"
+    with pytest.raises(InvalidInputError, match="no shared item"):
+        world.user("dot").shared.attachment(items["gone"].id)
+    again = world.user("ben").shared.preview("Again", GONE, item_id=items["gone"].id, version="2")
+    with pytest.raises(InvalidInputError, match="unpublished"):
+        world.user("ben").shared.confirm(again)
+
+
+def test_a_restore_after_which_the_user_returned_keeps_both_apart(world: World, items: dict[str, GlobalRecord]) -> None:
+    backup = backup_of(world)
+    world.shared.ask(Caller(user_id="quokka-cas"), ForgetUser())
+    second = world.published("quokka-cas", "Back with another quokka")
+    later = backup_of(world, "later")
+    world.close()
+    everything(world, backup)
+    world.open()
+    assert world.found("dot", QUESTION).keys() == {items["kept"].id, items["gone"].id}
+    world.close()
+    everything(world, later)
+    world.open()
+    assert world.found("dot", QUESTION).keys() == {items["kept"].id, items["gone"].id, second.id}
+    assert [one.id for one in world.user("quokka-cas").shared.published()] == [second.id]
+
+
+def test_what_was_left_beside_no_item_goes_at_the_next_opening(world: World, items: dict[str, GlobalRecord]) -> None:
+    """As a store that other means brought back: a copy of the files, with the history of this folder."""
+    copy = world.data_dir.with_name("copy")
+    with world.shared._archive.batch() as batch:
+        batch.set_blob("shared:file:" + "0" * 32, b"left over")
+    world.close()
+    shutil.copytree(world.folder, copy)
+    world.open()
+    world.user("ben").shared.unpublish(items["gone"].id)
+    world.close()
+    shutil.rmtree(world.folder)
+    shutil.copytree(copy, world.folder)
+    world.open()
+    assert items["gone"].id not in world.found("dot", QUESTION)
+    with world.shared._archive.store.snapshot() as snapshot:
+        assert len(snapshot.blobs("shared:file:")) == len(snapshot.blobs("shared:figures:")) == 2
+    world.shared.expire()
+    assert b"permit" not in world.bytes_of_the_store()
+    assert b"left over" not in world.bytes_of_the_store()
+
+
+def test_what_users_share_is_in_no_journal(world: World) -> None:
+    world.published("ann", KEPT)
+    world.close()
+    with pytest.raises(InvalidInputError, match="is in no journal"):
+        replay_user(world.data_dir, SHARED_USER, world.settings, now(), replace=True)
+    world.open()
+    assert len(world.found("dot", QUESTION)) == 1
+
+
+def test_an_erasure_says_that_files_which_a_restore_moved_aside_hold_what_the_user_shared(
+    world: World, items: dict[str, GlobalRecord]
+) -> None:
+    backup = backup_of(world)
+    world.close()
+    restored = the_store(world, backup)
+    assert restored.aside is not None
+    receipt = erase_user(world.data_dir, world.settings, "quokka-cas", now())
+    assert not receipt.complete
+    assert Path(restored.aside).name in (receipt.reason or "")
+    assert erase(world.data_dir, world.settings, "ann", Selection(session_id="s-1"), now()).complete
+    shutil.rmtree(restored.aside)
+    assert erase_user(world.data_dir, world.settings, "quokka-cas", now()).complete
+    world.open()
+
+
+def faults(world: World) -> set[tuple[str, str]]:
+    with world.closed():
+        parts = list(verify_folder(world.data_dir, world.settings, quiet, SHARED_USER))
+    return {(one.place, one.fault) for part in parts for one in part.findings}
+
+
+def changed(change: Callable[[Batch], None]) -> Callable[[Knowledge], None]:
+    def do(shared: Knowledge) -> None:
+        with shared._archive.batch() as batch:
+            change(batch)
+
+    return do
+
+
+def drop(kind: str) -> Callable[[Batch], None]:
+    return lambda batch: [batch.set_blob(name, None) for name in batch.blobs(f"shared:{kind}:")[:1]] and None
+
+
+def other_bytes(batch: Batch) -> None:
+    name = batch.blobs("shared:file:")[0]
+    batch.set_blob(name, (batch.blob(name) or b"")[:-1] + b"?")
+
+
+def no_item(batch: Batch) -> None:
+    row, record = next(iter(batch.scan()))
+    batch.update(msgspec.structs.replace(record, metadata={"shared": {"author": 7}}))
+    assert row
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (drop("file"), "an attachment is not that of its item"),
+        (other_bytes, "an attachment is not that of its item"),
+        (drop("figures"), "an item has no figures"),
+        (lambda batch: batch.set_blob("shared:file:" + "0" * 32, b"left"), "what was kept of an item is left"),
+        (drop("name"), "a name is not that of one user"),
+        (drop("named"), "a name is not that of one user"),
+        (no_item, "an item is not described"),
+    ],
+)
+def test_verify_finds_an_item_that_is_not_whole(
+    world: World, items: dict[str, GlobalRecord], change: Callable[[Batch], None], fault: str
+) -> None:
+    assert faults(world) == set()
+    changed(change)(world.shared)
+    assert ("items", fault) in faults(world)
+    with world.closed():
+        made = make_backup(world.data_dir, world.data_dir.with_name("b"), world.settings, now(), quiet)
+    assert made.left_out == (SHARED_USER,)
+
+
+@pytest.mark.parametrize("trace", [KEPT.encode(), b"[the rules][the rules]", b"Ann of the platform"])
+def test_verify_finds_a_flipped_bit_of_an_item(world: World, items: dict[str, GlobalRecord], trace: bytes) -> None:
+    world.close()
+    file = world.folder / "records" / "data.mdb"
+    data = bytearray(file.read_bytes())
+    assert trace in data
+    place = -1
+    while (place := data.find(trace, place + 1)) >= 0:
+        data[place + 3] ^= 1
+    file.write_bytes(data)
+    found = list(verify_folder(world.data_dir, world.settings, quiet, SHARED_USER))
+    assert found[0].findings
+    shutil.rmtree(world.folder)
+    world.open()
+
+
+def test_an_encrypted_folder_shows_nothing_of_what_users_share(
+    world: World, items: dict[str, GlobalRecord], tmp_path: Path, embedder: Embedder
+) -> None:
+    (tmp_path / "keys").mkdir(mode=0o700)
+    settings = Settings(shared=UNLIMITED, encryption=EncryptionSettings(keys_folder=str(tmp_path / "keys")))
+    before = {id_: found.item for id_, found in world.found("dot", QUESTION).items()}
+    world.close()
+    encrypted = encrypt_folder(world.data_dir, settings, now(), quiet)
+    assert SHARED_USER in {one.user_id for one in encrypted.users}
+    data = world.bytes_of_the_store()
+    traces = [KEPT, "uokka", "the rules", "platform", items["kept"].author_id, items["kept"].id, items["kept"].id[10:]]
+    assert [trace for trace in traces if trace.encode() in data] == []
+    with World(world.data_dir, embedder, settings) as again:
+        assert {id_: found.item for id_, found in again.found("dot", QUESTION).items()} == before
+        assert again.user("dot").shared.attachment(items["kept"].id).data == b"[the rules]" * 1_000
+        assert again.user("ben").shared.unpublish(items["gone"].id).found
+        again.shared.expire()
+        assert faults(again) == set()
+    world.settings = settings
+    world.open()
+
+
+def test_no_rule_of_retention_ages_what_users_share(world: World, items: dict[str, GlobalRecord]) -> None:
+    settings = msgspec.structs.replace(world.settings, retention=RULES)
+    later = now() + timedelta(days=400)
+    world.close()
+    world.settings = settings
+    world.open()
+    world.shared.expire(later)
+    world.shared.erasure.age(later)
+    world.shared.erasure.erase_expired(now=later)
+    world.close()
+    erase(world.data_dir, settings, SHARED_USER, Selection(expired=True), later)
+    world.open()
+    assert len(world.found("dot", QUESTION)) == 3
+
+
+def test_an_item_that_the_operator_erases_from_the_files_goes_with_its_attachment(
+    world: World, items: dict[str, GlobalRecord]
+) -> None:
+    world.close()
+    receipt = erase(world.data_dir, world.settings, SHARED_USER, Selection(ids=(items["gone"].id,)), now())
+    assert (receipt.memories, receipt.complete) == (1, True)
+    assert b"permit" not in world.bytes_of_the_store()
+    world.open()
+    assert world.found("dot", QUESTION).keys() == {items["kept"].id, items["of cas"].id}
+    assert faults(world) == set()
