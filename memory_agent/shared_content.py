@@ -79,9 +79,14 @@ def check_name(name: object) -> str:
     is_read = seen.isprintable() and any(map(str.isalnum, seen)) and not _STACKED.search(_marks(seen))
     if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_read:
         raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters, and have a letter")
-    if _PSEUDONYM.fullmatch(seen.casefold()):
+    if is_pseudonym(seen.casefold()):
         raise InvalidInputError("name", "looks like a pseudonym")
     return seen
+
+
+def is_pseudonym(name: str) -> bool:
+    """Whether a name is what the store calls a user who chose none."""
+    return _PSEUDONYM.fullmatch(name) is not None
 
 
 def _marks(text: str) -> str:

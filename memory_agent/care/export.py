@@ -8,6 +8,11 @@ MessagePack; event ids too long to be stored are digests. Runs and what was lear
 Export reads a snapshot, also while a daemon runs. Import checks every line first and writes one transaction, so a bad
 line, a full disk or a kill leaves the store unchanged. It skips memories that the store has, by id or event, and is
 idempotent. Vectors of another embedder than the store's are dropped, and recomputed when a model is available.
+
+Of what users share, a line is an item with its attachment and the pseudonym of its author. Neither figures nor chosen
+names are exported, and nothing that finds the user behind a pseudonym: to move a deployment, restore a backup of it.
+Such lines are imported as shared items alone, as they were published and with new figures. What was unpublished here
+stays so.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import os
 import tempfile
 from binascii import Error as NotBase64
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -29,8 +34,10 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.erasure.eraser import note_reimported
+from memory_agent.erasure.history import fingerprint, read_history
 from memory_agent.erasure.selection import passes, with_excluded_memories
 from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
+from memory_agent.knowledge.store import check_item, file_of_item, keep_item
 from memory_agent.layout import Layout
 from memory_agent.recall.query import check_filter
 from memory_agent.records import MemoryFilter, MemoryRecord
@@ -54,6 +61,7 @@ from memory_agent.storage.environment import open_records
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import EVENTS, PASSAGES, VECTORS, WORD_BITS, Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key
+from relay import SHARED_USER
 from relay.disk import Report, Transaction, flush
 
 FORMAT = 2
@@ -73,7 +81,8 @@ class Bodies(NamedTuple):
     words: bytes | None = None
 
 
-Arrival = tuple[MemoryRecord | None, Bodies, list[bytes]]
+Arrival = tuple[MemoryRecord | None, Bodies, list[bytes], bytes | None]
+"""A memory, what a model made of it, its events as stored keys, and the attachment of an item."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,14 +107,19 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     event_digests: tuple[str, ...] = ()
     passages: str | None = None
     words: str | None = None
+    attachment: str | None = None
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of memories that were imported, and that were there before. `without_vector`: of the imported."""
+    """The number of memories that were imported, and that were there before. `without_vector`: of the imported.
+
+    `unpublished`: items that are left out, since they were unpublished here.
+    """
 
     taken: int
     known: int
     without_vector: int
+    unpublished: int = 0
 
 
 _heads = msgspec.json.Decoder(Head)
@@ -135,13 +149,19 @@ def import_user(
     Memories that had been erased are no longer erased by a later restore. Raises `DaemonRunningError`,
     `InvalidInputError` naming the bad lines, `StoreOwnedElsewhereError`, `StoreError`.
     """
-    decode_head(next(_numbered(file), (1, b""))[1])  # before anything is created
+    head = decode_head(next(_numbered(file), (1, b""))[1])  # before anything is created
+    if (head.user_id == SHARED_USER) != (user_id == SHARED_USER):
+        what = "what users share" if head.user_id == SHARED_USER else "the memories of a user"
+        raise InvalidInputError("line 1", f"begins {what}: import it with --user {head.user_id}")
     layout = Layout(data_dir)
     if layout.daemon_runs():
         raise DaemonRunningError(f"a daemon serves {data_dir}; stop it to import")
     layout.create()
     key = open_user_key(settings.encryption, data_dir, user_id)
     with closing(Archive.open(user_folder(data_dir, user_id), settings.store, "library", key)) as archive:
+        if user_id == SHARED_USER:
+            gone = read_history(user_folder(data_dir, user_id), user_id).memories_in(now)
+            return import_lines(file, archive, report, lambda item_id: fingerprint(user_id, item_id) in gone)
         imported = import_lines(file, archive, report)
         note_reimported(user_id, archive, now)
     return imported
@@ -185,14 +205,16 @@ def export_lines(
         environment.close()
 
 
-def import_lines(file: BinaryIO, archive: Archive, report: Report) -> Imported:
-    """Import a seekable export file, all of it or nothing. Durable on return.
+def import_lines(
+    file: BinaryIO, archive: Archive, report: Report, is_gone: Callable[[str], bool] = lambda _: False
+) -> Imported:
+    """Import a seekable export file, all of it or nothing, but for what `is_gone`, by its id. Durable on return.
 
     Raises `InvalidInputError` naming the bad lines, `StoreError`; the store is unchanged then.
     """
     head = _checked(file, report)
     with archive.batch() as batch:
-        return _take(batch, head, _arrivals(file, head), report)
+        return _take(batch, head, _arrivals(file, head), report, is_gone)
 
 
 def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: MemoryFilter | None) -> Iterator[bytes]:
@@ -218,7 +240,8 @@ def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: Me
     for done, (row, record) in enumerate(chosen):
         if done % _STEP == 0:
             report("memories", done, total)
-        yield encode_line(record, _bodies(transaction, row, state), events.pop(row, []))
+        attachment = file_of_item(snapshot, record.id) if user_id == SHARED_USER else None
+        yield encode_line(record, _bodies(transaction, row, state), events.pop(row, []), attachment)
     report("memories", total, total)
     for row in sorted(events) if filter is None else ():
         yield encode_line(None, Bodies(), events[row])
@@ -273,7 +296,9 @@ def _arrivals(file: BinaryIO, head: Head) -> Iterator[Arrival]:
             yield decode_line(number, data, head)
 
 
-def _take(batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report) -> Imported:
+def _take(
+    batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report, is_gone: Callable[[str], bool]
+) -> Imported:
     if batch.state.stamp is None and head.stamp is not None:
         batch.set_stamp(head.stamp)
         batch.state.ndim = head.ndim  # also where no memory has a vector any more
@@ -283,23 +308,27 @@ def _take(batch: Batch, head: Head, arrivals: Iterator[Arrival], report: Report)
     has_words = batch.state.words_stamp == head.words_stamp and batch.state.word_bytes in (None, head.word_bytes)
     if fits and has_words:
         batch.state.word_bytes = head.word_bytes  # the store may wait for its first words
-    taken = known = without_vector = 0
-    for done, (record, bodies, events) in enumerate(arrivals):
+    taken = known = without_vector = unpublished = 0
+    for done, (record, bodies, events, attachment) in enumerate(arrivals):
         if done % _STEP == 0:
             report("taken", done, head.memories)
         row = batch.allot_row() if record is None and _is_new(batch, events) else None
         if record is not None and (batch.row_of_id(record.id) or _row_of_event(batch, record)):
             known += 1
+        elif record is not None and is_gone(record.id):
+            unpublished += 1
         elif record is not None:
             vector = bodies.vector if fits else None
             passages, words = (bodies.passages, bodies.words) if fits and has_words else (None, None)
             row = batch.put_stored(record, vector, passages, words)
+            if head.user_id == SHARED_USER:
+                keep_item(batch, record, attachment)
             taken += 1
             without_vector += vector is None
         if row is not None:
             batch.link_keys(events, row)
     report("taken", head.memories, head.memories)
-    return Imported(taken=taken, known=known, without_vector=without_vector)
+    return Imported(taken=taken, known=known, without_vector=without_vector, unpublished=unpublished)
 
 
 def _row_of_event(batch: Batch, record: MemoryRecord) -> int | None:
@@ -310,8 +339,10 @@ def _is_new(batch: Batch, events: list[bytes]) -> bool:
     return any(not batch.knows_event(key) for key in events)
 
 
-def encode_line(record: MemoryRecord | None, bodies: Bodies, events: list[bytes]) -> bytes:
-    """Return the line of a memory; `events` are stored keys."""
+def encode_line(
+    record: MemoryRecord | None, bodies: Bodies, events: list[bytes], attachment: bytes | None = None
+) -> bytes:
+    """Return the line of a memory; `events` are stored keys, `attachment` is that of an item."""
     metadata = None
     if record is not None and not _is_exact(record.metadata):
         metadata = _base64(msgspec.msgpack.encode(record.metadata))
@@ -322,6 +353,7 @@ def encode_line(record: MemoryRecord | None, bodies: Bodies, events: list[bytes]
         metadata_msgpack=metadata,
         events=tuple(key.decode() for key in events if not _is_digest(key)),
         event_digests=tuple(key.hex() for key in events if _is_digest(key)),
+        attachment=None if attachment is None else _base64(attachment),
     )
     return msgspec.json.encode(line)
 
@@ -352,7 +384,7 @@ def decode_line(number: int, data: bytes, head: Head) -> Arrival:
             _require_storable(record)
         events = [name_key(event, "events") for event in line.events]
         events += [_digest(text) for text in line.event_digests]
-        return record, _checked_bodies(line, head), events
+        return record, _checked_bodies(line, head), events, _checked_attachment(line, record, head)
     except InvalidInputError as error:
         raise InvalidInputError(f"line {number}", f"{error.field} {error.reason}") from error
     except (msgspec.DecodeError, NotBase64, RecursionError, ValueError) as error:
@@ -398,6 +430,18 @@ def _checked_bodies(line: Line, head: Head) -> Bodies:
     except StoreDamagedError as error:
         raise InvalidInputError("passages or words", "have another size than the first line says") from error
     return bodies
+
+
+def _checked_attachment(line: Line, record: MemoryRecord | None, head: Head) -> bytes | None:
+    attachment = None if line.attachment is None else _bytes(line.attachment)
+    if head.user_id != SHARED_USER:
+        if attachment is not None:
+            raise InvalidInputError("attachment", "belongs to shared items alone")
+        return None
+    if record is None or line.events or line.event_digests:
+        raise InvalidInputError("record", "is no item that a user shared")
+    check_item(record, attachment)
+    return attachment
 
 
 def _require_unit(field: str, vectors: npt.NDArray[np.floating[Any]]) -> None:

@@ -42,7 +42,8 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
     A line has everything of a memory: usage, vector, and the ids of its events. Without filters (--session to
     --min-quality), events whose memory was deleted are included; with filters, only memories that match all are
     written. Runs beside a daemon. An existing file is refused, or replaced as a whole with --replace. What was learned
-    from runs is not included: `memory-agent sona export` writes that.
+    from runs is not included: `memory-agent sona export` writes that. With --user shared-knowledge, the lines are what
+    users share, with attachments, without figures and chosen names.
 
     \b
     Examples:
@@ -129,7 +130,8 @@ def import_memories(target: Target, file: Path) -> None:
     else:
         taken = counted(imported.taken, "memory", "memories")
         waiting = f", {imported.without_vector} of them without a vector" if imported.without_vector else ""
-        click.echo(f"imported {taken}{waiting}; {imported.known} were there already")
+        left_out = f", {imported.unpublished} were unpublished here" if imported.unpublished else ""
+        click.echo(f"imported {taken}{waiting}; {imported.known} were there already{left_out}")
 
 
 def _import(target: Target, file: BinaryIO) -> Imported:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -53,13 +53,23 @@ from memory_agent.shared_asks import (
     SharedStore,
     Unpublish,
 )
-from memory_agent.shared_content import PUBLIC, attachment_of, check_content, check_name, parts_of_text, text_of_item
+from memory_agent.shared_content import (
+    PUBLIC,
+    attachment_of,
+    check_content,
+    check_name,
+    digest_of,
+    is_pseudonym,
+    parts_of_text,
+    text_of_item,
+)
 from memory_agent.shared_records import (
     Attachment,
     ContentType,
     FoundItem,
     GlobalRecord,
     QualityMetrics,
+    SharedContent,
     SharedFile,
     UnpublishReceipt,
 )
@@ -259,21 +269,12 @@ class Knowledge(Memory):
             version=content.version,
             content_type=content.content_type,
             policy=content.access_policy,
-            digest=sha256(msgspec.msgpack.encode(content)).hexdigest(),
+            digest=digest_of(content),
             summary_chars=len(content.summary),
             reference=content.reference,
             attachment=file,
         )
-        record = MemoryRecord(
-            id=content.item_id,
-            text=text_of_item(content.summary, content.body),
-            source="worker_result",
-            kind="pattern" if content.content_type == "pattern" else "finding",
-            timestamp=now,
-            title=content.title,
-            tags=content.tags,
-            metadata={_ABOUT: msgspec.to_builtins(about)},
-        )
+        record = _record_of(content, about, now)
         words = embedded_text(record)
         vectors = self._intake.embed((words,), is_awaited=True)
         with self.erasure.admitting(record.id, now) as admit:
@@ -288,11 +289,7 @@ class Knowledge(Memory):
                 if known is None:
                     admit()
                 batch.upsert(record, vectors.admitted(batch).get(words))
-                batch.set_blob(_place(batch, _FILE, record.id), ask.data)
-                versions = _figures_in(batch, record.id)
-                author = about.author.encode()
-                versions.setdefault(about.version, Figures.create(secrets.token_bytes(KEY_BYTES), author))
-                _keep_figures(batch, record.id, versions)
+                _keep_beside(batch, record.id, about, ask.data)
                 if known is not None:
                     _mark_removal(batch)  # of the former version
                 return self._shown(batch, record)
@@ -586,6 +583,66 @@ def _is_repeat(known: MemoryRecord, about: _About) -> bool:
 def _name_in(snapshot: Snapshot, pseudonym: str) -> str:
     chosen = snapshot.blob(_place(snapshot, _NAME, pseudonym))
     return pseudonym if chosen is None else chosen.decode()
+
+
+def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
+    """Return the bytes of an item's attachment."""
+    return snapshot.blob(_place(snapshot, _FILE, item_id))
+
+
+def check_item(record: MemoryRecord, data: bytes | None) -> None:
+    """Check an item that another store held, with its attachment, as if it were published. `InvalidInputError`."""
+    try:
+        about = _about(record)
+    except (KeyError, msgspec.MsgspecError) as error:
+        raise InvalidInputError("record", "is no item that a user shared") from error
+    summary, body = parts_of_text(record.text, about.summary_chars)
+    content = SharedContent(
+        item_id=record.id,
+        content_type=about.content_type,
+        title=record.title or "",
+        summary=summary,
+        version=about.version,
+        access_policy=about.policy,
+        tags=record.tags,
+        body=body,
+        reference=about.reference,
+        attachment=about.attachment,
+    )
+    check_content(content)
+    file = content.attachment
+    if file != attachment_of(data, None if file is None or data is None else file.name):
+        raise InvalidInputError("attachment", "is not the file that the item names")
+    is_whole = record == _record_of(content, about, record.timestamp) and about.digest == digest_of(content)
+    if not is_whole or not is_pseudonym(about.author):
+        raise InvalidInputError("record", "is not as its item was published")
+
+
+def keep_item(batch: Batch, record: MemoryRecord, data: bytes | None) -> None:
+    """Keep what belongs to a checked item beside its record. Its figures begin anew."""
+    if batch.blob(_SECRET) is None:
+        batch.set_blob(_SECRET, secrets.token_bytes(32))
+    _keep_beside(batch, record.id, _about(record), data)
+
+
+def _record_of(content: SharedContent, about: _About, now: datetime) -> MemoryRecord:
+    return MemoryRecord(
+        id=content.item_id,
+        text=text_of_item(content.summary, content.body),
+        source="worker_result",
+        kind="pattern" if content.content_type == "pattern" else "finding",
+        timestamp=now,
+        title=content.title,
+        tags=content.tags,
+        metadata={_ABOUT: msgspec.to_builtins(about)},
+    )
+
+
+def _keep_beside(batch: Batch, item_id: str, about: _About, data: bytes | None) -> None:
+    batch.set_blob(_place(batch, _FILE, item_id), data)
+    versions = _figures_in(batch, item_id)
+    versions.setdefault(about.version, Figures.create(secrets.token_bytes(KEY_BYTES), about.author.encode()))
+    _keep_figures(batch, item_id, versions)
 
 
 def faults_of_items(snapshot: Snapshot) -> Iterator[str]:

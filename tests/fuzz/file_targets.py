@@ -25,10 +25,13 @@ from memory_agent.cli.publish import BadLine, EventLines
 from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
+from memory_agent.knowledge import store as knowledge
 from memory_agent.learning import export as runs_export
 from memory_agent.learning import learner_file
 from memory_agent.records import MemoryRecord
 from memory_agent.settings import load_settings
+from memory_agent.shared_content import attachment_of, digest_of
+from memory_agent.shared_records import SharedContent
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import codec, recall_notes, trajectories
 from memory_agent.storage.array_file import read_arrays, write_arrays
@@ -93,6 +96,36 @@ LINES = (
     ),
     b'{"memory_agent_export":1,"user_id":"alice","stamp":"s","ndim":4,"memories":1,"words_stamp":"w","word_bytes":1}',
 )
+ITEM = SharedContent(
+    item_id="01KHJY9080NWG22H9Q8BBD7B80",
+    content_type="document",
+    title="t",
+    summary="s",
+    version="1",
+    body="b",
+    attachment=attachment_of(b"[x]", "rules.toml"),
+)
+ITEM_LINES = (
+    encode_line(
+        knowledge._record_of(
+            ITEM,
+            knowledge._About(
+                author="user-" + "0" * 20,
+                version="1",
+                content_type="document",
+                policy="public",
+                digest=digest_of(ITEM),
+                summary_chars=1,
+                attachment=ITEM.attachment,
+            ),
+            NOW,
+        ),
+        Bodies(),
+        [],
+        b"[x]",
+    ),
+)
+ITEM_HEAD = decode_head(b'{"memory_agent_export":2,"user_id":"shared-knowledge"}')
 SETTINGS_FILES = (
     b'log_level = "debug"\n[relay.journal]\nmap_size_bytes = 1048576\n[recall]\nvector_weight = 0.5\n'
     b'[relay.masking.patterns]\nmy = "x{3}"\n',
@@ -285,6 +318,7 @@ def _lines(data: bytes) -> None:
 def _memory_lines(data: bytes) -> None:
     refused(decode_head, data)
     refused(decode_line, 2, data, decode_head(LINES[1]))
+    refused(decode_line, 2, data, ITEM_HEAD)
 
 
 def _decode_vector(value: bytes) -> object:
@@ -369,7 +403,7 @@ TARGETS = (
     Target("erasure-begun", _in_file(INTENT_FILE, read_intent), INTENTS, "json"),
     Target("erasure-history", _in_file("erasures.jsonl", lambda folder: read_history(folder, "a")), HISTORIES, "json"),
     Target("retention-note", _in_file(retention.RETENTION_FILE, retention._read_note), NOTES, "json"),
-    Target("memory-lines", _memory_lines, LINES, "json"),
+    Target("memory-lines", _memory_lines, LINES + ITEM_LINES, "json"),
     Target("settings", _in_file("s.toml", lambda folder: load_settings(folder / "s.toml", {})), SETTINGS_FILES),
     Target("relay-settings", _in_file("r.toml", lambda folder: load_relay_settings(folder / "r.toml")), SETTINGS_FILES),
     Target("signals", _in_file("own.toml", lambda folder: SignalTable.load(str(folder / "own.toml"))), SIGNALS),

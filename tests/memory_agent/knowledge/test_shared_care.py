@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -13,6 +15,7 @@ from sharing_world import UNLIMITED, World
 
 from memory_agent.care.backup import make_backup
 from memory_agent.care.encryption import encrypt_folder
+from memory_agent.care.export import Imported, export_user, import_user
 from memory_agent.care.offline import erase, erase_user
 from memory_agent.care.restoration import Restored, replay_user, restore_all, restore_user
 from memory_agent.care.verification import verify_folder
@@ -20,6 +23,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge import Knowledge
+from memory_agent.knowledge.store import _FIGURES, _place
 from memory_agent.settings import EncryptionSettings, RetentionRule, RetentionSettings, Settings
 from memory_agent.shared_asks import Caller, ForgetUser
 from memory_agent.shared_records import GlobalRecord
@@ -58,12 +62,7 @@ def items(world: World) -> dict[str, GlobalRecord]:
 def contributors(world: World, item: GlobalRecord) -> int:
     """How many users stand behind the figures of an item."""
     with world.shared._archive.store.snapshot() as snapshot:
-        (name,) = [
-            name
-            for name in snapshot.blobs("shared:figures:")
-            if item.author_id.encode() in (snapshot.blob(name) or b"")
-        ]
-        versions = msgspec.msgpack.decode(snapshot.blob(name) or b"")
+        versions = msgspec.msgpack.decode(snapshot.blob(_place(snapshot, _FIGURES, item.id)) or b"")
     return sum(len(figures[2]) for figures in versions.values())
 
 
@@ -308,3 +307,106 @@ def test_an_item_that_the_operator_erases_from_the_files_goes_with_its_attachmen
     world.open()
     assert world.found("dot", QUESTION).keys() == {items["kept"].id, items["of cas"].id}
     assert faults(world) == set()
+
+
+def exported(world: World, user_id: str = SHARED_USER) -> list[bytes]:
+    with world.closed():
+        return list(export_user(world.data_dir, world.settings, user_id, quiet))
+
+
+def imported(world: World, lines: list[bytes], user_id: str = SHARED_USER) -> Imported:
+    with world.closed():
+        return import_user(io.BytesIO(b"\n".join(lines)), world.data_dir, world.settings, user_id, now(), quiet)
+
+
+def without_figures(world: World) -> dict[str, GlobalRecord]:
+    found = world.found("dot", QUESTION, "org:acme")
+    return {id_: msgspec.structs.replace(one.item, author="") for id_, one in found.items()}
+
+
+def test_an_export_brings_items_to_another_place_as_they_were_published(
+    world: World, items: dict[str, GlobalRecord], tmp_path: Path, embedder: Embedder
+) -> None:
+    world.published("ann", "Of acme alone", "org:acme", access_policy="org:acme", body="\nlong", reference="a/b")
+    lines = exported(world)
+    said = b"".join(lines)
+    assert said.count(b'"attachment":"') == 3
+    with world.shared._archive.store.snapshot() as snapshot:
+        secret = snapshot.blob("shared:secret") or b""
+    for private in (b"platform", b"quokka-cas", secret, base64.b64encode(secret), secret.hex().encode()):
+        assert private not in said
+    with World(tmp_path / "elsewhere", embedder) as other:
+        first, again = imported(other, lines), imported(other, lines)
+        assert (first.taken, first.known, again.taken, again.known) == (4, 0, 0, 4)
+        assert without_figures(other) == without_figures(world)
+        assert other.user("dot").shared.attachment(items["kept"].id).data == b"[the rules]" * 1_000
+        assert len(other.found("dot", QUESTION)) == 3
+        assert contributors(other, items["kept"]) == 0
+        other.user("dot").shared.rate(items["kept"].id, 1.0)
+        assert faults(other) == set()
+        assert other.user("ann").shared.published() == []  # whoever is called so there
+        assert not other.user("ann").shared.unpublish(items["kept"].id).found
+        assert other.user("root", is_admin=True).shared.unpublish(items["kept"].id).found
+
+
+def test_an_import_brings_back_no_item_that_was_unpublished(world: World, items: dict[str, GlobalRecord]) -> None:
+    lines = exported(world)
+    world.user("ben").shared.unpublish(items["gone"].id)
+    world.shared.ask(Caller(user_id="quokka-cas"), ForgetUser())
+    found = imported(world, lines)
+    assert (found.taken, found.known, found.unpublished) == (0, 1, 2)
+    assert world.found("dot", QUESTION).keys() == {items["kept"].id}
+
+
+def edited(line: bytes, **fields: object) -> bytes:
+    return msgspec.json.encode(msgspec.json.decode(line) | fields)
+
+
+def of_record(line: bytes, **fields: object) -> bytes:
+    return edited(line, record=msgspec.json.decode(line)["record"] | fields)
+
+
+def of_item(line: bytes, **fields: object) -> bytes:
+    record = msgspec.json.decode(line)["record"]
+    return of_record(line, metadata={"shared": record["metadata"]["shared"] | fields})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda line: edited(line, attachment=None),
+        lambda line: edited(line, attachment=base64.b64encode(b"[other]").decode()),
+        lambda line: edited(line, attachment="no base64!"),
+        lambda line: edited(line, events=["e-1"]),
+        lambda line: edited(line, record=None),
+        lambda line: of_record(line, metadata={}),
+        lambda line: of_record(line, metadata={"shared": {"author": 1}}),
+        lambda line: of_record(line, title="Another title"),
+        lambda line: of_record(line, text="Other words"),
+        lambda line: of_record(line, session_id="s-1"),
+        lambda line: of_record(line, id="not-an-item"),
+        lambda line: of_item(line, policy="everybody"),
+        lambda line: of_item(line, policy="org:acme"),
+        lambda line: of_item(line, author="ann"),
+        lambda line: of_item(line, summary_chars=-1),
+    ],
+)
+def test_a_line_that_is_no_item_as_it_was_published_imports_nothing(
+    world: World, items: dict[str, GlobalRecord], tmp_path: Path, embedder: Embedder, change: Callable[[bytes], bytes]
+) -> None:
+    head, first, *others = exported(world)
+    with World(tmp_path / "elsewhere", embedder) as other:
+        with pytest.raises(InvalidInputError, match=r"line 2"):
+            imported(other, [head, change(first), *others])
+        assert other.found("dot", QUESTION, "org:acme") == {}
+
+
+def test_memories_and_items_are_not_imported_as_each_other(world: World, items: dict[str, GlobalRecord]) -> None:
+    world.user("ann").remember("Of ann alone")
+    with pytest.raises(InvalidInputError, match="import it with --user shared-knowledge"):
+        imported(world, exported(world), "ann")
+    memories = exported(world, "ann")
+    with pytest.raises(InvalidInputError, match="begins the memories of a user"):
+        imported(world, memories)
+    with pytest.raises(InvalidInputError, match="attachment"):
+        imported(world, [memories[0], edited(memories[1], attachment="AAAA")], "ben")
