@@ -75,8 +75,9 @@ def check_name(name: object) -> str:
     """
     check_text("name", name)
     assert isinstance(name, str)
-    seen = " ".join(_UNSEEN.sub("", unicodedata.normalize("NFKC", name[: 2 * MOST_NAME_CHARS])).split())
-    is_read = seen.isprintable() and any(map(str.isalnum, seen)) and not _STACKED.search(_marks(seen))
+    plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", name[: 2 * MOST_NAME_CHARS]))
+    seen = " ".join(plain.split())
+    is_read = plain.isprintable() and any(map(str.isalnum, plain)) and not _STACKED.search(_marks(plain))
     if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_read:
         raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters, and have a letter")
     if is_pseudonym(seen.casefold()):

@@ -247,6 +247,8 @@ VERBS: tuple[Verb, ...] = (
          "Return memories by time, a page at a time.", scope=Scope.RECALL, repeat="read"),
 )
 # fmt: on
+OF_ANY_STORE = frozenset({"stats", "rebuild", "compact"})
+"""Verbs that are not only about users' memories, but also about the store of what they share."""
 BY_NAME: dict[str, Verb] = {verb.name: verb for verb in reversed(VERBS)}
 """By the name on the wire. `erase` has three methods, which differ in their parameters alone."""
 BY_METHOD: dict[str, Verb] = {verb.method: verb for verb in VERBS}

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _MOST_NAMED = 8
-_OF_ANY_STORE = ("rebuild", "compact")
-"""Verbs that are not only for users, but also for the store of what they share."""
 _CONNECT_TIMEOUT_S = 3.0
 
 
@@ -140,8 +138,11 @@ def authorize(target: Target, method: str) -> Target:
 
     Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`, `InvalidInputError`.
     """
-    if target.user_id == SHARED_USER and method not in _OF_ANY_STORE:
-        raise InvalidInputError("user_id", f"{SHARED_USER} is reserved for what users share")
+    if target.user_id == SHARED_USER:
+        from memory_agent.verbs import OF_ANY_STORE  # late, as below
+
+        if method not in OF_ANY_STORE:
+            raise InvalidInputError("user_id", f"{SHARED_USER} is reserved for what users share")
     principal = principal_of(target)
     if principal is None:
         return target
@@ -169,7 +170,7 @@ def for_each_user(
     What it reports has a bar of its own, below that of the users.
 
     With an endpoint, or a key for one user, that is a single user. Users whose encryption key is missing are noted and
-    skipped, unless named. What users share is among them where no daemon runs, which sees to it by itself.
+    skipped, unless named. The store of what users share is among them.
     """
     users = [target.user_id] if target.user_named or target.endpoint is not None else _users(target)
     answers: dict[str, Answer] = {}
@@ -191,9 +192,7 @@ def for_each_user(
 
 def _users(target: Target) -> list[str]:
     key = principal_of(target)
-    if key is not None and key.user_id is not None:
-        return [key.user_id]
-    return [user for user in known_users(target.data_dir) if user != SHARED_USER or not uses_daemon(target)]
+    return list(known_users(target.data_dir)) if key is None or key.user_id is None else [key.user_id]
 
 
 def listens(endpoint: str) -> bool:

@@ -352,7 +352,7 @@ class Daemon:
             uptime_s=round(time.monotonic() - self._started_s, 1),
             endpoints=self._endpoints,
             parts=tuple(parts),
-            active_users=self._hosts.awake(),
+            active_users=tuple(user for user in self._hosts.awake() if user != SHARED_USER),
             journal=journal,
             dispatched={**self._dispatcher.counts, "lag": self._dispatcher.lag()},
             recalls=self._service.recall_latency.summary(),

@@ -54,7 +54,7 @@ from memory_agent.protocol import (
 from memory_agent.records import IngestReport, MemoryRecord, RecallResult, Utility
 from memory_agent.shared_asks import Rights, rights_of
 from memory_agent.trajectory import Trajectory
-from memory_agent.verbs import BY_NAME
+from memory_agent.verbs import BY_NAME, OF_ANY_STORE
 from relay import (
     SHARED_USER,
     AsyncSubscriber,
@@ -111,7 +111,7 @@ class Service:
         return reply
 
     async def _answer(self, request: Request, principal: Principal) -> bytes:
-        user_id = _checked(request.user_id)
+        user_id = _checked(request)
         verb = BY_NAME.get(request.method)
         if verb is None or verb.is_inner:
             raise UnknownMethodError(request.method)
@@ -258,8 +258,11 @@ def _with_waking(reply: bytes) -> bytes:
     return encode_result(msgspec.structs.replace(result, degraded=(*result.degraded, "waking")))
 
 
-def _checked(user_id: str) -> str:
+def _checked(request: Request) -> str:
+    """Return the user of a request, or the store of what users share for what may be said to it."""
+    if request.user_id == SHARED_USER and request.method in OF_ANY_STORE:
+        return SHARED_USER
     try:
-        return validate_event_user(user_id)
+        return validate_event_user(request.user_id)
     except MalformedEventError as error:
         raise InvalidInputError("user_id", error.reason) from error

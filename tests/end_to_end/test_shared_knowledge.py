@@ -66,6 +66,9 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_dae
             assert (found.tier, found.record.id, found.shared.author) == ("global", item.id, item.author)
         assert not asked(ben, "local").memories
         assert "ann" not in item.author + item.author_id
+        status = ben.status()
+        assert SHARED_USER in {part.name for part in status.parts}
+        assert SHARED_USER not in status.active_users
 
         os.kill(pid_of_the_store(own_daemon), signal.SIGKILL)
         wait_until(lambda: [one.record.id for one in asked(ben, *BOTH).memories] == [item.id])

@@ -16,7 +16,13 @@ from served_gateway import Served, gateway_without_ray
 from memory_agent import MemoryClient
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.errors import InvalidInputError, ScopeMissingError, StoreDamagedError, UnauthorizedError
+from memory_agent.errors import (
+    InvalidInputError,
+    ScopeMissingError,
+    StoreDamagedError,
+    UnauthorizedError,
+    UserNotAllowedError,
+)
 from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.settings import EmbedderSettings, Settings, SharedSettings
 from memory_agent.shared_asks import AnyAsk, Caller, ForgetUser
@@ -213,6 +219,23 @@ def test_nobody_asks_in_the_name_of_the_store(doors: Doors) -> None:
         with pytest.raises(InvalidInputError, match="reserved"):
             ask()
     local._caller.close()
+
+
+def test_the_store_is_rebuilt_and_compacted_by_whose_key_is_for_all_users(
+    doors: Doors, items: dict[str, GlobalRecord]
+) -> None:
+    """A command without a user sends this for every known user; after a change of the model nothing else would."""
+    caller = HttpCaller(doors.served.http, doors.served.token)
+    local = HttpMethods(caller, SHARED_USER)
+    assert local.care.rebuild() == local.stats().memories >= len(items)
+    assert local.care.rebuild(vectors=True) == local.stats().waiting == 0
+    assert local.care.compact().bytes_after > 0
+    caller.close()
+    admin = HttpCaller(doors.served.http, create_key(doors.served.data_dir, doors.door, "ann", ALL_SCOPES).token)
+    for ask in (HttpMethods(admin, SHARED_USER).care.rebuild, HttpMethods(admin, SHARED_USER).stats):
+        with pytest.raises(UserNotAllowedError):
+            ask()
+    admin.close()
 
 
 def test_a_users_items_go_when_nothing_of_the_user_is_under_way(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -422,7 +422,7 @@ def test_a_key_says_who_publishes_and_what_is_found(run: Run, run_json: RunJson,
 
 def test_nobody_is_the_user_of_the_store(run: Run, runbook: Path, tmp_path: Path) -> None:
     publish(run, tmp_path / "preview.json", str(runbook), user="olga")
-    for words in (("remember", "x"), ("recall", "x"), ("list",), ("stats",), ("shared", "published")):
+    for words in (("remember", "x"), ("recall", "x"), ("list",), ("sona", "status"), ("shared", "published")):
         refused = run(*words, "--user", SHARED_USER, "--json")
         assert code_of(refused) == (1, "invalid_input"), words
         assert "reserved" in refused.stderr
@@ -436,10 +436,10 @@ def test_upkeep_of_all_users_goes_on_beside_what_they_share(
     run("remember", "Lunch is at noon", "--user", "pia")
     publish(run, tmp_path / "preview.json", str(runbook), user="pia")
     expected = set(known_users(data_dir))
-    if Layout(data_dir).daemon_runs():
-        expected.remove(SHARED_USER)
+    assert SHARED_USER in expected
     assert set(run_json("compact")["users"]) == expected
     assert set(run_json("rebuild")["users"]) == expected
+    assert run_json("rebuild", "--vectors")["users"].keys() == expected
     assert run_json("shared", "search", QUESTION, "--user", "quinn")
 
 

@@ -274,6 +274,7 @@ def test_hostile_text_is_shown_as_the_text_of_somebody_else(world: World, text: 
         "\u200b",
         "Ann\u202e",
         "a\x1b[2J",
+        "a\nb",
         "a" + "\u0301" * 9,
         "x" * 65,
         "---",
