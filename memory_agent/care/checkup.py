@@ -14,7 +14,7 @@ import msgspec
 from memory_agent.care.derived_check import check_columns, check_learner
 from memory_agent.care.records_check import RecordsCheckup
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
-from memory_agent.knowledge.store import faults_of_items
+from memory_agent.knowledge.items import faults_of_items
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns

@@ -37,7 +37,7 @@ from memory_agent.erasure.eraser import note_reimported
 from memory_agent.erasure.history import fingerprint, read_history
 from memory_agent.erasure.selection import passes, with_excluded_memories
 from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
-from memory_agent.knowledge.store import check_item, file_of_item, keep_item
+from memory_agent.knowledge.items import check_item, file_of_item, keep_item
 from memory_agent.layout import Layout
 from memory_agent.recall.query import check_filter
 from memory_agent.records import MemoryFilter, MemoryRecord

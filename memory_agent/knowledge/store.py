@@ -18,7 +18,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from functools import partial
 from hashlib import blake2b
@@ -33,7 +33,33 @@ from memory_agent.erasure.history import History, fingerprint, history_bytes, no
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import DeadlineExceededError, InvalidInputError
 from memory_agent.knowledge.contributions import check_report
-from memory_agent.knowledge.figures import KEY_BYTES, Figures, Rules
+from memory_agent.knowledge.figures import Rules
+from memory_agent.knowledge.items import (
+    ABOUT,
+    DUE,
+    FIGURES,
+    FILE,
+    NAME,
+    NAMED,
+    OF_ITEMS,
+    PURGE,
+    SECRET,
+    About,
+    about_of,
+    due_in,
+    figures_in,
+    is_repeat,
+    item_in,
+    keep_beside,
+    keep_due,
+    keep_figures,
+    mark_removal,
+    name_in,
+    place_of,
+    record_of,
+    shown_item,
+    versions_of,
+)
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, check_now, make_query
@@ -59,17 +85,11 @@ from memory_agent.shared_content import (
     check_content,
     check_name,
     digest_of,
-    is_pseudonym,
-    parts_of_text,
-    text_of_item,
 )
 from memory_agent.shared_records import (
-    Attachment,
-    ContentType,
     FoundItem,
     GlobalRecord,
     QualityMetrics,
-    SharedContent,
     SharedFile,
     UnpublishReceipt,
 )
@@ -78,27 +98,9 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from relay.rwlock import ReadWriteLock
 
-_ABOUT = "shared"  # the metadata of a record that make it an item
-_SECRET, _PURGE, _DUE, _FOLLOWED = "shared:secret", "shared:purge", "shared:due", "shared:followed"
-_FILE, _FIGURES, _NAME, _NAMED = "shared:file:", "shared:figures:", "shared:name:", "shared:named:"
-_ids = msgspec.msgpack.Decoder(list[str])
-_versions = msgspec.msgpack.Decoder(dict[str, Figures])
-_OF_ITEMS = (_FILE, _FIGURES)
-_PSEUDONYM_BYTES, _PLACE_BYTES = 10, 16
+_FOLLOWED = "shared:followed"
+_PSEUDONYM_BYTES = 10
 _WRITES = (Publish, Rate, SetName, Report, ForgetUser)
-
-
-class _About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a record says of its item beside text, title and tags: its metadata under `shared`."""
-
-    author: str
-    version: str
-    content_type: ContentType
-    policy: str
-    digest: str
-    summary_chars: int
-    reference: str | None = None
-    attachment: Attachment | None = None
 
 
 class _ItemForgetting(Forgetting):
@@ -107,9 +109,9 @@ class _ItemForgetting(Forgetting):
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
         """Delete items in a batch; return how many existed."""
         for record in filter(None, map(batch.record, rows)):
-            for kind in _OF_ITEMS:
-                batch.set_blob(_place(batch, kind, record.id), None)
-        _mark_removal(batch)
+            for kind in OF_ITEMS:
+                batch.set_blob(place_of(batch, kind, record.id), None)
+        mark_removal(batch)
         return super().remove(batch, rows)
 
 
@@ -174,14 +176,14 @@ class Knowledge(Memory):
         Part of upkeep: figures that changed as soon as somebody reports would tell who watches that somebody did.
         """
         with self._call():
-            if self._archive.store.blob(_DUE) is not None:
+            if self._archive.store.blob(DUE) is not None:
                 self._release()
-            marked = self._archive.store.blob(_PURGE)
+            marked = self._archive.store.blob(PURGE)
             if marked is not None:
                 self._archive.purge()
                 with self._archive.batch() as batch:
-                    if batch.blob(_PURGE) == marked:  # else something went during the purge
-                        batch.set_blob(_PURGE, None)
+                    if batch.blob(PURGE) == marked:  # else something went during the purge
+                        batch.set_blob(PURGE, None)
         return super().expire(now)
 
     def follow(self, history: History) -> int:
@@ -198,22 +200,22 @@ class Knowledge(Memory):
             for row in removed:
                 del ids[row]
             self._drop_authors(batch, partial(self._is_in, gone))
-            for kind in _OF_ITEMS:
-                of_items = {_place(batch, kind, item_id) for item_id in ids.values()}
+            for kind in OF_ITEMS:
+                of_items = {place_of(batch, kind, item_id) for item_id in ids.values()}
                 for name in set(batch.blobs(kind)).difference(of_items):
                     batch.set_blob(name, None)
-            _mark_removal(batch)
+            mark_removal(batch)
             self._set_followed(batch)
         return len(removed)
 
     def _drop_authors(self, batch: Batch, is_gone: Callable[[str], bool]) -> None:
         """Take away the names and contributions of erased users."""
-        for name in batch.blobs(_NAMED):
+        for name in batch.blobs(NAMED):
             author = (batch.blob(name) or b"").decode()
             if is_gone(author):
                 self._drop_name(batch, author)
-        for name in batch.blobs(_FIGURES):
-            versions = _versions.decode(batch.blob(name) or b"\x80")
+        for name in batch.blobs(FIGURES):
+            versions = versions_of(batch.blob(name))
             users = [
                 (one, user)
                 for one in versions.values()
@@ -264,7 +266,7 @@ class Knowledge(Memory):
         file = content.attachment
         if file != attachment_of(ask.data, None if file is None else file.name):
             raise InvalidInputError("attachment", "is not the file that the item names")
-        about = _About(
+        about = About(
             author=self._pseudonym(caller.user_id),
             version=content.version,
             content_type=content.content_type,
@@ -274,33 +276,33 @@ class Knowledge(Memory):
             reference=content.reference,
             attachment=file,
         )
-        record = _record_of(content, about, now)
+        record = record_of(content, about, now)
         words = embedded_text(record)
         vectors = self._intake.embed((words,), is_awaited=True)
         with self.erasure.admitting(record.id, now) as admit:
             others = len(self._rows_of(about.author))  # before the batch, which a rebuild of the columns waits for
             with self._archive.batch() as batch:
-                known = _item_in(batch, content.item_id)
-                if known is not None and _is_repeat(known, about):
-                    return self._shown(batch, known)
+                known = item_in(batch, content.item_id)
+                if known is not None and is_repeat(known, about):
+                    return shown_item(batch, known)
                 if self.erasure.is_forgotten(record.id, now):
                     raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
-                self._check_new(known, about, _figures_in(batch, content.item_id), others)
+                self._check_new(known, about, figures_in(batch, content.item_id), others)
                 if known is None:
                     admit()
                 batch.upsert(record, vectors.admitted(batch).get(words))
-                _keep_beside(batch, record.id, about, ask.data)
+                keep_beside(batch, record.id, about, ask.data)
                 if known is not None:
-                    _mark_removal(batch)  # of the former version
-                return self._shown(batch, record)
+                    mark_removal(batch)  # of the former version
+                return shown_item(batch, record)
 
-    def _check_new(self, known: MemoryRecord | None, about: _About, versions: Collection[str], others: int) -> None:
+    def _check_new(self, known: MemoryRecord | None, about: About, versions: Collection[str], others: int) -> None:
         """Raise `InvalidInputError` unless the author, who has `others` by now, may publish this."""
         if known is None:
             if others >= self._limits.items_per_author:
                 raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
             return
-        former = _about(known)
+        former = about_of(known)
         if former.author != about.author:
             raise InvalidInputError("item_id", "is not an item of this user")
         if about.version == former.version or about.version in versions:
@@ -309,10 +311,10 @@ class Knowledge(Memory):
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
         now, own = check_now(None), self._pseudonym(caller.user_id)
         record = self._archive.store.record_of_id(item_id)
-        if record is None or (_about(record).author != own and not caller.rights.is_admin):
+        if record is None or (about_of(record).author != own and not caller.rights.is_admin):
             return UnpublishReceipt(item_id=item_id, found=False, at=now)
         self._remove([item_id])
-        return UnpublishReceipt(item_id=item_id, found=True, at=now, versions=(_about(record).version,))
+        return UnpublishReceipt(item_id=item_id, found=True, at=now, versions=(about_of(record).version,))
 
     def _remove(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
         """Take away items, and what erased authors left; note it first, so that neither returns."""
@@ -325,22 +327,22 @@ class Knowledge(Memory):
                 self._forgetting.remove(batch, [row for row in rows if row is not None])
                 if authors:
                     self._drop_authors(batch, authors.__contains__)
-                    _mark_removal(batch)
+                    mark_removal(batch)
                 if is_even:
                     self._set_followed(batch)
 
     def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
         record = self._visible(caller, self._archive.store.record_of_id(ask.item_id))
-        if _about(record).author == self._pseudonym(caller.user_id):
+        if about_of(record).author == self._pseudonym(caller.user_id):
             raise InvalidInputError("item_id", "is an item of one's own")
-        version = _about(record).version if ask.version is None else ask.version
+        version = about_of(record).version if ask.version is None else ask.version
         with self._archive.batch() as batch:
-            versions = _figures_in(batch, record.id)
+            versions = figures_in(batch, record.id)
             if (figures := versions.get(version)) is None:
                 raise InvalidInputError("version", f"{version} is no version of this item")
             if figures.rate(self._pseudonym(caller.user_id).encode(), ask.rating):
-                _keep_figures(batch, record.id, versions)
-                _keep_due(batch, {*_due_in(batch), record.id})
+                keep_figures(batch, record.id, versions)
+                keep_due(batch, {*due_in(batch), record.id})
             return figures.metrics()
 
     def _count(self, caller: Caller, report: Report) -> int:
@@ -350,36 +352,36 @@ class Knowledge(Memory):
         counted = []
         with self._archive.batch() as batch:
             for item in report.items:
-                record, versions = _item_in(batch, item.item_id), _figures_in(batch, item.item_id)
+                record, versions = item_in(batch, item.item_id), figures_in(batch, item.item_id)
                 figures = versions.get(item.version)
-                if record is None or figures is None or _about(record).policy not in _admitted(caller):
+                if record is None or figures is None or about_of(record).policy not in _admitted(caller):
                     continue
                 if figures.report(user, report.number, item):
                     counted.append(item.item_id)
-                    _keep_figures(batch, item.item_id, versions)
-            _keep_due(batch, {*_due_in(batch), *counted})
+                    keep_figures(batch, item.item_id, versions)
+            keep_due(batch, {*due_in(batch), *counted})
         return len(counted)
 
     def _release(self) -> None:
         with self._archive.batch() as batch:
-            for item_id in _due_in(batch):
-                versions = _figures_in(batch, item_id)
+            for item_id in due_in(batch):
+                versions = figures_in(batch, item_id)
                 released = [figures.release(self._rules) for figures in versions.values()]
                 if any(released):
-                    _keep_figures(batch, item_id, versions)
-            _keep_due(batch, ())
+                    keep_figures(batch, item_id, versions)
+            keep_due(batch, ())
 
     def _own(self, author: str) -> list[GlobalRecord]:
         rows = self._rows_of(author)
         with self._archive.store.snapshot() as snapshot:
             found = filter(None, map(snapshot.record, rows))
-            items = [self._shown(snapshot, record) for record in found]
+            items = [shown_item(snapshot, record) for record in found]
         return sorted(items, key=lambda item: (item.published_at, item.id), reverse=True)
 
     def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
         with self._archive.store.snapshot() as snapshot:
-            record = self._visible(caller, _item_in(snapshot, item_id))
-            file, data = _about(record).attachment, snapshot.blob(_place(snapshot, _FILE, item_id))
+            record = self._visible(caller, item_in(snapshot, item_id))
+            file, data = about_of(record).attachment, snapshot.blob(place_of(snapshot, FILE, item_id))
         if file is None or data is None:
             raise InvalidInputError("item_id", "is an item without an attachment")
         return SharedFile(attachment=file, data=data)
@@ -388,21 +390,21 @@ class Knowledge(Memory):
         own = self._pseudonym(caller.user_id)
         kept = None if name is None else self._masker.text(check_name(name))
         with self._archive.batch() as batch:
-            named = None if kept is None else _place(batch, _NAMED, kept.casefold())
+            named = None if kept is None else place_of(batch, NAMED, kept.casefold())
             if named is not None and batch.blob(named) not in (None, own.encode()):
                 raise InvalidInputError("name", "is that of another user")
             self._drop_name(batch, own)
             if kept is not None and named is not None:
-                batch.set_blob(_place(batch, _NAME, own), kept.encode())
+                batch.set_blob(place_of(batch, NAME, own), kept.encode())
                 batch.set_blob(named, own.encode())
-            return _name_in(batch, own)
+            return name_in(batch, own)
 
     def _drop_name(self, batch: Batch, author: str) -> None:
-        former = batch.blob(_place(batch, _NAME, author))
+        former = batch.blob(place_of(batch, NAME, author))
         if former is not None:
-            batch.set_blob(_place(batch, _NAMED, former.decode().casefold()), None)
-            batch.set_blob(_place(batch, _NAME, author), None)
-            _mark_removal(batch)
+            batch.set_blob(place_of(batch, NAMED, former.decode().casefold()), None)
+            batch.set_blob(place_of(batch, NAME, author), None)
+            mark_removal(batch)
 
     def _forget_user(self, authors: Sequence[str]) -> int:
         rows = [row for author in authors for row in self._rows_of(author)]
@@ -419,9 +421,9 @@ class Knowledge(Memory):
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
     def _query(self, caller: Caller, ask: SearchItems, timeout_s: float) -> Query:
-        about: dict[str, Any] = {f"{_ABOUT}.policy": _admitted(caller)}
+        about: dict[str, Any] = {f"{ABOUT}.policy": _admitted(caller)}
         if ask.content_types:
-            about[f"{_ABOUT}.content_type"] = ask.content_types
+            about[f"{ABOUT}.content_type"] = ask.content_types
         chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
         query = make_query(
             ask.query,
@@ -440,9 +442,9 @@ class Knowledge(Memory):
         return msgspec.structs.replace(query, is_noted=False, present_us=None)
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
-        figures = _figures_in(snapshot, found.record.id).get(_about(found.record).version)
+        figures = figures_in(snapshot, found.record.id).get(about_of(found.record).version)
         return FoundItem(
-            item=self._shown(snapshot, found.record),
+            item=shown_item(snapshot, found.record),
             score=found.score,
             sona_score=found.sona_score + (0.0 if figures is None else figures.boost),
             relevance=found.relevance,
@@ -453,38 +455,16 @@ class Knowledge(Memory):
     def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:
         """Return an item that the caller may see. Raises `InvalidInputError`, the same whether it exists or not."""
         if record is None or not (
-            _about(record).policy in _admitted(caller) or _about(record).author == self._pseudonym(caller.user_id)
+            about_of(record).policy in _admitted(caller) or about_of(record).author == self._pseudonym(caller.user_id)
         ):
             raise InvalidInputError("item_id", "is no shared item that this user may see")
         return record
 
     def _rows_of(self, author: str) -> list[int]:
         view = self._archive.settled_view()
-        is_own = view.mask(MemoryFilter(metadata={f"{_ABOUT}.author": author}))
+        is_own = view.mask(MemoryFilter(metadata={f"{ABOUT}.author": author}))
         assert is_own is not None
         return [int(row) for row in view.rows[is_own]]
-
-    def _shown(self, snapshot: Snapshot, record: MemoryRecord) -> GlobalRecord:
-        about = _about(record)
-        figures = _figures_in(snapshot, record.id).get(about.version)
-        summary, body = parts_of_text(record.text, about.summary_chars)
-        return GlobalRecord(
-            id=record.id,
-            content_type=about.content_type,
-            title=record.title or "",
-            summary=summary,
-            body=body,
-            author_id=about.author,
-            author=_name_in(snapshot, about.author),
-            published_at=record.timestamp,
-            version=about.version,
-            access_policy=about.policy,
-            tags=record.tags,
-            reference=about.reference,
-            attachment=about.attachment,
-            quality_metrics=QualityMetrics() if figures is None else figures.metrics(),
-            embedding=record.embedding,
-        )
 
     def _pseudonym(self, user_id: str) -> str:
         """Return what this store calls a user: nobody without its secret finds the user, or the same user elsewhere."""
@@ -501,13 +481,13 @@ class Knowledge(Memory):
         return names
 
     def _secret(self) -> bytes:
-        known = self._archive.store.blob(_SECRET)
+        known = self._archive.store.blob(SECRET)
         if known is None:
             with self._archive.batch() as batch:
-                known = batch.blob(_SECRET)
+                known = batch.blob(SECRET)
                 if known is None:
                     known = secrets.token_bytes(32)
-                    batch.set_blob(_SECRET, known)
+                    batch.set_blob(SECRET, known)
         return known
 
 
@@ -530,139 +510,6 @@ def _admitted(caller: Caller) -> tuple[str, ...]:
     return (PUBLIC, *caller.rights.groups)
 
 
-def _about(record: MemoryRecord) -> _About:
-    return msgspec.convert(record.metadata[_ABOUT], _About)
-
-
-def _place(snapshot: Snapshot, kind: str, name: str) -> str:
-    """Return the name of a blob: without the secret it tells neither the item, the author nor the chosen name."""
-    key = snapshot.blob(_SECRET) or b""
-    return kind + blake2b(name.encode(), key=key, digest_size=_PLACE_BYTES).hexdigest()
-
-
-def _mark_removal(batch: Batch) -> None:
-    """Note that bytes are left of what goes, for the next upkeep."""
-    batch.set_blob(_PURGE, secrets.token_bytes(8))
-
-
 def _followed(blob: bytes | None) -> int:
     """Return the size of the history of which nothing is left to be taken away."""
     return int.from_bytes(blob or b"", "big")
-
-
-def _figures_in(snapshot: Snapshot, item_id: str) -> dict[str, Figures]:
-    """Return the figures of each version of an item that was ever published."""
-    blob = snapshot.blob(_place(snapshot, _FIGURES, item_id))
-    return _versions.decode(blob) if blob else {}
-
-
-def _keep_figures(batch: Batch, item_id: str, versions: dict[str, Figures]) -> None:
-    batch.set_blob(_place(batch, _FIGURES, item_id), msgspec.msgpack.encode(versions))
-
-
-def _due_in(snapshot: Snapshot) -> list[str]:
-    """Return the items whose figures changed since the last release."""
-    blob = snapshot.blob(_DUE)
-    return _ids.decode(blob) if blob else []
-
-
-def _keep_due(batch: Batch, item_ids: Collection[str]) -> None:
-    batch.set_blob(_DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
-
-
-def _item_in(snapshot: Snapshot, item_id: str) -> MemoryRecord | None:
-    row = snapshot.row_of_id(item_id)
-    return None if row is None else snapshot.record(row)
-
-
-def _is_repeat(known: MemoryRecord, about: _About) -> bool:
-    former = _about(known)
-    return (former.author, former.version, former.digest) == (about.author, about.version, about.digest)
-
-
-def _name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    chosen = snapshot.blob(_place(snapshot, _NAME, pseudonym))
-    return pseudonym if chosen is None else chosen.decode()
-
-
-def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
-    """Return the bytes of an item's attachment."""
-    return snapshot.blob(_place(snapshot, _FILE, item_id))
-
-
-def check_item(record: MemoryRecord, data: bytes | None) -> None:
-    """Check an item that another store held, with its attachment, as if it were published. `InvalidInputError`."""
-    try:
-        about = _about(record)
-    except (KeyError, msgspec.MsgspecError) as error:
-        raise InvalidInputError("record", "is no item that a user shared") from error
-    summary, body = parts_of_text(record.text, about.summary_chars)
-    content = SharedContent(
-        item_id=record.id,
-        content_type=about.content_type,
-        title=record.title or "",
-        summary=summary,
-        version=about.version,
-        access_policy=about.policy,
-        tags=record.tags,
-        body=body,
-        reference=about.reference,
-        attachment=about.attachment,
-    )
-    check_content(content)
-    file = content.attachment
-    if file != attachment_of(data, None if file is None or data is None else file.name):
-        raise InvalidInputError("attachment", "is not the file that the item names")
-    is_whole = record == _record_of(content, about, record.timestamp) and about.digest == digest_of(content)
-    if not is_whole or not is_pseudonym(about.author):
-        raise InvalidInputError("record", "is not as its item was published")
-
-
-def keep_item(batch: Batch, record: MemoryRecord, data: bytes | None) -> None:
-    """Keep what belongs to a checked item beside its record. Its figures begin anew."""
-    if batch.blob(_SECRET) is None:
-        batch.set_blob(_SECRET, secrets.token_bytes(32))
-    _keep_beside(batch, record.id, _about(record), data)
-
-
-def _record_of(content: SharedContent, about: _About, now: datetime) -> MemoryRecord:
-    return MemoryRecord(
-        id=content.item_id,
-        text=text_of_item(content.summary, content.body),
-        source="worker_result",
-        kind="pattern" if content.content_type == "pattern" else "finding",
-        timestamp=now,
-        title=content.title,
-        tags=content.tags,
-        metadata={_ABOUT: msgspec.to_builtins(about)},
-    )
-
-
-def _keep_beside(batch: Batch, item_id: str, about: _About, data: bytes | None) -> None:
-    batch.set_blob(_place(batch, _FILE, item_id), data)
-    versions = _figures_in(batch, item_id)
-    versions.setdefault(about.version, Figures.create(secrets.token_bytes(KEY_BYTES), about.author.encode()))
-    _keep_figures(batch, item_id, versions)
-
-
-def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what is wrong with the items of a store whose values can be read: with each what is kept beside it."""
-    beside = {kind: set(snapshot.blobs(kind)) for kind in _OF_ITEMS}
-    for _, record in snapshot.scan():
-        try:
-            about, versions = _about(record), _figures_in(snapshot, record.id)
-        except (KeyError, msgspec.MsgspecError):
-            yield "an item is not described"
-            continue
-        file, data = about.attachment, snapshot.blob(_place(snapshot, _FILE, record.id))
-        if file != attachment_of(data, None if file is None or data is None else file.name):
-            yield "an attachment is not that of its item"
-        if about.version not in versions:
-            yield "an item has no figures"
-        for kind, names in beside.items():
-            names.discard(_place(snapshot, kind, record.id))
-    yield from ("what was kept of an item is left" for names in beside.values() for _ in names)
-    named = {snapshot.blob(name) for name in snapshot.blobs(_NAMED)}
-    chosen = {_place(snapshot, _NAME, author.decode()) for author in named if author is not None}
-    if chosen != set(snapshot.blobs(_NAME)):
-        yield "a name is not that of one user"

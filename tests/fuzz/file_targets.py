@@ -25,7 +25,7 @@ from memory_agent.cli.publish import BadLine, EventLines
 from memory_agent.erasure import history, retention
 from memory_agent.erasure.history import read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
-from memory_agent.knowledge import store as knowledge
+from memory_agent.knowledge import items
 from memory_agent.learning import export as runs_export
 from memory_agent.learning import learner_file
 from memory_agent.records import MemoryRecord
@@ -107,9 +107,9 @@ ITEM = SharedContent(
 )
 ITEM_LINES = (
     encode_line(
-        knowledge._record_of(
+        items.record_of(
             ITEM,
-            knowledge._About(
+            items.About(
                 author="user-" + "0" * 20,
                 version="1",
                 content_type="document",

@@ -23,7 +23,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge import Knowledge
-from memory_agent.knowledge.store import _FIGURES, _place
+from memory_agent.knowledge.items import FIGURES, place_of
 from memory_agent.settings import EncryptionSettings, RetentionRule, RetentionSettings, Settings
 from memory_agent.shared_asks import Caller, ForgetUser
 from memory_agent.shared_records import GlobalRecord
@@ -62,7 +62,7 @@ def items(world: World) -> dict[str, GlobalRecord]:
 def contributors(world: World, item: GlobalRecord) -> int:
     """How many users stand behind the figures of an item."""
     with world.shared._archive.store.snapshot() as snapshot:
-        versions = msgspec.msgpack.decode(snapshot.blob(_place(snapshot, _FIGURES, item.id)) or b"")
+        versions = msgspec.msgpack.decode(snapshot.blob(place_of(snapshot, FIGURES, item.id)) or b"")
     return sum(len(figures[2]) for figures in versions.values())
 
 
