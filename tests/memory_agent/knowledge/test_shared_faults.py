@@ -451,6 +451,15 @@ def test_what_goes_during_upkeep_goes_from_the_files_in_the_next_one(
     assert b"quagga" not in world.bytes_of_the_store()
 
 
+def test_what_a_new_version_replaces_leaves_the_files_in_upkeep(world: World) -> None:
+    item = world.published("ann", "The quagga needs the VPN", data=b"[of the quagga]" * 100, tags=["quaggatag"])
+    world.published("ann", FIX, data=b"[rules]", item_id=item.id, version="2")
+    assert b"quagga" in world.bytes_of_the_store()
+    world.shared.expire()
+    assert b"quagga" not in world.bytes_of_the_store()
+    assert FIX.encode() in world.bytes_of_the_store()
+
+
 def test_an_attachment_is_of_the_version_that_it_comes_with(world: World) -> None:
     """Fetched while versions with other files are published."""
     ann, item = world.user("ann"), world.published("ann", FIX, data=b"0" * 1_000)
