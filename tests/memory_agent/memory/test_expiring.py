@@ -305,7 +305,7 @@ def age_until_killed(folder: Path, step: str) -> None:
     from memory_agent.storage.archive import Archive
 
     left = {"second part": 1}.get(step, 0)
-    remove = Forgetting._remove
+    remove = Forgetting.remove
 
     def die(*_: object, **__: object) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -317,7 +317,7 @@ def age_until_killed(folder: Path, step: str) -> None:
 
     forgetting._AT_ONCE = 3
     if step.endswith("part"):
-        Forgetting._remove = die_later  # type: ignore[method-assign]
+        Forgetting.remove = die_later  # type: ignore[method-assign]
     elif step == "purge":
         Archive.purge = die  # type: ignore[method-assign]
     elif step != "open":
