@@ -156,7 +156,11 @@ def test_watching_takes_new_lines_until_it_is_interrupted(relay: Path, tmp_path:
     path = write_lines(tmp_path / "s.jsonl", [samples.claude_line(1, "user", PROMPT)])
     words = ["import-sessions", str(path), "--watch", "--data-dir", str(relay), "--json"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "memory_agent", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "memory_agent", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
     )
     arrived = threading.Event()
     try:
