@@ -421,9 +421,8 @@ class Knowledge(Memory):
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
     def _query(self, caller: Caller, ask: SearchItems, timeout_s: float) -> Query:
-        about: dict[str, Any] = {f"{ABOUT}.policy": _admitted(caller)}
-        if ask.content_types:
-            about[f"{ABOUT}.content_type"] = ask.content_types
+        admitted: dict[str, Any] = {f"{ABOUT}.policy": _admitted(caller)}
+        about = admitted | ({f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {})
         chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
         query = make_query(
             ask.query,
@@ -439,7 +438,8 @@ class Knowledge(Memory):
             self._recall_settings,
             check_now(None),
         )
-        return msgspec.structs.replace(query, is_noted=False, present_us=None)
+        within = MemoryFilter(metadata=admitted)
+        return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within)
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
         figures = figures_in(snapshot, found.record.id).get(about_of(found.record).version)

@@ -4,7 +4,7 @@ The query goes to the embedder first; its words are scored while that works.
 
 A filter narrows an answer and protects nothing: a key reads all memories of a user or none. So memories outside it
 still count in the rarity of words, by which the same word weighs alike under any filter, and keep their places in
-sessions, where they neither lend nor answer.
+sessions, where they neither lend nor answer. What a caller may not see at all is not in the view (`Query.within`).
 
 Shapes: n = all slots of the view, d = dimensions.
 """

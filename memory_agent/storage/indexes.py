@@ -149,6 +149,10 @@ class WordView(Protocol):
         """Return how many memories have each of `words`, in any inflection."""
         ...
 
+    def among(self, mask: Mask) -> Self:
+        """Return the words of the live slots in `mask` (n,) as if there were no others."""
+        ...
+
 
 class WordIndex(Protocol):
     """Words by slot."""

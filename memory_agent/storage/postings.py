@@ -112,6 +112,13 @@ class PostingsView:
             for word, found in zip(words, self._postings(words), strict=True)
         }
 
+    def among(self, mask: Mask) -> PostingsView:
+        """Return the words of the live slots in `mask` (n,) as if there were no others."""
+        lengths = np.where(mask, self.lengths, np.int32(_DEAD))
+        live = int(np.count_nonzero(lengths >= 0))
+        total = int(lengths.sum(dtype=np.int64)) - _DEAD * (len(lengths) - live)
+        return PostingsView(self._base, self._tail, self._terms, lengths, live, total, has_dead=True)
+
     def _live_among(self, slots: npt.NDArray[np.uint32]) -> int:
         return int(np.count_nonzero(self.lengths[slots] > 0)) if self._has_dead else len(slots)
 

@@ -5,9 +5,10 @@ n = number of slots, dead ones included, m = number of slots or rows given.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +100,13 @@ class View:
         for part in () if filter is None else self._conditions(filter, excluded):
             passing = part & self.alive if passing is None else np.logical_and(passing, part, out=passing)
         return passing
+
+    def among(self, mask: Mask) -> Self:
+        """Return these memories as if those outside `mask` (n,), live ones, did not exist: no figure tells of them."""
+        others = copy.copy(self)
+        others.alive = mask & self.alive
+        others.words, others.live = self.words.among(others.alive), int(np.count_nonzero(others.alive))
+        return others
 
     def within(self, spans: Iterable[Span]) -> Mask:
         """Return which slots (n,) are alive and in any of the spans. Raises `InvalidInputError` as `mask` does."""

@@ -432,6 +432,29 @@ def test_a_new_version_is_shown_to_those_alone_whom_its_own_policy_admits(world:
     assert world.found("ben", QUESTION, "org:acme").keys() == {item.id}
 
 
+def test_no_figure_of_an_answer_tells_what_a_caller_may_not_see(world: World) -> None:
+    """Rarity is a figure of all texts: who asks for a word would learn how many hidden ones have it."""
+    texts = [f"The build number {number} failed because of a lock of the cache" for number in range(12)]
+    for text in (*texts, "The project quagga needs the lock"):
+        world.published("ann", text)
+    queries = ("quagga", "quagga lock", "the plan of the build")
+
+    def answers() -> list[object]:
+        found = [world.found("ben", query) for query in queries]
+        recalled = [
+            world.user("ben").recall(query, 50, tiers=("global",), min_relevance=0.0, deadline_ms=30_000.0).memories
+            for query in queries
+        ]
+        return [found, recalled]
+
+    before, seen = answers(), world.found("cas", queries[0], "org:acme")
+    for number in range(6):
+        world.published("ann", f"The secret plan of quagga, part {number}", "org:acme", access_policy="org:acme")
+    world.published("ann", texts[0], "org:acme", access_policy="org:acme")  # the words of another
+    assert answers() == before
+    assert world.found("cas", queries[0], "org:acme") != seen
+
+
 def test_what_goes_during_upkeep_goes_from_the_files_in_the_next_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,25 @@ def test_scores_are_those_of_fts5(parts: list[tuple[tuple[str, str, str], bool]]
     assert np.allclose(compact.view().scores(words), expected[kept], rtol=1e-4, atol=0)
 
 
+@settings(deadline=None)
+@given(parts=st.lists(st.tuples(memories, st.booleans(), st.booleans()), max_size=12), query=queries)
+def test_among_some_the_others_count_for_nothing(
+    parts: list[tuple[tuple[str, str, str], bool, bool]], query: str
+) -> None:
+    postings, words = Postings(), query_words(query)
+    postings.append([memory for memory, _, _ in parts])
+    postings.remove(np.array([slot for slot, part in enumerate(parts) if part[1]], dtype=np.int64))
+    mask = np.array([part[2] for part in parts], dtype=np.bool_)
+    slots = np.array([slot for slot, part in enumerate(parts) if part[2] and not part[1]], dtype=np.int64)
+    among, alone = postings.view().among(mask), postings.keep(slots).view()
+    expected = np.zeros(len(parts))
+    expected[slots] = alone.scores(words)
+    assert among.scores(words).tolist() == expected.tolist()
+    assert (among.having(words), among.total) == (alone.having(words), alone.total)
+    everywhere = np.arange(len(parts))
+    assert not among.hits(words, everywhere)[:, ~np.isin(everywhere, slots)].any()
+
+
 @pytest.mark.parametrize(
     "text",
     [
