@@ -126,7 +126,7 @@ def text_of_item(summary: str, body: str | None) -> str:
 
 
 def parts_of_text(text: str, summary_chars: int) -> tuple[str, str | None]:
-    """Return the summary and the body of which `text_of_item` made a text."""
+    """Split a text that `text_of_item` joined into its summary and body."""
     return text[:summary_chars], text[summary_chars + len(_BETWEEN) :] or None
 
 

@@ -130,7 +130,7 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnpublishReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What `unpublish` took away. `found` is false where the caller has no such item, whoever else has it.
+    """What `unpublish` removed. `found` is false if the caller has no such item, even if another user has.
 
     It is gone from every answer; its bytes leave the files within the next upkeep.
     """

@@ -167,7 +167,7 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
 
 
 def keep_item(batch: Batch, record: MemoryRecord, data: bytes | None) -> None:
-    """Keep what belongs to a checked item beside its record. Its figures begin anew."""
+    """Store the attachment of a checked item, and reset its figures."""
     if batch.blob(SECRET) is None:
         batch.set_blob(SECRET, secrets.token_bytes(32))
     keep_beside(batch, record.id, about_of(record), data)

@@ -39,6 +39,7 @@ _QUESTIONS = 50
 _WARM_UP = 40
 _AT_ONCE = 1_000
 _TOP_K = 5
+_POLL_S = 0.2
 _SETTINGS = Settings(
     shared=SharedSettings(searches=1_000_000, searches_per_s=1e6), daemon=DaemonSettings(upkeep_interval_s=600.0)
 )
@@ -56,6 +57,8 @@ def _measure_one(folder: Path) -> dict[str, Any]:
         shutil.copytree(folder, user_folder(data_dir, _USER))
         _share(Path(shutil.copytree(folder, user_folder(data_dir, SHARED_USER))))
         client.shared.set_name(None)  # wakes its host
+        while client.recall("are the words there", deadline_ms=60_000.0).degraded:
+            time.sleep(_POLL_S)  # a large store loads them in the background
         ways: dict[str, Ask] = {"own": partial(_recall, client), "items": partial(_search, client)}
         ways["both"] = partial(_recall, client, tiers=("local", "global"))
         figures = _take_turns(ways)
