@@ -376,6 +376,6 @@ def _state_of(record: MemoryRecord) -> str:
 
 
 def _tags(tags: object) -> tuple[str, ...]:
-    if isinstance(tags, str | bytes) or not isinstance(tags, Sequence):
+    if isinstance(tags, str | bytes) or not isinstance(tags, Sequence) or not all(isinstance(tag, str) for tag in tags):
         raise InvalidInputError("tags", "must be a list of texts")
     return tuple(dict.fromkeys(tags))

@@ -204,6 +204,29 @@ def test_one_more_than_a_limit_is_refused_by_the_fields_name(world: World, field
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("title", "e" + "\u0301" * 5_000_000),
+        ("summary", "\u200b" * 5_000_000),
+        ("body", "e\u0301" * 5_000_000),
+        ("summary", "\ud800"),
+        ("summary", " \n\t "),
+        ("summary", 7),
+        ("tags", [["nested"]]),
+        ("tags", "one text"),
+        ("tags", ["t"] * 10 + [""]),
+        ("tags", [str(number) for number in range(1_000_000)]),
+    ],
+)
+def test_what_no_item_can_hold_is_refused_by_the_fields_name(world: World, field: str, value: object) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        world.user("ann").shared.preview(**{"title": "The VPN", "summary": FIX, field: value})
+    assert refused.value.field == field
+    with pytest.raises(InvalidInputError, match="name"):
+        world.user("ann").shared.set_name("e" + "\u0301" * 5_000_000)
+
+
 @pytest.mark.parametrize("body", ["\n\nBegins with lines", "ends with lines\n\n", "  indented", "\u2028line", "a\r\nb"])
 def test_a_body_is_published_as_it_was_previewed(world: World, body: str) -> None:
     item = world.published("ann", FIX, body=body)
