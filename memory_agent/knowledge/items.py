@@ -30,6 +30,7 @@ from memory_agent.storage.snapshot import Snapshot
 ABOUT = "shared"  # the metadata of a record that make it an item
 SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
 FILE, FIGURES, NAME, NAMED = "shared:file:", "shared:figures:", "shared:name:", "shared:named:"
+ERASED = "shared:erased:"  # pseudonyms that are no more
 _ids = msgspec.msgpack.Decoder(list[str])
 _versions = msgspec.msgpack.Decoder(dict[str, Figures])
 OF_ITEMS = (FILE, FIGURES)

@@ -37,6 +37,7 @@ from memory_agent.knowledge.figures import Rules
 from memory_agent.knowledge.items import (
     ABOUT,
     DUE,
+    ERASED,
     FIGURES,
     FILE,
     NAME,
@@ -327,6 +328,8 @@ class Knowledge(Memory):
                 self._forgetting.remove(batch, [row for row in rows if row is not None])
                 if authors:
                     self._drop_authors(batch, authors.__contains__)
+                    for author in authors:
+                        batch.set_blob(place_of(batch, ERASED, author), b"")
                     mark_removal(batch)
                 if is_even:
                     self._set_followed(batch)
@@ -471,14 +474,21 @@ class Knowledge(Memory):
         return self._pseudonyms(user_id)[-1]
 
     def _pseudonyms(self, user_id: str) -> list[str]:
-        """Return what this store called a user until each erasure of the user, and what it calls the user now."""
+        """Return what this store called a user until each erasure of the user, and what it calls the user now.
+
+        The history of erasures is that of this data folder; a store that was restored in another one knows by itself.
+        """
         names: list[str] = []
-        while not names or self.erasure.is_forgotten(names[-1], check_now(None)):
-            salt = len(names).to_bytes(8, "big")
-            user = user_id.encode(errors="surrogatepass")
-            digest = blake2b(user, key=self._secret(), salt=salt, digest_size=_PSEUDONYM_BYTES).hexdigest()
-            names.append(f"user-{digest}")
+        user, key = user_id.encode(errors="surrogatepass"), self._secret()
+        with self._archive.store.snapshot() as snapshot:
+            while not names or self._is_erased(snapshot, names[-1]):
+                salt = len(names).to_bytes(8, "big")
+                names.append(f"user-{blake2b(user, key=key, salt=salt, digest_size=_PSEUDONYM_BYTES).hexdigest()}")
         return names
+
+    def _is_erased(self, snapshot: Snapshot, author: str) -> bool:
+        is_noted = self.erasure.is_forgotten(author, check_now(None))
+        return is_noted or snapshot.blob(place_of(snapshot, ERASED, author)) is not None
 
     def _secret(self) -> bytes:
         known = self._archive.store.blob(SECRET)

@@ -130,6 +130,22 @@ def test_a_restore_brings_back_nothing_that_was_taken_away_since(
         world.user("ben").shared.confirm(again)
 
 
+def test_who_returned_after_an_erasure_is_the_same_author_in_another_place(
+    world: World, tmp_path: Path, embedder: Embedder
+) -> None:
+    """Where no history says that an earlier pseudonym is no more."""
+    world.published("ann", KEPT)
+    world.shared.ask(Caller(user_id="ann"), ForgetUser())
+    item = world.published("ann", KEPT)
+    backup = backup_of(world)
+    with World(tmp_path / "elsewhere", embedder) as other:
+        with other.closed():
+            shutil.rmtree(other.data_dir)
+            everything(other, backup)
+        assert [one.id for one in other.user("ann").shared.published()] == [item.id]
+        assert other.user("ann").shared.unpublish(item.id).found
+
+
 def test_a_restore_after_which_the_user_returned_keeps_both_apart(world: World, items: dict[str, GlobalRecord]) -> None:
     backup = backup_of(world)
     world.shared.ask(Caller(user_id="quokka-cas"), ForgetUser())
