@@ -277,6 +277,7 @@ def test_hostile_text_is_shown_as_the_text_of_somebody_else(world: World, text: 
     )
     assert [one.record.id for one in result.memories] == [item.id]
     block = result.context
+    assert block or not text.startswith(FIX)
     if block:
         assert block.endswith(CLOSE)
         assert block.count(CLOSE) == 1
