@@ -41,7 +41,7 @@ def rights_of(principal: Principal) -> Rights:
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, with which rights."""
+    """The caller of a request, and the rights of its key."""
 
     user_id: str
     rights: Rights = NO_RIGHTS

@@ -521,5 +521,5 @@ def _admitted(caller: Caller) -> tuple[str, ...]:
 
 
 def _followed(blob: bytes | None) -> int:
-    """Return the size of the history of which nothing is left to be taken away."""
+    """Return how many bytes of the history of erasures have been applied."""
     return int.from_bytes(blob or b"", "big")

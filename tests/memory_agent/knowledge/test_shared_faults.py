@@ -457,7 +457,7 @@ def test_a_new_version_is_shown_to_those_alone_whom_its_own_policy_admits(world:
 
 
 def test_no_figure_of_an_answer_tells_what_a_caller_may_not_see(world: World) -> None:
-    """Rarity is a figure of all texts: who asks for a word would learn how many hidden ones have it."""
+    """Word rarity must not count hidden items: a score would reveal how many of them contain a word."""
     texts = [f"The build number {number} failed because of a lock of the cache" for number in range(12)]
     for text in (*texts, "The project quagga needs the lock"):
         world.published("ann", text)
