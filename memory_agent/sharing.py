@@ -65,6 +65,8 @@ MOST_FOUND = 100
 _SPARE_ITEMS = 10
 """Items beyond the length of a recall's answer, among which new ones take turns."""
 _MOST_TITLE_CHARS = 80  # of a title made of a memory's first line
+_MOST_READ_AGAIN_US = 3_600_000_000
+"""How much of the history upkeep may read again, rather than store that there was nothing to report."""
 _TIMEOUT_S = 8.0  # less than a client waits
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
 
@@ -275,9 +277,7 @@ class Shared:
             with self._archive.store.snapshot() as snapshot:
                 known = outbox_in(snapshot)
                 outbox = filled(snapshot, known, microseconds(until, "until"))
-            if not outbox.reports:
-                return 0
-            if outbox != known:
+            if outbox.reports or outbox.through_us - known.through_us > _MOST_READ_AGAIN_US:
                 self._keep(outbox)
             for place, report in enumerate(outbox.reports, 1):
                 self._send(report)

@@ -50,10 +50,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachment: Attachment | None = None
 
 
-def shown_item(snapshot: Snapshot, record: MemoryRecord) -> GlobalRecord:
-    """Return an item as its readers see it."""
+def shown_item(snapshot: Snapshot, record: MemoryRecord, figures: Figures | None) -> GlobalRecord:
+    """Return an item as its readers see it, with the figures of its version."""
     about = about_of(record)
-    figures = figures_in(snapshot, record.id).get(about.version)
     summary, body = parts_of_text(record.text, about.summary_chars)
     return GlobalRecord(
         id=record.id,
@@ -93,6 +92,11 @@ def mark_removal(batch: Batch) -> None:
 def figures_in(snapshot: Snapshot, item_id: str) -> dict[str, Figures]:
     """Return the figures of each version of an item that was ever published."""
     return versions_of(snapshot.blob(place_of(snapshot, FIGURES, item_id)))
+
+
+def present_figures(snapshot: Snapshot, record: MemoryRecord) -> Figures | None:
+    """Return the figures of an item's present version. Reads every contribution: once for each item shown."""
+    return figures_in(snapshot, record.id).get(about_of(record).version)
 
 
 def versions_of(blob: bytes | None) -> dict[str, Figures]:

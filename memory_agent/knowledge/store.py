@@ -57,6 +57,7 @@ from memory_agent.knowledge.items import (
     mark_removal,
     name_in,
     place_of,
+    present_figures,
     record_of,
     shown_item,
     versions_of,
@@ -285,7 +286,7 @@ class Knowledge(Memory):
             with self._archive.batch() as batch:
                 known = item_in(batch, content.item_id)
                 if known is not None and is_repeat(known, about):
-                    return shown_item(batch, known)
+                    return shown_item(batch, known, present_figures(batch, known))
                 if self.erasure.is_forgotten(record.id, now):
                     raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
                 self._check_new(known, about, figures_in(batch, content.item_id), others)
@@ -295,7 +296,7 @@ class Knowledge(Memory):
                 keep_beside(batch, record.id, about, ask.data)
                 if known is not None:
                     mark_removal(batch)  # of the former version
-                return shown_item(batch, record)
+                return shown_item(batch, record, present_figures(batch, record))
 
     def _check_new(self, known: MemoryRecord | None, about: About, versions: Collection[str], others: int) -> None:
         """Raise `InvalidInputError` unless the author, who has `others` by now, may publish this."""
@@ -378,7 +379,7 @@ class Knowledge(Memory):
         rows = self._rows_of(author)
         with self._archive.store.snapshot() as snapshot:
             found = filter(None, map(snapshot.record, rows))
-            items = [shown_item(snapshot, record) for record in found]
+            items = [shown_item(snapshot, record, present_figures(snapshot, record)) for record in found]
         return sorted(items, key=lambda item: (item.published_at, item.id), reverse=True)
 
     def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
@@ -445,9 +446,9 @@ class Knowledge(Memory):
         return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within)
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
-        figures = figures_in(snapshot, found.record.id).get(about_of(found.record).version)
+        figures = present_figures(snapshot, found.record)
         return FoundItem(
-            item=shown_item(snapshot, found.record),
+            item=shown_item(snapshot, found.record, figures),
             score=found.score,
             sona_score=found.sona_score + (0.0 if figures is None else figures.boost),
             relevance=found.relevance,

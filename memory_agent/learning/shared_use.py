@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from memory_agent.shared_asks import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
+from memory_agent.storage.recall_notes import SHOWED_ITEMS
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import ENDED, StoredTrajectory
 
@@ -45,8 +46,8 @@ def outbox_blob(outbox: Outbox) -> tuple[str, bytes]:
 
 def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
     """Return the outbox with the reports of what happened since the last ones, until a time (exclusive)."""
-    if outbox.reports or until_us <= outbox.through_us:
-        return outbox
+    if outbox.reports or until_us <= outbox.through_us or SHOWED_ITEMS not in snapshot.state.counters:
+        return outbox  # nothing to read through in upkeep, for a user who was never shown an item
     said = sorted(_said(snapshot, outbox.through_us, until_us).items())
     items = [_reported(version, *counts) for version, counts in said]
     parts = [tuple(items[start : start + LARGEST_REPORT]) for start in range(0, len(items), LARGEST_REPORT)]

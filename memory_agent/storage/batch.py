@@ -36,7 +36,14 @@ from memory_agent.storage.codec import (
     usage_of,
     with_checksum,
 )
-from memory_agent.storage.recall_notes import RecallNote, decode_note, encode_note, note_entries, recall_key
+from memory_agent.storage.recall_notes import (
+    SHOWED_ITEMS,
+    RecallNote,
+    decode_note,
+    encode_note,
+    note_entries,
+    recall_key,
+)
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
     CHANGES,
@@ -329,6 +336,8 @@ class Batch(Snapshot):
             if self.recall_note(note.recall_id) is None:
                 self.put_note(note)
                 self.count(f"served.{note.served}")
+                if note.items:
+                    self.count(SHOWED_ITEMS)
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
         """Delete recalls of no run beyond the newest `keep`, and those before `oldest_us`; return how many."""

@@ -20,6 +20,8 @@ Served = Literal["baseline", "learned", "interleaved"]
 ASKED, RECALLED = b"a", b"r"
 """Kinds of index entries, by time: recalls in the name of a run that does not know them yet; all recalls."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
+SHOWED_ITEMS = "recalls.showed_items"
+"""The counter of recalls that showed shared items."""
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
