@@ -452,6 +452,7 @@ class PreviewParams(Params, frozen=True, kw_only=True):
     item_id: str | None = None
     attachment: bytes | None = None
     attachment_name: str | None = None
+    offer: bool = False
 
 
 class ConfirmParams(Params, frozen=True, kw_only=True):
@@ -459,6 +460,12 @@ class ConfirmParams(Params, frozen=True, kw_only=True):
 
     preview: PublishPreview
     attachment: bytes | None = None
+
+
+class OfferParams(Params, frozen=True, kw_only=True):
+    """Parameters of `offer`."""
+
+    preview: PublishPreview
 
 
 class ItemParams(Params, frozen=True, kw_only=True):

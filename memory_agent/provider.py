@@ -28,6 +28,7 @@ from memory_agent.shared_records import (
     ContentType,
     FoundItem,
     GlobalRecord,
+    OfferedPattern,
     PublishPreview,
     QualityMetrics,
     SharedFile,
@@ -145,6 +146,7 @@ class SharedProvider(Protocol):
         item_id: str | None = None,
         attachment: bytes | None = None,
         attachment_name: str | None = None,
+        offer: bool = False,
     ) -> PublishPreview:
         """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
 
@@ -152,7 +154,8 @@ class SharedProvider(Protocol):
         `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
         masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
         of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
-        Raises `InvalidInputError` (with the argument's name).
+        With `offer` it is what `offer` would send, in place of `confirm`: a pattern, of one that was learned from runs
+        what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name).
         """
         ...
 
@@ -164,8 +167,26 @@ class SharedProvider(Protocol):
         """
         ...
 
+    def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
+        """Offer a pattern as a preview shows it (`preview(..., offer=True)`). Durable on return.
+
+        Nobody else sees it, and no search finds it, until as many users as the setting `shared.offers_together` says
+        (5) offer the same words for the same readers: in nothing but spaces, the case of a line's first letter and the
+        punctuation at its end may they differ. Then upkeep makes an item of them, by "5 users", which names nobody. It
+        goes when too few are left: `unpublish` takes an offer back. Raises `InvalidInputError`, also where the preview
+        was changed or its memory has changed since, `UnavailableError`.
+        """
+        ...
+
+    def offered(self) -> list[OfferedPattern]:
+        """Return what this user offers, newest first, with the items that were made of it and others' offers."""
+        ...
+
     def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Take an item of this user away, with its figures; return a receipt. Gone from every answer on return."""
+        """Take an item of this user away, with its figures, or an offer back; return a receipt.
+
+        Gone from every answer on return.
+        """
         ...
 
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:

@@ -172,7 +172,8 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     An author has at most `items_per_author`. A user may search `searches` times at once and `searches_per_s` times a
     second on the average. What a run says of items is reported when it ended `report_after_s` ago, so that late
-    verdicts count. `prior` is the mean quality of runs in general, above which an item proves itself.
+    verdicts count. `prior` is the mean quality of runs in general, above which an item proves itself. What
+    `offers_together` users offer in the same words is shown to others.
     """
 
     items_per_author: Count = 1_000
@@ -180,6 +181,7 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     searches_per_s: Positive = 10.0
     report_after_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 600.0
     prior: Annotated[float, msgspec.Meta(ge=0.05, le=0.95)] = 0.6
+    offers_together: Annotated[int, msgspec.Meta(ge=5)] = 5
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

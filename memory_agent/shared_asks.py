@@ -17,6 +17,7 @@ from memory_agent.shared_records import (
     ContentType,
     FoundItem,
     GlobalRecord,
+    OfferedPattern,
     QualityMetrics,
     SharedContent,
     SharedFile,
@@ -63,8 +64,22 @@ class Publish(Ask, frozen=True, kw_only=True, tag=True):
     data: bytes | None = None
 
 
+class Offer(Ask, frozen=True, kw_only=True, tag=True):
+    """Offer a pattern, which is shown when enough others offer the same."""
+
+    result = OfferedPattern
+
+    content: SharedContent
+
+
+class ListOffers(Ask, frozen=True, kw_only=True, tag=True):
+    """List what the caller offers, newest first."""
+
+    result = list[OfferedPattern]
+
+
 class Unpublish(Ask, frozen=True, kw_only=True, tag=True):
-    """Take an item away."""
+    """Take an item away, or an offer back."""
 
     result = UnpublishReceipt
 
@@ -104,7 +119,7 @@ class SetName(Ask, frozen=True, kw_only=True, tag=True):
 
 
 class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
-    """Take away a user's items, name, ratings and part in every figure. The answer is the number of items."""
+    """Take away a user's items, offers, name, ratings and part in every figure. The answer is the number of items."""
 
     result = int
 
@@ -154,7 +169,7 @@ class Report(Ask, frozen=True, kw_only=True, tag=True):
     items: tuple[ReportedItem, ...]
 
 
-AnyAsk = Publish | Unpublish | Rate | ListOwn | Fetch | SetName | ForgetUser | SearchItems | Report
+AnyAsk = Publish | Offer | ListOffers | Unpublish | Rate | ListOwn | Fetch | SetName | ForgetUser | SearchItems | Report
 
 
 class PendingItems(Protocol):

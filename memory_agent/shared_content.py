@@ -18,6 +18,7 @@ from memory_agent.shared_records import CONTENT_TYPES, Attachment, SharedContent
 
 MOST_ATTACHED_BYTES = 1 << 20
 MOST_NAME_CHARS = 64
+PSEUDONYM_BYTES = 10
 _MOST_CHARS = {"title": 200, "summary": 4_000, "body": 16_000, "reference": 2_000}
 _MOST_TAGS, _MOST_TAG_CHARS = 32, 64
 _MOST_FILE_NAME_CHARS = 255
@@ -26,6 +27,7 @@ _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\
 """Printable characters that show nothing."""
 _STACKED = re.compile("M{4}")
 _PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
+_OF_MANY = re.compile(r"[\d\s.,'+-]+users?")
 PUBLIC = "public"
 _POLICY = re.compile(r"public|(?:org|tier):[A-Za-z0-9._-]{1,64}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
@@ -47,6 +49,15 @@ def check_content(content: SharedContent) -> None:
     _check_tags(content.tags)
     if content.attachment is not None:
         _check_attachment(content.attachment)
+
+
+def check_offer(content: SharedContent) -> None:
+    """Check what is offered beside what `check_content` does: a pattern, and nothing that only its author can have."""
+    if content.content_type != "pattern":
+        raise InvalidInputError("content_type", f"of an offer is pattern, not {content.content_type}")
+    for field in ("reference", "attachment"):
+        if getattr(content, field) is not None:
+            raise InvalidInputError(field, "leads to its author: an offer has none")
 
 
 def check_item_id(item_id: object) -> str:
@@ -82,7 +93,14 @@ def check_name(name: object) -> str:
         raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters, and have a letter")
     if is_pseudonym(seen.casefold()):
         raise InvalidInputError("name", "looks like a pseudonym")
+    if _OF_MANY.fullmatch(seen.casefold()):
+        raise InvalidInputError("name", "looks like that of several users")
     return seen
+
+
+def pseudonym(digest: bytes) -> str:
+    """Return what the store calls a user with this digest of `PSEUDONYM_BYTES` bytes."""
+    return f"user-{digest.hex()}"
 
 
 def is_pseudonym(name: str) -> bool:

@@ -44,7 +44,7 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `author` is the name that the author chose, `author_id` a pseudonym, stable in this deployment; neither is the
     user's id. `access_policy` is `public`, `org:NAME` or `tier:NAME`. `embedding` is a unit vector (d,), None unless
-    requested.
+    requested. `offered_by`: how many users offered it, at least, where many did; 0 for what one user published.
     """
 
     id: str
@@ -62,6 +62,7 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
     attachment: Attachment | None = None
     quality_metrics: QualityMetrics = QualityMetrics()
     embedding: list[float] | None = None
+    offered_by: int = 0
 
 
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +118,8 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     """What `confirm` would send, word for word, with secrets masked: how many of each kind in `masked`.
 
     `mentions` are words to look at before. `memory_id` is the memory that it was made of, and `memory_state` a digest
-    of it: a memory that changed since is previewed again. `digest` is that of the content.
+    of it: a memory that changed since is previewed again. `digest` is that of the content. `is_offer`: it is for
+    `offer`, and not for `confirm`.
     """
 
     content: SharedContent
@@ -127,6 +129,18 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     mentions: tuple[Mention, ...] = ()
     memory_id: str | None = None
     memory_state: str | None = None
+    is_offer: bool = False
+
+
+class OfferedPattern(msgspec.Struct, frozen=True, kw_only=True):
+    """A pattern that this user offers, which nobody else sees. Its id, for `unpublish`, is `content.item_id`.
+
+    `proposed_as`: the item that was made of it and of the same words of others, if there is one.
+    """
+
+    content: SharedContent
+    offered_at: datetime
+    proposed_as: str | None = None
 
 
 class UnpublishReceipt(msgspec.Struct, frozen=True, kw_only=True):

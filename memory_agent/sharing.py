@@ -1,7 +1,8 @@
-"""`Memory.shared`: what a user publishes, and what others published.
+"""`Memory.shared`: what a user publishes and offers, and what others published.
 
-Nothing leaves a user but by `confirm`, which sends a preview as its author saw it. The items lie in a store of their
-own (`knowledge`), which this asks through `SharedStore`; a memory that was opened without one publishes nothing.
+Nothing leaves a user but by `confirm` and `offer`, each of which sends a preview as its author saw it. The items lie in
+a store of their own (`knowledge`), which this asks through `SharedStore`; a memory that was opened without one
+publishes nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ulid import ULID
 
 from memory_agent.arguments import check_choice, check_text, check_whole, located
 from memory_agent.errors import InvalidInputError, UnavailableError
+from memory_agent.learning.patterns import words_without_figures
 from memory_agent.learning.shared_use import Outbox, filled, outbox_blob, outbox_in
 from memory_agent.mentions import mentions
 from memory_agent.open_calls import InUse
@@ -25,7 +27,9 @@ from memory_agent.shared_asks import (
     AnyAsk,
     Caller,
     Fetch,
+    ListOffers,
     ListOwn,
+    Offer,
     PendingItems,
     Publish,
     Rate,
@@ -42,6 +46,7 @@ from memory_agent.shared_content import (
     check_content,
     check_item_id,
     check_name,
+    check_offer,
     check_version,
     digest_of,
     texts_of,
@@ -51,6 +56,7 @@ from memory_agent.shared_records import (
     ContentType,
     FoundItem,
     GlobalRecord,
+    OfferedPattern,
     PublishPreview,
     QualityMetrics,
     SharedContent,
@@ -99,6 +105,7 @@ class Shared:
         item_id: str | None = None,
         attachment: bytes | None = None,
         attachment_name: str | None = None,
+        offer: bool = False,
         now: datetime | None = None,
     ) -> PublishPreview:
         """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
@@ -107,7 +114,8 @@ class Shared:
         `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
         masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
         of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
-        Raises `InvalidInputError` (with the argument's name).
+        With `offer` it is what `offer` would send, in place of `confirm`: a pattern, of one that was learned from runs
+        what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name).
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
         >>> preview.content.title, preview.content.access_policy, preview.mentions
@@ -117,9 +125,9 @@ class Shared:
             record = None if memory_id is None else self._memory(memory_id)
         content = SharedContent(
             item_id=str(ULID()) if item_id is None else item_id,
-            content_type=_type_of(content_type, record),
+            content_type=_type_of("pattern" if offer and content_type is None else content_type, record),
             title=_filled("title", title, "" if record is None else _title_of(record)),
-            summary=_filled("summary", summary, "" if record is None else record.text),
+            summary=_filled("summary", summary, _usual_summary(record, offer=offer)),
             version=version,
             access_policy=access_policy,
             tags=_tags(tags) or (() if record is None else record.tags),
@@ -128,6 +136,8 @@ class Shared:
             attachment=attachment_of(attachment, attachment_name),
         )
         content = self._masked(content)
+        if offer:
+            check_offer(content)
         texts = texts_of(content)
         return PublishPreview(
             content=content,
@@ -137,6 +147,7 @@ class Shared:
             mentions=mentions(texts, (self.caller.user_id,)),
             memory_id=memory_id,
             memory_state=None if record is None else _state_of(record),
+            is_offer=offer,
         )
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
@@ -150,24 +161,45 @@ class Shared:
         >>> item.version, [own.title for own in memory.shared.published()]
         ('1', ['Staging needs the VPN'])
         """
-        shown = _preview(preview)
-        if digest_of(shown.content) != shown.digest:
-            raise InvalidInputError("preview", "is not what was previewed: preview it again")
-        if digest_of(self._masked(shown.content)) != shown.digest:
-            raise InvalidInputError("preview", "has secrets that are masked by now: preview it again")
-        if shown.memory_id is not None:
-            with self._in_use():
-                record = self._archive.store.record_of_id(shown.memory_id)
-            if record is None or _state_of(record) != shown.memory_state:
-                raise InvalidInputError("preview", "is older than its memory, which has changed: preview it again")
+        shown = self._confirmed(preview, is_offer=False)
         expected = shown.content.attachment
         if expected != attachment_of(attachment, None if expected is None or attachment is None else expected.name):
             raise InvalidInputError("attachment", "is not the file that was previewed")
         item: GlobalRecord = self._ask(Publish(content=shown.content, data=attachment))
         return item
 
+    def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
+        """Offer a pattern as a preview shows it (`preview(..., offer=True)`). Durable on return.
+
+        Nobody else sees it, and no search finds it, until as many users as the setting `shared.offers_together` says
+        (5) offer the same words for the same readers: in nothing but spaces, the case of a line's first letter and the
+        punctuation at its end may they differ. Then upkeep makes an item of them, by "5 users", which names nobody. It
+        goes when too few are left: `unpublish` takes an offer back. Raises `InvalidInputError`, also where the preview
+        was changed or its memory has changed since, `UnavailableError`.
+
+        >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
+        >>> memory.shared.offer(preview).proposed_as, memory.shared.search("flaky deploys")
+        (None, [])
+        """
+        shown = self._confirmed(preview, is_offer=True)
+        offered: OfferedPattern = self._ask(Offer(content=shown.content))
+        return offered
+
+    def offered(self) -> list[OfferedPattern]:
+        """Return what this user offers, newest first, with the items that were made of it and others' offers.
+
+        >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
+        >>> offer = memory.shared.offer(preview)
+        >>> memory.shared.offered() == [offer]
+        True
+        """
+        found: list[OfferedPattern] = self._ask(ListOffers())
+        return found
+
     def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Take an item of this user away, with its figures; return a receipt. Gone from every answer on return.
+        """Take an item of this user away, with its figures, or an offer back; return a receipt.
+
+        Gone from every answer on return.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.unpublish(item.id).found, memory.shared.unpublish(item.id).found
@@ -326,6 +358,24 @@ class Shared:
             raise InvalidInputError("memory_id", "is not a memory of this user")
         return record
 
+    def _confirmed(self, preview: PublishPreview | Mapping[str, Any], *, is_offer: bool) -> PublishPreview:
+        """Return a preview that holds as it was shown. Raises `InvalidInputError`."""
+        shown = _preview(preview)
+        if shown.is_offer != is_offer:
+            raise InvalidInputError(
+                "preview", f"is one to {'offer' if shown.is_offer else 'publish'}: preview it again"
+            )
+        if digest_of(shown.content) != shown.digest:
+            raise InvalidInputError("preview", "is not what was previewed: preview it again")
+        if digest_of(self._masked(shown.content)) != shown.digest:
+            raise InvalidInputError("preview", "has secrets that are masked by now: preview it again")
+        if shown.memory_id is not None:
+            with self._in_use():
+                record = self._archive.store.record_of_id(shown.memory_id)
+            if record is None or _state_of(record) != shown.memory_state:
+                raise InvalidInputError("preview", "is older than its memory, which has changed: preview it again")
+        return shown
+
     def _masked(self, content: SharedContent) -> SharedContent:
         """Return the content, checked, with secrets masked."""
         check_content(content)
@@ -362,6 +412,12 @@ def _filled(field: str, stated: str | None, usual: str) -> str:
     if stated is None and not usual:
         raise InvalidInputError(field, "is missing")
     return usual if stated is None else stated
+
+
+def _usual_summary(record: MemoryRecord | None, *, offer: bool) -> str:
+    if record is None:
+        return ""
+    return words_without_figures(record) if offer else record.text
 
 
 def _title_of(record: MemoryRecord) -> str:

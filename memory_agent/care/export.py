@@ -37,7 +37,7 @@ from memory_agent.erasure.eraser import note_reimported
 from memory_agent.erasure.history import fingerprint, read_history
 from memory_agent.erasure.selection import passes, with_excluded_memories
 from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
-from memory_agent.knowledge.items import check_item, file_of_item, keep_item
+from memory_agent.knowledge.items import check_item, file_of_item, ids_of_many, keep_item
 from memory_agent.layout import Layout
 from memory_agent.recall.query import check_filter
 from memory_agent.records import MemoryFilter, MemoryRecord
@@ -219,10 +219,11 @@ def import_lines(
 
 def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: MemoryFilter | None) -> Iterator[bytes]:
     snapshot = Snapshot(transaction)
-    state, total = snapshot.state, snapshot.counts().memories
+    of_many = ids_of_many(snapshot)  # they stand on offers, which nobody else is shown
+    state, total = snapshot.state, snapshot.counts().memories - len(of_many)
     if filter is not None:
         filter = with_excluded_memories(filter, snapshot)
-        total = sum(passes(record, filter) for _, record in snapshot.scan())
+        total = sum(record.id not in of_many and passes(record, filter) for _, record in snapshot.scan())
     events: defaultdict[int, list[bytes]] = defaultdict(list)
     for key, value in transaction.scan(EVENTS):
         events[row_number(value)].append(key)
@@ -236,7 +237,8 @@ def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: Me
         word_bytes=state.word_bytes,
     )
     yield msgspec.json.encode(head)
-    chosen = (one for one in snapshot.scan() if filter is None or passes(one[1], filter))
+    kept = (one for one in snapshot.scan() if one[1].id not in of_many)
+    chosen = (one for one in kept if filter is None or passes(one[1], filter))
     for done, (row, record) in enumerate(chosen):
         if done % _STEP == 0:
             report("memories", done, total)

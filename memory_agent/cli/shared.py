@@ -47,6 +47,7 @@ from relay.disk import write_private
 _STANDARD_STREAM = Path("-")
 _MARGIN, _MARKED = "   ", " ! "
 _MASKED = "[masked:"
+_DOES = {False: "publish", True: "offer"}
 _file = click.Path(dir_okay=False, path_type=Path)
 _item = click.argument("item_id", metavar="ID")
 _tags = click.option("--tag", "tags", multiple=True, help="A tag to find it by. May be repeated.")
@@ -56,8 +57,9 @@ _tags = click.option("--tag", "tags", multiple=True, help="A tag to find it by. 
 def shared() -> None:
     """What users share: publish something for others, see to it, find and rate what others published.
 
-    Nothing leaves a user but by `confirm`, and then exactly what the preview showed. Others see a pseudonym, or the
-    name that `name` sets. (`memory-agent publish` sends events to your own memory, which nobody else sees.)
+    Nothing leaves a user but by `confirm` and `offer`, and then exactly what the preview showed. Others see a
+    pseudonym, or the name that `name` sets. (`memory-agent publish` sends events to your own memory, which nobody else
+    sees.)
 
     \b
     Examples:
@@ -65,6 +67,7 @@ def shared() -> None:
       memory-agent shared confirm preview.json
       memory-agent shared search "the deploy to staging hangs"
       memory-agent recall "the deploy to staging hangs" --tier local --tier global
+      memory-agent shared offer offer.json
       memory-agent shared unpublish 01KHJY9080NWG22H9Q8BBD7B80
     """
 
@@ -85,6 +88,7 @@ def shared() -> None:
               "which your key must name.")  # fmt: skip
 @click.option("--reference", metavar="TEXT", help="Where the original lies: a path or an address, which others see.")
 @click.option("--attach", type=_file, metavar="FILE", help="A file of at most 1 MiB that others can fetch.")
+@click.option("--offer", is_flag=True, help="It is to be offered with `shared offer`, as a pattern, and not published.")
 @click.option("--out", type=_file, metavar="FILE", help="Write the preview there (0600), for `shared confirm`.")
 @daemon_options
 def preview(
@@ -102,13 +106,15 @@ def preview(
     access_policy: str,
     reference: str | None,
     attach: Path | None,
+    offer: bool,
     out: Path | None,
 ) -> None:
     """Show what would be published of a document, a memory or a few words. Sends nothing and stores nothing.
 
     Secrets are masked. Lines with a masked secret, or with words that may say more than you mean to (names, accounts,
     addresses, paths), have a ! before them; look at these. Of FILE its name leaves only as a title, its path only by
-    --reference, its text beyond the summary only by --body.
+    --reference, its text beyond the summary only by --body. With --offer, a pattern that was learned from runs is shown
+    without counts and dates: what the runs did.
 
     \b
     Examples:
@@ -148,6 +154,7 @@ def preview(
             item_id=item_id,
             attachment=data,
             attachment_name=None if attach is None else attach.name,
+            offer=offer,
         )
     if out is not None:
         write_private(out, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
@@ -156,11 +163,12 @@ def preview(
         return
     _print_preview(found)
     if out is None:
-        click.echo("\nnothing has left; to publish it, write it to a file with --out first")
+        click.echo(f"\nnothing has left; to {_DOES[offer]} it, write it to a file with --out first")
     else:
         options = {"--attach": attach, "--user": target.user_id if target.user_named else None}
         words = [str(out), *(str(word) for pair in options.items() if pair[1] is not None for word in pair)]
-        click.echo(f"\nnothing has left; to publish exactly this: memory-agent shared confirm {shlex.join(words)}")
+        command = f"memory-agent shared {'offer' if offer else 'confirm'} {shlex.join(words)}"
+        click.echo(f"\nnothing has left; to {_DOES[offer]} exactly this: {command}")
 
 
 @shared.command(short_help="Publish exactly what a preview shows.")
@@ -180,9 +188,7 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
       memory-agent shared confirm preview.json --attach agent.tar.gz --user alice
       memory-agent shared confirm preview.json --yes --json
     """
-    found = _read_preview(preview)
-    if found is None:
-        raise InvalidInputError("preview", f"{preview} is not what `shared preview --out` wrote")
+    found = _preview_in(preview, is_offer=False)
     file = found.content.attachment
     if file is not None and attach is None:
         raise click.UsageError(f"it has an attachment, {one_line(file.name)}: name it with --attach")
@@ -203,11 +209,65 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
         click.echo(f"published {item.id}, version {item.version}, as {one_line(item.author)}")
 
 
-@shared.command(short_help="Take an item away from everybody, at once.")
+@shared.command(short_help="Offer a pattern exactly as a preview shows it.")
+@click.argument("preview", type=_file)
+@click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
+@daemon_options
+def offer(target: Target, preview: Path, yes: bool) -> None:
+    """Offer what the file PREVIEW shows, which `shared preview --offer --out` wrote; it is durable on return.
+
+    Shows it again and asks. Nobody sees it, and no search finds it, until five users (the setting
+    shared.offers_together) offer the same words. Then the next upkeep makes an item of these words, by "5 users": it
+    names none of them. `shared unpublish` takes an offer back.
+
+    \b
+    Examples:
+      memory-agent shared offer preview.json
+      memory-agent shared offer preview.json --yes --user alice --json
+    """
+    found = _preview_in(preview, is_offer=True)
+    if not yes:
+        if target.as_json:
+            raise click.UsageError("--json needs --yes: a person is shown the preview before it is offered")
+        _print_preview(found)
+        click.echo()
+        ask_person(f"offer this, for {_audience(found.content.access_policy)} once enough users offer the same?")
+    with waiting("offering"), open_for_reading(target, "offer") as memory:
+        offered = memory.shared.offer(found)
+    if target.as_json:
+        print_document(offered)
+    else:
+        click.echo(f"offered {offered.content.item_id}; nobody else sees it until enough users offer the same words")
+
+
+@shared.command(short_help="List the patterns that you offer.")
+@daemon_options
+def offered(target: Target) -> None:
+    """List the offers of --user, newest first, with the item that was made of one and of others' offers.
+
+    \b
+    Examples:
+      memory-agent shared offered
+      memory-agent list --kind pattern
+      memory-agent shared offered --user alice --json
+    """
+    with open_for_reading(target, "offered") as memory:
+        found = memory.shared.offered()
+    if target.as_json:
+        print_document(found)
+        return
+    rows = (
+        (one.offered_at, one.content.access_policy, one.proposed_as or "", one.content.item_id, one.content.title)
+        for one in found
+    )
+    print_table(counted(len(found), "offer"), ("offered", "for", "shown as", "id", "title"), rows, whole="id")
+
+
+@shared.command(short_help="Take an item away from everybody, at once, or an offer back.")
 @_item
 @daemon_options
 def unpublish(target: Target, item_id: str) -> None:
-    """Take the item ID away, with its figures: no answer shows it from now on.
+    """Take the item ID away, with its figures: no answer shows it from now on. Or take the offer ID back.
 
     Its bytes leave the files within the daemon's next upkeep, or now where no daemon runs. Only its author can, and who
     holds a key with the scope shared-admin. Exit code 1: there is no such item of the user's.
@@ -393,6 +453,15 @@ def _attached(file: Path) -> bytes:
     return data
 
 
+def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
+    """Return the preview in a file, for this use. Raises `InvalidInputError`."""
+    found = _read_preview(file)
+    if found is None or found.is_offer != is_offer:
+        option = "--offer " if is_offer else ""
+        raise InvalidInputError("preview", f"{file} is not what `shared preview {option}--out` wrote")
+    return found
+
+
 def _read_preview(file: Path) -> PublishPreview | None:
     """Return the preview in a file; None if the file has something else."""
     try:
@@ -413,7 +482,7 @@ def _print_preview(preview: PublishPreview) -> None:
     if content.attachment is not None:
         texts["attachment"] = f"{_file_facts(content.attachment)}\nIt leaves as it is: nothing in it is masked."
     words = {field: [plain(one.text) for one in preview.mentions if one.field == field] for field in texts}
-    emit(Text("would be published, word for word", style="bold"))
+    emit(Text(f"would be {'offered' if preview.is_offer else 'published'}, word for word", style="bold"))
     facts = (content.content_type, f"version {content.version}", f"for {_audience(content.access_policy)}")
     emit(Text(f"{_MARGIN}{' · '.join(facts)}", style="dim"))
     for field, text in texts.items():

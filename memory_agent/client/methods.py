@@ -30,6 +30,7 @@ from memory_agent.shared_records import (
     ContentType,
     FoundItem,
     GlobalRecord,
+    OfferedPattern,
     PublishPreview,
     QualityMetrics,
     SharedFile,
@@ -177,6 +178,7 @@ class SharedMethods:
         item_id: str | None = None,
         attachment: bytes | None = None,
         attachment_name: str | None = None,
+        offer: bool = False,
     ) -> PublishPreview:
         """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
 
@@ -184,7 +186,8 @@ class SharedMethods:
         `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
         masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
         of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
-        Raises `InvalidInputError` (with the argument's name).
+        With `offer` it is what `offer` would send, in place of `confirm`: a pattern, of one that was learned from runs
+        what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name).
         """
         return self._ask(
             "shared.preview",
@@ -200,6 +203,7 @@ class SharedMethods:
             item_id=item_id,
             attachment=attachment,
             attachment_name=attachment_name,
+            offer=offer,
         )
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
@@ -210,8 +214,26 @@ class SharedMethods:
         """
         return self._ask("shared.confirm", preview=preview, attachment=attachment)
 
+    def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
+        """Offer a pattern as a preview shows it (`preview(..., offer=True)`). Durable on return.
+
+        Nobody else sees it, and no search finds it, until as many users as the setting `shared.offers_together` says
+        (5) offer the same words for the same readers: in nothing but spaces, the case of a line's first letter and the
+        punctuation at its end may they differ. Then upkeep makes an item of them, by "5 users", which names nobody. It
+        goes when too few are left: `unpublish` takes an offer back. Raises `InvalidInputError`, also where the preview
+        was changed or its memory has changed since, `UnavailableError`.
+        """
+        return self._ask("shared.offer", preview=preview)
+
+    def offered(self) -> list[OfferedPattern]:
+        """Return what this user offers, newest first, with the items that were made of it and others' offers."""
+        return self._ask("shared.offered")
+
     def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Take an item of this user away, with its figures; return a receipt. Gone from every answer on return."""
+        """Take an item of this user away, with its figures, or an offer back; return a receipt.
+
+        Gone from every answer on return.
+        """
         return self._ask("shared.unpublish", item_id=item_id)
 
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:

@@ -68,7 +68,7 @@ from relay import (
 from relay.log import log
 
 _PAGE = 200
-_WRITES_SHARED = ("publish_confirm", "shared_name")
+_WRITES_SHARED = ("publish_confirm", "offer", "shared_name")
 """Verbs that create the store of what users share."""
 
 

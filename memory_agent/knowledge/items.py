@@ -30,11 +30,13 @@ from memory_agent.storage.snapshot import Snapshot
 ABOUT = "shared"  # the metadata of a record that make it an item
 SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
 FILE, FIGURES, NAME, NAMED = "shared:file:", "shared:figures:", "shared:name:", "shared:named:"
+OFFERERS = "shared:offerers:"  # of an item that many offered
 ERASED = "shared:erased:"  # pseudonyms that are no more
 _ids = msgspec.msgpack.Decoder(list[str])
 _versions = msgspec.msgpack.Decoder(dict[str, Figures])
-OF_ITEMS = (FILE, FIGURES)
+OF_ITEMS = (FILE, FIGURES, OFFERERS)
 _PLACE_BYTES = 16
+_USERS_STEP = 5  # of the number that is shown, so that nobody sees one user come or go
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,10 +52,21 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachment: Attachment | None = None
 
 
+class Offerers(msgspec.Struct, frozen=True, kw_only=True):
+    """Who stands behind an item that many offered: the offer of each, by pseudonyms."""
+
+    item_id: str
+    offers: dict[str, str]
+
+
+_offerers = msgspec.msgpack.Decoder(Offerers)
+
+
 def shown_item(snapshot: Snapshot, record: MemoryRecord, figures: Figures | None) -> GlobalRecord:
     """Return an item as its readers see it, with the figures of its version."""
     about = about_of(record)
     summary, body = parts_of_text(record.text, about.summary_chars)
+    users = len(offerers_of(snapshot, record.id)) // _USERS_STEP * _USERS_STEP
     return GlobalRecord(
         id=record.id,
         content_type=about.content_type,
@@ -61,7 +74,7 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, figures: Figures | None
         summary=summary,
         body=body,
         author_id=about.author,
-        author=name_in(snapshot, about.author),
+        author=f"{users} users" if users else name_in(snapshot, about.author),
         published_at=record.timestamp,
         version=about.version,
         access_policy=about.policy,
@@ -70,6 +83,7 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, figures: Figures | None
         attachment=about.attachment,
         quality_metrics=QualityMetrics() if figures is None else figures.metrics(),
         embedding=record.embedding,
+        offered_by=users,
     )
 
 
@@ -118,6 +132,27 @@ def due_in(snapshot: Snapshot) -> list[str]:
 def keep_due(batch: Batch, item_ids: Collection[str]) -> None:
     """Store which items have figures that changed since the last release."""
     batch.set_blob(DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
+
+
+def offerers_of(snapshot: Snapshot, item_id: str) -> dict[str, str]:
+    """Return the offers behind an item, by their users; none of an item that one user published."""
+    name = place_of(snapshot, OFFERERS, item_id)
+    return {} if snapshot.blob(name) is None else offerers_at(snapshot, name).offers
+
+
+def ids_of_many(snapshot: Snapshot) -> set[str]:
+    """Return the ids of the items that many offered."""
+    return {offerers_at(snapshot, name).item_id for name in snapshot.blobs(OFFERERS)}
+
+
+def offerers_at(snapshot: Snapshot, name: str) -> Offerers:
+    """Return what is stored under one of the names of `OFFERERS`."""
+    return _offerers.decode(snapshot.blob(name) or b"")
+
+
+def keep_offerers(batch: Batch, offerers: Offerers) -> None:
+    """Store who stands behind an item."""
+    batch.set_blob(place_of(batch, OFFERERS, offerers.item_id), msgspec.msgpack.encode(offerers))
 
 
 def item_in(snapshot: Snapshot, item_id: str) -> MemoryRecord | None:

@@ -6,11 +6,11 @@ from typing import Any
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_now
-from memory_agent.shared_asks import AnyAsk, Fetch, Publish, Rate, SetName, Unpublish
+from memory_agent.shared_asks import AnyAsk, Fetch, Offer, Publish, Rate, SetName, Unpublish
 from memory_agent.shared_records import FoundItem, UnpublishReceipt
 
 _UNKNOWN = (Rate, Fetch)
-_CREATING = (Publish, SetName)
+_CREATING = (Publish, Offer, SetName)
 
 
 def creates_store(ask: AnyAsk) -> bool:

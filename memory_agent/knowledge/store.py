@@ -56,11 +56,23 @@ from memory_agent.knowledge.items import (
     keep_figures,
     mark_removal,
     name_in,
+    offerers_of,
     place_of,
     present_figures,
     record_of,
     shown_item,
     versions_of,
+)
+from memory_agent.knowledge.offers import (
+    CHANGED,
+    drop_offers,
+    fallen_without,
+    join_offerers,
+    keep_offer,
+    keep_proposal,
+    offers_by,
+    proposals,
+    version_of_offer,
 )
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
@@ -72,7 +84,9 @@ from memory_agent.shared_asks import (
     Caller,
     Fetch,
     ForgetUser,
+    ListOffers,
     ListOwn,
+    Offer,
     Publish,
     Rate,
     Report,
@@ -82,16 +96,21 @@ from memory_agent.shared_asks import (
     Unpublish,
 )
 from memory_agent.shared_content import (
+    PSEUDONYM_BYTES,
     PUBLIC,
     attachment_of,
     check_content,
     check_name,
+    check_offer,
     digest_of,
+    pseudonym,
 )
 from memory_agent.shared_records import (
     FoundItem,
     GlobalRecord,
+    OfferedPattern,
     QualityMetrics,
+    SharedContent,
     SharedFile,
     UnpublishReceipt,
 )
@@ -101,8 +120,7 @@ from memory_agent.storage.snapshot import Snapshot
 from relay.rwlock import ReadWriteLock
 
 _FOLLOWED = "shared:followed"
-_PSEUDONYM_BYTES = 10
-_WRITES = (Publish, Rate, SetName, Report, ForgetUser)
+_WRITES = (Publish, Offer, Rate, SetName, Report, ForgetUser)
 
 
 class _ItemForgetting(Forgetting):
@@ -173,11 +191,14 @@ class Knowledge(Memory):
         return _Search(self, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Release the figures that are due, and remove the bytes of what was taken away from the files; return 0.
+        """Release the figures that are due, and propose what many offer; remove the bytes of what was taken away.
 
-        Part of upkeep: figures that changed as soon as somebody reports would tell who watches that somebody did.
+        Part of upkeep: figures that changed as soon as somebody reports would tell who watches that somebody did, and
+        an item that appeared with the last offer would tell whose it was. Returns 0.
         """
         with self._call():
+            if self._archive.store.blob(CHANGED) is not None:
+                self._propose(check_now(now))
             if self._archive.store.blob(DUE) is not None:
                 self._release()
             marked = self._archive.store.blob(PURGE)
@@ -197,11 +218,14 @@ class Knowledge(Memory):
         gone = history.memories_in(check_now(None))
         with self._removing, self._archive.batch() as batch:
             ids = {row: record.id for row, record in batch.scan()}
-            removed = [row for row, item_id in ids.items() if self._is_in(gone, item_id)]
+            is_gone = partial(self._is_in, gone)
+            fallen = fallen_without(batch, is_gone, self._limits.offers_together)
+            removed = [row for row, item_id in ids.items() if is_gone(item_id) or item_id in fallen]
             self._forgetting.remove(batch, removed)
             for row in removed:
                 del ids[row]
-            self._drop_authors(batch, partial(self._is_in, gone))
+            drop_offers(batch, is_gone)
+            self._drop_authors(batch, is_gone)
             for kind in OF_ITEMS:
                 of_items = {place_of(batch, kind, item_id) for item_id in ids.values()}
                 for name in set(batch.blobs(kind)).difference(of_items):
@@ -245,6 +269,11 @@ class Knowledge(Memory):
                 return self._search(caller, ask, timeout_s)
             case Publish():
                 return self._publish(caller, ask)
+            case Offer():
+                return self._offer(caller, ask.content)
+            case ListOffers():
+                with self._archive.store.snapshot() as snapshot:
+                    return offers_by(snapshot, self._pseudonym(caller.user_id))
             case Unpublish():
                 return self._unpublish(caller, ask.item_id)
             case Rate():
@@ -262,9 +291,7 @@ class Knowledge(Memory):
 
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
-        check_content(content)
-        if content.access_policy not in _admitted(caller):
-            raise InvalidInputError("access_policy", f"{content.access_policy} is not one of the caller's key")
+        _check_admitted(caller, content)
         file = content.attachment
         if file != attachment_of(ask.data, None if file is None else file.name):
             raise InvalidInputError("attachment", "is not the file that the item names")
@@ -310,23 +337,53 @@ class Knowledge(Memory):
         if about.version == former.version or about.version in versions:
             raise InvalidInputError("version", f"{about.version} is published already, and never changes: name another")
 
+    def _offer(self, caller: Caller, content: SharedContent) -> OfferedPattern:
+        now, own = check_now(None), self._pseudonym(caller.user_id)
+        _check_admitted(caller, content)
+        check_offer(content)
+        with self._archive.batch() as batch:
+            if self.erasure.is_forgotten(content.item_id, now):
+                raise InvalidInputError("item_id", "is that of an offer that was taken back: preview a new one")
+            return keep_offer(batch, own, content, now)
+
+    def _propose(self, now: datetime) -> None:
+        """Make items of what enough users offer, and add those who offer the words of an item since."""
+        with self._removing:
+            with self._archive.store.snapshot() as snapshot:
+                seen, found = snapshot.blob(CHANGED), proposals(snapshot, self._limits.offers_together, now)
+            vectors = self._intake.embed(embedded_text(one.record) for one in found)
+            with self._archive.batch() as batch:
+                admitted = vectors.admitted(batch)
+                for one in found:
+                    keep_proposal(batch, one, admitted.get(embedded_text(one.record)))
+                join_offerers(batch)
+                if batch.blob(CHANGED) == seen:  # else there are further offers
+                    batch.set_blob(CHANGED, None)
+
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
         now, own = check_now(None), self._pseudonym(caller.user_id)
-        record = self._archive.store.record_of_id(item_id)
-        if record is None or (about_of(record).author != own and not caller.rights.is_admin):
-            return UnpublishReceipt(item_id=item_id, found=False, at=now)
-        self._remove([item_id])
-        return UnpublishReceipt(item_id=item_id, found=True, at=now, versions=(about_of(record).version,))
+        with self._archive.store.snapshot() as snapshot:
+            record, offered = item_in(snapshot, item_id), version_of_offer(snapshot, own, item_id)
+            if record is not None and about_of(record).author != own and not caller.rights.is_admin:
+                record = None
+            offers = [] if record is None else offerers_of(snapshot, item_id).values()
+        versions = [one for one in (offered, None if record is None else about_of(record).version) if one is not None]
+        if versions:
+            self._remove([item_id, *offers])  # of an item of many all offers, or upkeep would make it again
+        return UnpublishReceipt(item_id=item_id, found=bool(versions), at=now, versions=tuple(dict.fromkeys(versions)))
 
-    def _remove(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
-        """Take away items, and what erased authors left; note it first, so that neither returns."""
-        folder, now = self._archive.store.folder, check_now(None)
+    def _remove(self, ids: Sequence[str], authors: Sequence[str] = ()) -> None:
+        """Take away items and offers, and what erased authors left; note it first, so that nothing returns."""
+        folder, now, is_gone = self._archive.store.folder, check_now(None), {*ids, *authors}.__contains__
         with self._removing:
+            with self._archive.store.snapshot() as snapshot:
+                item_ids = [*ids, *fallen_without(snapshot, is_gone, self._limits.offers_together)]
             is_even = history_bytes(folder, self.user_id) == _followed(self._archive.store.blob(_FOLLOWED))
             note_erasure(folder, self.user_id, Intent(started_at=now, record_ids=(*item_ids, *authors)), now)
             with self._archive.batch() as batch:
                 rows = map(batch.row_of_id, item_ids)
                 self._forgetting.remove(batch, [row for row in rows if row is not None])
+                drop_offers(batch, is_gone)
                 if authors:
                     self._drop_authors(batch, authors.__contains__)
                     for author in authors:
@@ -337,14 +394,17 @@ class Knowledge(Memory):
 
     def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
         record = self._visible(caller, self._archive.store.record_of_id(ask.item_id))
-        if about_of(record).author == self._pseudonym(caller.user_id):
+        own = self._pseudonym(caller.user_id)
+        if about_of(record).author == own:
             raise InvalidInputError("item_id", "is an item of one's own")
         version = about_of(record).version if ask.version is None else ask.version
         with self._archive.batch() as batch:
+            if own in offerers_of(batch, record.id):
+                raise InvalidInputError("item_id", "is an item of one's own, among others")
             versions = figures_in(batch, record.id)
             if (figures := versions.get(version)) is None:
                 raise InvalidInputError("version", f"{version} is no version of this item")
-            if figures.rate(self._pseudonym(caller.user_id).encode(), ask.rating):
+            if figures.rate(own.encode(), ask.rating):
                 keep_figures(batch, record.id, versions)
                 keep_due(batch, {*due_in(batch), record.id})
             return figures.metrics()
@@ -352,7 +412,7 @@ class Knowledge(Memory):
     def _count(self, caller: Caller, report: Report) -> int:
         """Count a report; return how many of its items counted: those that the caller may see, and has not counted."""
         check_report(report)
-        user = self._pseudonym(caller.user_id).encode()
+        own = self._pseudonym(caller.user_id)
         counted = []
         with self._archive.batch() as batch:
             for item in report.items:
@@ -360,7 +420,9 @@ class Knowledge(Memory):
                 figures = versions.get(item.version)
                 if record is None or figures is None or about_of(record).policy not in _admitted(caller):
                     continue
-                if figures.report(user, report.number, item):
+                if own in offerers_of(batch, item.item_id):
+                    continue  # no credit for an author's own runs
+                if figures.report(own.encode(), report.number, item):
                     counted.append(item.item_id)
                     keep_figures(batch, item.item_id, versions)
             keep_due(batch, {*due_in(batch), *counted})
@@ -484,7 +546,7 @@ class Knowledge(Memory):
         with self._archive.store.snapshot() as snapshot:
             while not names or self._is_erased(snapshot, names[-1]):
                 salt = len(names).to_bytes(8, "big")
-                names.append(f"user-{blake2b(user, key=key, salt=salt, digest_size=_PSEUDONYM_BYTES).hexdigest()}")
+                names.append(pseudonym(blake2b(user, key=key, salt=salt, digest_size=PSEUDONYM_BYTES).digest()))
         return names
 
     def _is_erased(self, snapshot: Snapshot, author: str) -> bool:
@@ -514,6 +576,13 @@ class _Search:
         """Search, and return the items."""
         found: list[FoundItem] = self._knowledge.ask(self._caller, self._ask, timeout_s)
         return found
+
+
+def _check_admitted(caller: Caller, content: SharedContent) -> None:
+    """Check what a caller sends, and that its readers are among the groups of the caller's key."""
+    check_content(content)
+    if content.access_policy not in _admitted(caller):
+        raise InvalidInputError("access_policy", f"{content.access_policy} is not one of the caller's key")
 
 
 def _admitted(caller: Caller) -> tuple[str, ...]:

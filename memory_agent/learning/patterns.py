@@ -18,6 +18,7 @@ from datetime import datetime
 from statistics import fmean
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -44,6 +45,7 @@ LEAST_RUNS = 3
 CUT = "…"
 """The end of a text that was cut."""
 
+_WORKED, _FAILED = "What successful runs did, in this order", "What failed runs did and no other"
 _LEAST_OCCASIONS = 2
 _APPROVED = 1.0
 _MOST_IDS = 50
@@ -135,9 +137,9 @@ def _record(runs: Sequence[PastRun], typical: PastRun, step_vectors: StepVectors
     lines = [
         _asked(runs, typical),
         _ended(runs, succeeded, failed),
-        _listed("What successful runs did, in this order", steps[:_MOST_STEPS], len(succeeded)),
+        _listed(_WORKED, steps[:_MOST_STEPS], len(succeeded)),
         _best(succeeded),
-        _listed("What failed runs did and no other", failed_steps[:_MOST_SHARED], len(failed)),
+        _listed(_FAILED, failed_steps[:_MOST_SHARED], len(failed)),
     ]
     return MemoryRecord(
         id=_id_of(runs[0]),
@@ -213,6 +215,31 @@ def _listed(what: str, steps: Sequence[SharedStep], runs: int) -> str:
 
 def _evidence(steps: Sequence[SharedStep]) -> list[dict[str, object]]:
     return [{"text": on_one_line(step.text, _STEP_CHARS), "run_ids": list(step.runs)} for step in steps]
+
+
+class _Step(msgspec.Struct):
+    text: str
+
+
+class _Learned(msgspec.Struct):
+    """The metadata of a pattern that was made of runs, as far as it is words."""
+
+    run_ids: list[str]
+    steps: list[_Step]
+    failed_steps: list[_Step]
+
+
+def words_without_figures(record: MemoryRecord) -> str:
+    """Return what a pattern says but how often, when and how well: "" where its runs share no steps.
+
+    The text of a memory that was not made of runs stays.
+    """
+    try:
+        learned = msgspec.convert(record.metadata, _Learned)
+    except msgspec.ValidationError:
+        return record.text
+    told = {_WORKED: learned.steps[:_MOST_STEPS], _FAILED: learned.failed_steps}
+    return "\n".join(f"{what}: {'; '.join(step.text for step in steps)}" for what, steps in told.items() if steps)
 
 
 def _steps(run: PastRun) -> list[str]:

@@ -86,6 +86,8 @@ NEW = {
     "runs.similar",
     "shared.preview",
     "shared.confirm",
+    "shared.offer",
+    "shared.offered",
     "shared.unpublish",
     "shared.rate",
     "shared.published",

@@ -109,6 +109,8 @@ BAD: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("shared.preview", {"title": "x", "summary": "y", "item_id": "i-1"}, "item_id"),
     ("shared.preview", {"title": "x", "summary": "y", "attachment_name": "x.md"}, "attachment"),
     ("shared.confirm", {"preview": "x"}, "preview"),
+    ("shared.preview", {"title": "x", "summary": "y", "offer": True, "reference": "/x"}, "reference"),
+    ("shared.offer", {"preview": "x"}, "preview"),
     ("shared.unpublish", {"item_id": "i-1"}, "item_id"),
     ("shared.attachment", {"item_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV"}, "item_id"),
     ("shared.rate", {"item_id": "01ARZ3NDEKTSV4RRFFQ69G5FAV", "rating": 1.0}, "item_id"),
@@ -205,6 +207,9 @@ class Story:
         except InvalidInputError as error:
             self.told.append(("shared.rate", str(error)))
         self.ask("shared.published")
+        offer = self.ask("shared.offer", self.ask("shared.preview", "Auth", "a mutex, not a lock", offer=True))
+        assert self.ask("shared.offered") == [offer]
+        self.ask("shared.unpublish", offer.content.item_id)
         self.ask("shared.unpublish", item.id)
         self.ask("shared.unpublish", third.id)
         self.ask("shared.set_name", None)

@@ -347,6 +347,6 @@ def test_reads_need_recall_and_writes_need_publish() -> None:
         "search_shared",
         "shared_attachment",
     }
-    assert needed[Scope.SHARE] == {"publish_preview", "publish_confirm", "unpublish", "rate", "shared_name"}
+    assert needed[Scope.SHARE] == {"publish_preview", "publish_confirm", "offer", "unpublish", "rate", "shared_name"}
     assert needed[Scope.PUBLISH] == {"remember", "feedback", "run_begin", "run_step", "run_end"}
     assert {"forget", "forget_session", "sona_export"} <= needed[Scope.ADMIN]

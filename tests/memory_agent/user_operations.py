@@ -186,6 +186,12 @@ def share(user: User, asked: Asked) -> bytes:
     return user.ask("publish_confirm", {"preview": preview, "attachment": None}, asked.named)
 
 
+def offer(user: User, asked: Asked) -> bytes:
+    """Offer words that no other user has."""
+    drafted = user.ask("publish_preview", {"title": "Deploys", "summary": user.word(), "offer": True})
+    return user.ask("offer", {"preview": msgspec.msgpack.decode(drafted)["result"]}, asked.named)
+
+
 def shared_by(user: User) -> str:
     """Return the id of an item that a user shares."""
     return str(msgspec.msgpack.decode(share(user, Asked(None, "", user)))["result"]["id"])
@@ -262,6 +268,8 @@ OPERATIONS = (
     of_daemon("publish_preview", lambda user, _: {"title": user.word(), "summary": f"{SHARED} {user.word()}"}),
     of_daemon("publish_preview", lambda _, id_: {"memory_id": id_}),
     Operation("publish_confirm", share, verb="publish_confirm"),
+    Operation("offer", offer, verb="offer"),
+    of_daemon("offered", lambda *_: NOTHING),
     of_daemon("unpublish", lambda user, _: {"item_id": shared_by(user)}),
     Operation("rate", rate_of_other, verb="rate"),
     Operation("shared_attachment", fetch_of_other, verb="shared_attachment"),
