@@ -1,0 +1,137 @@
+"""How many texts of real runs come together under each rule of what says the same, and what closeness would mix up.
+
+Each run is a user who offers every sentence that its agent wrote. A group is what five users or more offer. By
+closeness, a group is a sentence with all that are at least as close to it as the cosine says; of its other wordings,
+those that name another number, or deny what the sentence affirms, are counted as mixed up, and some are printed to look
+at. Then what the product itself learns: runs dealt to six users, each of whom offers all patterns.
+
+    python -m ops.bench.offers AIRLINE_FILE SWE_FILE      three minutes; prints the figures of decision 0057
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from memory_agent.embedded import Embedding
+from memory_agent.embedders import open_embedder
+from memory_agent.knowledge.offers import said_by
+from memory_agent.learning.overlap import statements
+from memory_agent.learning.patterns import PastRun, patterns, words_without_figures
+from memory_agent.settings import Settings
+from memory_agent.shared_records import SharedContent
+from memory_agent.storage.terms import fingerprint
+from ops.bench.patterns import past_runs
+
+LEAST = 5
+_COSINES = (0.9, 0.95)
+_SHOWN = 24
+_BLOCK = 256
+_USERS = 6
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_WORDS = range(4, 61)
+
+Run = Mapping[str, Any]
+
+
+def sentences(texts: Sequence[str]) -> set[str]:
+    """Return the different sentences of 4 to 60 words."""
+    parts = (part.strip() for text in texts for part in _SENTENCE.split(text))
+    return {part for part in parts if len(part.split()) in _WORDS}
+
+
+def offered(airline: Sequence[Run], swe: Sequence[Run]) -> dict[str, set[int]]:
+    """Return which users offer each sentence."""
+    written = [[step["thought"] for step in run["steps"]] for run in swe]
+    written += [[one["content"] or "" for one in run["messages"] if one["role"] == "assistant"] for run in airline]
+    users: defaultdict[str, set[int]] = defaultdict(set)
+    for user, texts in enumerate(written):
+        for sentence in sentences(texts):
+            users[sentence].add(user)
+    return dict(sorted(users.items()))
+
+
+def said(text: str) -> object:
+    """Return what is equal for sentences that say the same, by the rule of the product."""
+    return said_by(SharedContent(item_id="", content_type="pattern", title="-", summary=text, version="1"))
+
+
+def same_words(users: Mapping[str, set[int]]) -> str:
+    """Return how many groups the rule of the product makes, and how many the fingerprints that fold an answer."""
+    counts = []
+    for key in (said, fingerprint):
+        groups: defaultdict[object, set[int]] = defaultdict(set)
+        for text, by in users.items():
+            groups[key(text)] |= by
+        counts.append(sum(len(group) >= LEAST for group in groups.values()))
+    return f"same words: {counts[0]} groups; by fingerprints: {counts[1]}"
+
+
+def close(users: Mapping[str, set[int]], vectors: Embedding, least: float) -> str:
+    """Return how many groups a cosine makes, and what it mixes up."""
+    texts, by = list(users), list(users.values())
+    blocks = (vectors[start : start + _BLOCK] @ vectors.T >= least for start in range(0, len(texts), _BLOCK))
+    near = [np.flatnonzero(row) for block in blocks for row in block]
+    reach = [len(set().union(*(by[one] for one in rows))) if rows.size > 1 else len(by[rows[0]]) for rows in near]
+    is_free, pairs, groups = np.ones(len(texts), bool), [], 0
+    for place in sorted(range(len(texts)), key=lambda one: -reach[one]):
+        rows = [int(row) for row in near[place] if is_free[row]]
+        if not is_free[place] or len(set().union(*(by[row] for row in rows))) < LEAST:
+            continue
+        is_free[rows] = False
+        groups += 1
+        pairs += [(texts[place], texts[row]) for row in rows if said(texts[row]) != said(texts[place])]
+    mixed = sum(_claims(one) != _claims(other) for one, other in pairs)
+    drawn = np.random.default_rng(7).permutation(len(pairs))[:_SHOWN]
+    lines = [f"cosine {least}: {groups} groups, {len(pairs)} other wordings, {mixed} with another number or denial"]
+    return "\n".join([*lines, *(f"    {pairs[one][0][:90]} | {pairs[one][1][:90]}" for one in drawn)])
+
+
+def _claims(text: str) -> tuple[frozenset[str], bool]:
+    found = statements(text)
+    return frozenset().union(*(one.numbers for one in found)), any(one.denies for one in found)
+
+
+def of_patterns(runs: Sequence[PastRun]) -> str:
+    """Return how many patterns users learn of runs that are dealt to them, and how many groups they make."""
+    groups: defaultdict[object, set[int]] = defaultdict(set)
+    learned = 0
+    for user in range(_USERS):
+        for pattern in patterns(runs[user::_USERS]):
+            words = words_without_figures(pattern)
+            if words:
+                learned += 1
+                groups[pattern.title, said(words)].add(user)
+    return f"learned patterns: {learned}, {sum(len(group) >= LEAST for group in groups.values())} groups"
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures of the given files."""
+    if len(arguments) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    airline, swe = (json.loads(Path(file).read_bytes()) for file in arguments)
+    users = offered(airline, swe)
+    embedder = open_embedder(Settings().embedder)
+    try:
+        vectors = np.asarray(embedder.embed_texts(list(users)), dtype=np.float32)
+        runs = past_runs(airline, lambda run: str(run["instruction"]), embedder)
+    finally:
+        embedder.close()
+    print(f"{len(airline) + len(swe)} users offer {len(users)} sentences")
+    print(same_words(users))
+    for least in _COSINES:
+        print(close(users, vectors, least))
+    print(of_patterns(runs))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
