@@ -262,6 +262,26 @@ def test_a_person_sees_the_preview_again_and_decides(
     run("shared", "unpublish", item["id"], "--user", "eva")
 
 
+def test_a_pattern_is_offered_as_it_was_shown_listed_and_taken_back(
+    run: Run, run_json: RunJson, tmp_path: Path
+) -> None:
+    out = tmp_path / "offer.json"
+    words = ("shared", "preview", "--title", TITLE, "--summary", FIX, "--out", str(out), "--user", "oda")
+    assert "shared offer" in run(*words, "--offer").stdout
+    assert code_of(run("shared", "confirm", str(out), "--yes", "--user", "oda", "--json")) == (1, "invalid_input")
+    assert run("shared", "offer", str(out), "--user", "oda", input="n\n").exit_code == 130
+    assert run_json("shared", "offered", "--user", "oda") == []
+    asked = run("shared", "offer", str(out), "--user", "oda", input="y\n")
+    assert asked.exit_code == 0
+    assert FIX in asked.stdout
+    (offered,) = run_json("shared", "offered", "--user", "oda")
+    assert (offered["content"]["summary"], offered["proposed_as"]) == (FIX, None)
+    assert run_json("shared", "published", "--user", "oda") == run_json("shared", "offered", "--user", "reader") == []
+    assert TITLE in run("shared", "offered", "--user", "oda").stdout
+    assert run_json("shared", "unpublish", offered["content"]["item_id"], "--user", "oda")["found"]
+    assert run_json("shared", "offered", "--user", "oda") == []
+
+
 def test_a_next_version_replaces_the_former_and_none_is_published_twice(
     run: Run, run_json: RunJson, tmp_path: Path
 ) -> None:
