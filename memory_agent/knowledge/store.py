@@ -15,36 +15,26 @@ with the secret.
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from memory_agent.embedded import embedded_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
-from memory_agent.erasure.forgetting import Forgetting
-from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure, read_history
-from memory_agent.erasure.intent_log import Intent
+from memory_agent.erasure.history import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError
+from memory_agent.knowledge.authors import Authors
 from memory_agent.knowledge.contributions import check_report
 from memory_agent.knowledge.figures import Rules
 from memory_agent.knowledge.items import (
     ABOUT,
     DUE,
-    ERASED,
-    FIGURES,
     FILE,
-    NAME,
-    NAMED,
-    OF_ITEMS,
     PURGE,
-    SECRET,
     About,
     about_of,
     due_in,
@@ -55,13 +45,12 @@ from memory_agent.knowledge.items import (
     keep_due,
     keep_figures,
     mark_removal,
-    name_in,
     place_of,
     present_figures,
     record_of,
     shown_item,
-    versions_of,
 )
+from memory_agent.knowledge.removal import ItemForgetting, Removal
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, check_now, make_query
@@ -96,25 +85,10 @@ from memory_agent.shared_records import (
     UnpublishReceipt,
 )
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from relay.rwlock import ReadWriteLock
 
-_FOLLOWED = "shared:followed"
-_PSEUDONYM_BYTES = 10
 _WRITES = (Publish, Rate, SetName, Report, ForgetUser)
-
-
-class _ItemForgetting(Forgetting):
-    """Deletes items with all that is kept beside them."""
-
-    def remove(self, batch: Batch, rows: Sequence[int]) -> int:
-        """Delete items in a batch; return how many existed."""
-        for record in filter(None, map(batch.record, rows)):
-            for kind in OF_ITEMS:
-                batch.set_blob(place_of(batch, kind, record.id), None)
-        mark_removal(batch)
-        return super().remove(batch, rows)
 
 
 class Knowledge(Memory):
@@ -127,7 +101,7 @@ class Knowledge(Memory):
     ['global']
     """
 
-    _forgetting_kind = _ItemForgetting
+    _forgetting_kind = ItemForgetting
 
     def __init__(
         self,
@@ -149,10 +123,10 @@ class Knowledge(Memory):
         self._quota = SearchQuota(settings.shared.searches, settings.shared.searches_per_s)
         self._asking = threading.Lock()  # of the quota
         self._writing = ReadWriteLock()  # held alone to forget a user
-        self._removing = threading.Lock()
-        folder = archive.store.folder
-        if history_bytes(folder, user_id) != _followed(archive.store.blob(_FOLLOWED)):
-            self.follow(read_history(folder, user_id))
+        self._authors = Authors(archive, self.erasure)
+        self.removal = Removal(user_id, archive, self._forgetting)
+        if self.removal.is_behind:
+            self.removal.follow(read_history(archive.store.folder, user_id))
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
         """Answer a caller; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`.
@@ -188,55 +162,6 @@ class Knowledge(Memory):
                         batch.set_blob(PURGE, None)
         return super().expire(now)
 
-    def follow(self, history: History) -> int:
-        """Take away what a history of erasures names, and what belongs to no item; return how many items it named.
-
-        What erased users named, rated and contributed goes too. A history of this store need not be its own: a restore
-        has that of the store which it replaces.
-        """
-        gone = history.memories_in(check_now(None))
-        with self._removing, self._archive.batch() as batch:
-            ids = {row: record.id for row, record in batch.scan()}
-            removed = [row for row, item_id in ids.items() if self._is_in(gone, item_id)]
-            self._forgetting.remove(batch, removed)
-            for row in removed:
-                del ids[row]
-            self._drop_authors(batch, partial(self._is_in, gone))
-            for kind in OF_ITEMS:
-                of_items = {place_of(batch, kind, item_id) for item_id in ids.values()}
-                for name in set(batch.blobs(kind)).difference(of_items):
-                    batch.set_blob(name, None)
-            mark_removal(batch)
-            self._set_followed(batch)
-        return len(removed)
-
-    def _drop_authors(self, batch: Batch, is_gone: Callable[[str], bool]) -> None:
-        """Take away the names and contributions of erased users."""
-        for name in batch.blobs(NAMED):
-            author = (batch.blob(name) or b"").decode()
-            if is_gone(author):
-                self._drop_name(batch, author)
-        for name in batch.blobs(FIGURES):
-            versions = versions_of(batch.blob(name))
-            users = [
-                (one, user)
-                for one in versions.values()
-                for user in {*one.contributions, *one.rating.waiting}
-                if is_gone(user.decode())
-            ]
-            for figures, user in users:
-                figures.erase(user)
-            if users:
-                batch.set_blob(name, msgspec.msgpack.encode(versions))
-
-    def _is_in(self, gone: Collection[str], name: str) -> bool:
-        return fingerprint(self.user_id, name) in gone
-
-    def _set_followed(self, batch: Batch) -> None:
-        """Note that nothing of the history is left to be taken away."""
-        size = history_bytes(self._archive.store.folder, self.user_id)
-        batch.set_blob(_FOLLOWED, size.to_bytes(8, "big"))
-
     def _answer(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
         match ask:
             case SearchItems():
@@ -250,7 +175,7 @@ class Knowledge(Memory):
             case Rate():
                 return self._rate(caller, ask)
             case ListOwn():
-                return self._own(self._pseudonym(caller.user_id))
+                return self._own(self._authors.pseudonym(caller.user_id))
             case Fetch():
                 return self._fetch(caller, ask.item_id)
             case SetName():
@@ -258,7 +183,7 @@ class Knowledge(Memory):
             case Report():
                 return self._count(caller, ask)
             case ForgetUser():
-                return self._forget_user(self._pseudonyms(caller.user_id))
+                return self._forget_user(self._authors.pseudonyms(caller.user_id))
 
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
@@ -269,7 +194,7 @@ class Knowledge(Memory):
         if file != attachment_of(ask.data, None if file is None else file.name):
             raise InvalidInputError("attachment", "is not the file that the item names")
         about = About(
-            author=self._pseudonym(caller.user_id),
+            author=self._authors.pseudonym(caller.user_id),
             version=content.version,
             content_type=content.content_type,
             policy=content.access_policy,
@@ -311,40 +236,23 @@ class Knowledge(Memory):
             raise InvalidInputError("version", f"{about.version} is published already, and never changes: name another")
 
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
-        now, own = check_now(None), self._pseudonym(caller.user_id)
+        now, own = check_now(None), self._authors.pseudonym(caller.user_id)
         record = self._archive.store.record_of_id(item_id)
         if record is None or (about_of(record).author != own and not caller.rights.is_admin):
             return UnpublishReceipt(item_id=item_id, found=False, at=now)
-        self._remove([item_id])
+        self.removal.remove([item_id])
         return UnpublishReceipt(item_id=item_id, found=True, at=now, versions=(about_of(record).version,))
-
-    def _remove(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
-        """Take away items, and what erased authors left; note it first, so that neither returns."""
-        folder, now = self._archive.store.folder, check_now(None)
-        with self._removing:
-            is_even = history_bytes(folder, self.user_id) == _followed(self._archive.store.blob(_FOLLOWED))
-            note_erasure(folder, self.user_id, Intent(started_at=now, record_ids=(*item_ids, *authors)), now)
-            with self._archive.batch() as batch:
-                rows = map(batch.row_of_id, item_ids)
-                self._forgetting.remove(batch, [row for row in rows if row is not None])
-                if authors:
-                    self._drop_authors(batch, authors.__contains__)
-                    for author in authors:
-                        batch.set_blob(place_of(batch, ERASED, author), b"")
-                    mark_removal(batch)
-                if is_even:
-                    self._set_followed(batch)
 
     def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
         record = self._visible(caller, self._archive.store.record_of_id(ask.item_id))
-        if about_of(record).author == self._pseudonym(caller.user_id):
+        if about_of(record).author == self._authors.pseudonym(caller.user_id):
             raise InvalidInputError("item_id", "is an item of one's own")
         version = about_of(record).version if ask.version is None else ask.version
         with self._archive.batch() as batch:
             versions = figures_in(batch, record.id)
             if (figures := versions.get(version)) is None:
                 raise InvalidInputError("version", f"{version} is no version of this item")
-            if figures.rate(self._pseudonym(caller.user_id).encode(), ask.rating):
+            if figures.rate(self._authors.pseudonym(caller.user_id).encode(), ask.rating):
                 keep_figures(batch, record.id, versions)
                 keep_due(batch, {*due_in(batch), record.id})
             return figures.metrics()
@@ -352,7 +260,7 @@ class Knowledge(Memory):
     def _count(self, caller: Caller, report: Report) -> int:
         """Count a report; return how many of its items counted: those that the caller may see, and has not counted."""
         check_report(report)
-        user = self._pseudonym(caller.user_id).encode()
+        user = self._authors.pseudonym(caller.user_id).encode()
         counted = []
         with self._archive.batch() as batch:
             for item in report.items:
@@ -391,30 +299,14 @@ class Knowledge(Memory):
         return SharedFile(attachment=file, data=data)
 
     def _set_name(self, caller: Caller, name: str | None) -> str:
-        own = self._pseudonym(caller.user_id)
         kept = None if name is None else self._masker.text(check_name(name))
-        with self._archive.batch() as batch:
-            named = None if kept is None else place_of(batch, NAMED, kept.casefold())
-            if named is not None and batch.blob(named) not in (None, own.encode()):
-                raise InvalidInputError("name", "is that of another user")
-            self._drop_name(batch, own)
-            if kept is not None and named is not None:
-                batch.set_blob(place_of(batch, NAME, own), kept.encode())
-                batch.set_blob(named, own.encode())
-            return name_in(batch, own)
-
-    def _drop_name(self, batch: Batch, author: str) -> None:
-        former = batch.blob(place_of(batch, NAME, author))
-        if former is not None:
-            batch.set_blob(place_of(batch, NAMED, former.decode().casefold()), None)
-            batch.set_blob(place_of(batch, NAME, author), None)
-            mark_removal(batch)
+        return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
 
     def _forget_user(self, authors: Sequence[str]) -> int:
         rows = [row for author in authors for row in self._rows_of(author)]
         with self._archive.store.snapshot() as snapshot:
             item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
-        self._remove(item_ids, authors)
+        self.removal.remove(item_ids, authors)
         return len(item_ids)
 
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
@@ -458,48 +350,17 @@ class Knowledge(Memory):
 
     def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:
         """Return an item that the caller may see. Raises `InvalidInputError`, the same whether it exists or not."""
-        if record is None or not (
-            about_of(record).policy in _admitted(caller) or about_of(record).author == self._pseudonym(caller.user_id)
-        ):
-            raise InvalidInputError("item_id", "is no shared item that this user may see")
-        return record
+        if record is not None:
+            about = about_of(record)
+            if about.policy in _admitted(caller) or about.author == self._authors.pseudonym(caller.user_id):
+                return record
+        raise InvalidInputError("item_id", "is no shared item that this user may see")
 
     def _rows_of(self, author: str) -> list[int]:
         view = self._archive.settled_view()
         is_own = view.mask(MemoryFilter(metadata={f"{ABOUT}.author": author}))
         assert is_own is not None
         return [int(row) for row in view.rows[is_own]]
-
-    def _pseudonym(self, user_id: str) -> str:
-        """Return what this store calls a user: nobody without its secret finds the user, or the same user elsewhere."""
-        return self._pseudonyms(user_id)[-1]
-
-    def _pseudonyms(self, user_id: str) -> list[str]:
-        """Return what this store called a user until each erasure of the user, and what it calls the user now.
-
-        The history of erasures is that of this data folder; a store that was restored in another one knows by itself.
-        """
-        names: list[str] = []
-        user, key = user_id.encode(errors="surrogatepass"), self._secret()
-        with self._archive.store.snapshot() as snapshot:
-            while not names or self._is_erased(snapshot, names[-1]):
-                salt = len(names).to_bytes(8, "big")
-                names.append(f"user-{blake2b(user, key=key, salt=salt, digest_size=_PSEUDONYM_BYTES).hexdigest()}")
-        return names
-
-    def _is_erased(self, snapshot: Snapshot, author: str) -> bool:
-        is_noted = self.erasure.is_forgotten(author, check_now(None))
-        return is_noted or snapshot.blob(place_of(snapshot, ERASED, author)) is not None
-
-    def _secret(self) -> bytes:
-        known = self._archive.store.blob(SECRET)
-        if known is None:
-            with self._archive.batch() as batch:
-                known = batch.blob(SECRET)
-                if known is None:
-                    known = secrets.token_bytes(32)
-                    batch.set_blob(SECRET, known)
-        return known
 
 
 class _Search:
@@ -519,8 +380,3 @@ class _Search:
 def _admitted(caller: Caller) -> tuple[str, ...]:
     """Return the policies that admit a caller."""
     return (PUBLIC, *caller.rights.groups)
-
-
-def _followed(blob: bytes | None) -> int:
-    """Return how many bytes of the history of erasures have been applied."""
-    return int.from_bytes(blob or b"", "big")

@@ -304,7 +304,7 @@ class SharingModel(RuleBasedStateMachine):
 
     @rule(user=users, crash=crashes)
     def erase(self, user: str, crash: int | None) -> None:
-        mine, pseudonym = self.model.of_author(user), self.world.shared._pseudonym(user)
+        mine, pseudonym = self.model.of_author(user), self.world.shared._authors.pseudonym(user)
         if crash is not None:
             self.run(lambda: self.world.shared.ask(Caller(user_id=user), ForgetUser()), crash)
             assert {one.id for one in self.memory(user).shared.published()} in (set(), mine.keys())
