@@ -14,6 +14,7 @@ import msgspec
 from memory_agent.errors import MemoryAgentError, UnavailableError
 from memory_agent.records import MemoryFilter, Mode
 from memory_agent.shared_records import (
+    PUBLIC,
     ContentType,
     FoundItem,
     GlobalRecord,
@@ -30,6 +31,11 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     groups: tuple[str, ...] = ()
     is_admin: bool = False
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies that admit the caller, which are those under which it may publish."""
+        return (PUBLIC, *self.groups)
 
 
 NO_RIGHTS = Rights()

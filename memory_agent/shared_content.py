@@ -14,7 +14,7 @@ import msgspec
 
 from memory_agent.arguments import check_choice, check_text
 from memory_agent.errors import InvalidInputError
-from memory_agent.shared_records import CONTENT_TYPES, Attachment, SharedContent
+from memory_agent.shared_records import CONTENT_TYPES, PUBLIC, Attachment, SharedContent
 
 MOST_ATTACHED_BYTES = 1 << 20
 MOST_NAME_CHARS = 64
@@ -26,8 +26,7 @@ _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\
 """Printable characters that show nothing."""
 _STACKED = re.compile("M{4}")
 _PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
-PUBLIC = "public"
-_POLICY = re.compile(r"public|(?:org|tier):[A-Za-z0-9._-]{1,64}")
+_POLICY = re.compile(rf"{PUBLIC}|(?:org|tier):[A-Za-z0-9._-]{{1,64}}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
@@ -83,6 +82,11 @@ def check_name(name: object) -> str:
     if is_pseudonym(seen.casefold()):
         raise InvalidInputError("name", "looks like a pseudonym")
     return seen
+
+
+def key_of_name(name: str) -> str:
+    """Return what two names have in common that may be shown alike: letters and digits, in lower case."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", name).casefold()))
 
 
 def is_pseudonym(name: str) -> bool:

@@ -48,6 +48,7 @@ from memory_agent.shared_content import (
 )
 from memory_agent.shared_records import (
     CONTENT_TYPES,
+    PUBLIC,
     ContentType,
     FoundItem,
     GlobalRecord,
@@ -95,7 +96,7 @@ class Shared:
         reference: str | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
-        access_policy: str = "public",
+        access_policy: str | None = None,
         item_id: str | None = None,
         attachment: bytes | None = None,
         attachment_name: str | None = None,
@@ -106,7 +107,8 @@ class Shared:
         `summary` is what is found and shown, `body` an optional whole text, `reference` where the original lies. With
         `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
         masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
-        of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
+        of this deployment, the default), `org:NAME` or `tier:NAME`, which the caller's key names. `item_id` is the item
+        of which this is the next `version`: nothing of the former one is taken over, and its policy has to be stated.
         Raises `InvalidInputError` (with the argument's name).
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
@@ -121,13 +123,17 @@ class Shared:
             title=_filled("title", title, "" if record is None else _title_of(record)),
             summary=_filled("summary", summary, "" if record is None else record.text),
             version=version,
-            access_policy=access_policy,
+            access_policy=PUBLIC if access_policy is None else access_policy,
             tags=_tags(tags) or (() if record is None else record.tags),
             body=body,
             reference=reference,
             attachment=attachment_of(attachment, attachment_name),
         )
         content = self._masked(content)
+        if access_policy is None and item_id is not None:
+            raise InvalidInputError("access_policy", "is missing: state for whom the next version is")
+        if content.access_policy not in self.caller.rights.policies:
+            raise InvalidInputError("access_policy", f"{content.access_policy} is not one of the caller's key")
         texts = texts_of(content)
         return PublishPreview(
             content=content,
@@ -162,7 +168,9 @@ class Shared:
                 raise InvalidInputError("preview", "is older than its memory, which has changed: preview it again")
         expected = shown.content.attachment
         if expected != attachment_of(attachment, None if expected is None or attachment is None else expected.name):
-            raise InvalidInputError("attachment", "is not the file that was previewed")
+            raise InvalidInputError(
+                "attachment", "must be the file that was previewed, and nothing where there was none"
+            )
         item: GlobalRecord = self._ask(Publish(content=shown.content, data=attachment))
         return item
 
@@ -253,7 +261,7 @@ class Shared:
         found: SharedFile = self._ask(Fetch(item_id=check_item_id(item_id)))
         return found
 
-    def set_name(self, name: str | None = None) -> str:
+    def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
 
         >>> memory.shared.set_name("Ann of the platform team")

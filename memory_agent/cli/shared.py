@@ -80,8 +80,8 @@ def shared() -> None:
 @click.option("--version", default="1", show_default=True, help="The name of this version.")
 @click.option("--item", "item_id", metavar="ID", help="The item of yours of which this is the next version.")
 @_tags
-@click.option("--policy", "access_policy", default="public", show_default=True, metavar="POLICY",
-              help="Who finds it: public (every user of this deployment), org:NAME or tier:NAME, "
+@click.option("--policy", "access_policy", metavar="POLICY",
+              help="Who finds it: public (every user of this deployment, the default), org:NAME or tier:NAME, "
               "which your key must name.")  # fmt: skip
 @click.option("--reference", metavar="TEXT", help="Where the original lies: a path or an address, which others see.")
 @click.option("--attach", type=_file, metavar="FILE", help="A file of at most 1 MiB that others can fetch.")
@@ -99,7 +99,7 @@ def preview(
     version: str,
     item_id: str | None,
     tags: tuple[str, ...],
-    access_policy: str,
+    access_policy: str | None,
     reference: str | None,
     attach: Path | None,
     out: Path | None,
@@ -116,7 +116,7 @@ def preview(
       memory-agent shared preview --title "Staging needs the VPN" --summary "Connect before a deploy" --json
       memory-agent shared preview --memory 01KHJY9080NWG22H9Q8BBD7B80 --policy org:acme --out preview.json
       memory-agent shared preview agent.md --type agent --version 1.2 --attach agent.tar.gz --out preview.json
-      memory-agent shared preview runbook.md --item 01KHJY9080NWG22H9Q8BBD7B80 --version 2 --body --out preview.json
+      memory-agent shared preview new.md --item 01KHJY9080NWG22H9Q8BBD7B80 --version 2 --policy public --out new.json
     """
     if sum(source is not None for source in (file, text, memory_id)) > 1:
         raise click.UsageError("give one of FILE, --text and --memory")
@@ -127,6 +127,8 @@ def preview(
             raise click.UsageError("name what to share: FILE, --text, --memory ID, or --title and --summary")
     if item_id is not None and not given("version"):
         raise click.UsageError("--item needs --version: the name of the next version")
+    if item_id is not None and access_policy is None:
+        raise click.UsageError("--item needs --policy: for whom the next version is")
     body = None
     if file is not None or text is not None:
         document = _document(file) if file is not None else read_text(text or "")
@@ -224,7 +226,7 @@ def unpublish(target: Target, item_id: str) -> None:
     elif receipt.found:
         click.echo(f"took away {receipt.item_id}, version {', '.join(receipt.versions)}")
     else:
-        note(f"nothing was taken away: {one_line(item_id)} is not an item of {target.user_id}")
+        note(f"nothing was taken away: {one_line(item_id)} is not an item of this user")
     if not receipt.found:
         raise SystemExit(1)
 

@@ -173,7 +173,7 @@ class AsyncSharedMethods:
         reference: str | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
-        access_policy: str = "public",
+        access_policy: str | None = None,
         item_id: str | None = None,
         attachment: bytes | None = None,
         attachment_name: str | None = None,
@@ -183,7 +183,8 @@ class AsyncSharedMethods:
         `summary` is what is found and shown, `body` an optional whole text, `reference` where the original lies. With
         `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
         masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
-        of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
+        of this deployment, the default), `org:NAME` or `tier:NAME`, which the caller's key names. `item_id` is the item
+        of which this is the next `version`: nothing of the former one is taken over, and its policy has to be stated.
         Raises `InvalidInputError` (with the argument's name).
         """
         return await self._ask(
@@ -253,7 +254,7 @@ class AsyncSharedMethods:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
         return await self._ask("shared.attachment", item_id=item_id)
 
-    async def set_name(self, name: str | None = None) -> str:
+    async def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None returns to a pseudonym."""
         return await self._ask("shared.set_name", name=name)
 

@@ -9,6 +9,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.items import ERASED, NAME, NAMED, SECRET, mark_removal, name_in, place_of
 from memory_agent.namespaces import Erasure
 from memory_agent.recall.query import check_now
+from memory_agent.shared_content import key_of_name
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
@@ -43,7 +44,7 @@ class Authors:
     def set_name(self, author: str, name: str | None) -> str:
         """Set the name of an author, or drop it; return what others see. Raises `InvalidInputError`."""
         with self._archive.batch() as batch:
-            named = None if name is None else place_of(batch, NAMED, name.casefold())
+            named = None if name is None else place_of(batch, NAMED, key_of_name(name))
             if named is not None and batch.blob(named) not in (None, author.encode()):
                 raise InvalidInputError("name", "is that of another user")
             drop_name(batch, author)
@@ -71,6 +72,6 @@ def drop_name(batch: Batch, author: str) -> None:
     """Take away the name of an author."""
     former = batch.blob(place_of(batch, NAME, author))
     if former is not None:
-        batch.set_blob(place_of(batch, NAMED, former.decode().casefold()), None)
+        batch.set_blob(place_of(batch, NAMED, key_of_name(former.decode())), None)
         batch.set_blob(place_of(batch, NAME, author), None)
         mark_removal(batch)

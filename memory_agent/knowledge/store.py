@@ -71,7 +71,6 @@ from memory_agent.shared_asks import (
     Unpublish,
 )
 from memory_agent.shared_content import (
-    PUBLIC,
     attachment_of,
     check_content,
     check_name,
@@ -188,7 +187,7 @@ class Knowledge(Memory):
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
         check_content(content)
-        if content.access_policy not in _admitted(caller):
+        if content.access_policy not in caller.rights.policies:
             raise InvalidInputError("access_policy", f"{content.access_policy} is not one of the caller's key")
         file = content.attachment
         if file != attachment_of(ask.data, None if file is None else file.name):
@@ -266,7 +265,7 @@ class Knowledge(Memory):
             for item in report.items:
                 record, versions = item_in(batch, item.item_id), figures_in(batch, item.item_id)
                 figures = versions.get(item.version)
-                if record is None or figures is None or about_of(record).policy not in _admitted(caller):
+                if record is None or figures is None or about_of(record).policy not in caller.rights.policies:
                     continue
                 if figures.report(user, report.number, item):
                     counted.append(item.item_id)
@@ -317,7 +316,7 @@ class Knowledge(Memory):
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
     def _query(self, caller: Caller, ask: SearchItems, timeout_s: float) -> Query:
-        admitted: dict[str, Any] = {f"{ABOUT}.policy": _admitted(caller)}
+        admitted: dict[str, Any] = {f"{ABOUT}.policy": caller.rights.policies}
         about = admitted | ({f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {})
         chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
         query = make_query(
@@ -352,7 +351,7 @@ class Knowledge(Memory):
         """Return an item that the caller may see. Raises `InvalidInputError`, the same whether it exists or not."""
         if record is not None:
             about = about_of(record)
-            if about.policy in _admitted(caller) or about.author == self._authors.pseudonym(caller.user_id):
+            if about.policy in caller.rights.policies or about.author == self._authors.pseudonym(caller.user_id):
                 return record
         raise InvalidInputError("item_id", "is no shared item that this user may see")
 
@@ -375,8 +374,3 @@ class _Search:
         """Search, and return the items."""
         found: list[FoundItem] = self._knowledge.ask(self._caller, self._ask, timeout_s)
         return found
-
-
-def _admitted(caller: Caller) -> tuple[str, ...]:
-    """Return the policies that admit a caller."""
-    return (PUBLIC, *caller.rights.groups)

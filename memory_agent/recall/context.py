@@ -21,6 +21,7 @@ from memory_agent.recall.dates.words import age_of
 from memory_agent.recall.fence import CLOSE, OPEN, SHARED
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import Origin, RecallResult, RetrievedMemory
+from memory_agent.shared_content import is_pseudonym
 from memory_agent.shared_records import QualityMetrics, SharedOrigin
 from memory_agent.trajectory import Reason, RunLine, SimilarRun
 
@@ -164,15 +165,15 @@ def endings(memory: RetrievedMemory) -> str:
 def sharing(memory: RetrievedMemory) -> str:
     """Return who shared a memory, or the same as it, in which version, and how it did, "" if nobody; fit for a heading.
 
-    Author and version are another user's words: cut, in quotation marks if they are more than one plain word, and only
-    of letters, digits and `-_.'@+`, so that they cannot end the quotation and go on as our facts.
+    Author and version are another user's words: cut, in quotation marks unless they are a pseudonym and one plain word,
+    and only of letters, digits and `-_.'@+`, so that they cannot end the quotation and go on as our facts.
     """
     shared = memory.shared
     if shared is None:
         return "shared by another user" if memory.tier == "global" else ""
     by = "shared by" if memory.tier == "global" else "also shared by"
-    version = _name(shared.version)
-    facts = [f"{by} {_name(shared.author) or 'another user'}", version and f"version {version}"]
+    version = _name(shared.version, _PLAIN_NAME.fullmatch)
+    facts = [f"{by} {_name(shared.author, is_pseudonym) or 'another user'}", version and f"version {version}"]
     return ", ".join(filter(None, (*facts, *worth(shared.metrics))))
 
 
@@ -240,9 +241,8 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
 
 
 def worth(metrics: QualityMetrics) -> list[str]:
-    """Return the released figures of an item in words."""
-    people = "1 person" if metrics.distinct_users == 1 else f"{metrics.distinct_users} people"
-    told = [f"used by {people}"] if metrics.distinct_users else []
+    """Return the released figures of an item in words. Counts are rounded down, to fives: hence the +."""
+    told = [f"used by {metrics.distinct_users}+ people"] if metrics.distinct_users else []
     if metrics.avg_trajectory_score is not None:
         told.append(f"mean {_share(metrics.avg_trajectory_score)}")
     if metrics.user_rating is not None:
@@ -254,14 +254,14 @@ def _share(value: float) -> str:
     return f"{value:.2f}".removeprefix("0")
 
 
-def _name(text: str) -> str:
-    """Return a name of another user's for a heading."""
+def _name(text: str, is_bare: Callable[[str], object]) -> str:
+    """Return a name of another user's for a heading, in quotation marks unless it needs none."""
     kept = (char if _is_of_a_name(char) else " " for char in _visible(text[: 2 * _MOST_NAME_CHARS]))
     name = " ".join("".join(kept).split())
     if not any(map(str.isalnum, name)):
         return ""
     cut = name if len(name) <= _MOST_NAME_CHARS else name[: _MOST_NAME_CHARS - 1].rstrip() + _ELLIPSIS
-    return cut if _PLAIN_NAME.fullmatch(cut) else f'"{cut}"'
+    return cut if is_bare(cut) else f'"{cut}"'
 
 
 def _is_of_a_name(char: str) -> bool:

@@ -193,7 +193,14 @@ class Story:
         item = self.ask("shared.confirm", preview, b"0123")
         assert self.ask("shared.confirm", preview, attachment=b"0123") == item
         self.ask("shared.set_name", "Ann of the platform team")
-        again = self.ask("shared.preview", "Auth", "the auth race needs a mutex", version="2", item_id=item.id)
+        again = self.ask(
+            "shared.preview",
+            "Auth",
+            "the auth race needs a mutex",
+            version="2",
+            item_id=item.id,
+            access_policy="public",
+        )
         self.ask("shared.confirm", again)
         third = self.ask("shared.confirm", self.ask("shared.preview", "Auth", "no mutex", attachment=b"x"), b"x")
         assert self.ask("shared.attachment", third.id).data == b"x"

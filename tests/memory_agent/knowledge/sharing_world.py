@@ -108,6 +108,7 @@ class World:
         self, user_id: str, text: str, *groups: str, data: bytes | None = None, **fields: Any
     ) -> GlobalRecord:
         shared = self.user(user_id, *groups).shared
+        fields = {"access_policy": "public", **fields}
         return shared.confirm(shared.preview(text[:80], text, attachment=data, **fields), data)
 
     def found(self, user_id: str, query: str, *groups: str) -> dict[str, FoundItem]:

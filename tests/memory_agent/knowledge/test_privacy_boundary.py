@@ -290,7 +290,7 @@ class SharingModel(RuleBasedStateMachine):
         for user in GROUPS.keys() - {item.author}:
             assert not self.memory(user).shared.unpublish(item.id).found
         shared = self.memory(item.author).shared
-        again = shared.preview("again", "the same id", item_id=item.id, version="after")
+        again = shared.preview("again", "the same id", item_id=item.id, version="after", access_policy="public")
         self.run(lambda: shared.unpublish(item.id), crash)
         shared = self.memory(item.author).shared
         if item.id in {one.id for one in shared.published()}:

@@ -70,7 +70,9 @@ def opened(tmp_path: Path, between: Between) -> Iterator[Open]:
 
 
 def published(memory: Memory, **fields: Any) -> GlobalRecord:
-    return memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect first", **fields))
+    return memory.shared.confirm(
+        memory.shared.preview("Staging needs the VPN", "Connect first", **{"access_policy": "public", **fields})
+    )
 
 
 def recalled(memory: Memory) -> str:

@@ -125,7 +125,9 @@ def test_a_restore_brings_back_nothing_that_was_taken_away_since(
     assert world.user("dot").shared.set_name("Quokka Cas") == "Quokka Cas"
     with pytest.raises(InvalidInputError, match="no shared item"):
         world.user("dot").shared.attachment(items["gone"].id)
-    again = world.user("ben").shared.preview("Again", GONE, item_id=items["gone"].id, version="2")
+    again = world.user("ben").shared.preview(
+        "Again", GONE, item_id=items["gone"].id, version="2", access_policy="public"
+    )
     with pytest.raises(InvalidInputError, match="unpublished"):
         world.user("ben").shared.confirm(again)
 

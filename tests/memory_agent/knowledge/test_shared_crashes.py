@@ -46,7 +46,8 @@ def opened(data_dir: Path) -> World:
 
 def publish(world: World, version: str = "1") -> None:
     data = f"the file of {version}".encode() * 100
-    fields = {"item_id": OWN, "version": version, "title": "The quokka", "body": f"as in {version}"}
+    fields = {"item_id": OWN, "version": version, "title": "The quokka", "body": f"as in {version}",
+              "access_policy": "public"}  # fmt: skip
     shared = world.user("ann").shared
     shared.confirm(shared.preview(summary=f"The quokka needs the VPN {version}", attachment=data, **fields), data)
 
@@ -54,10 +55,12 @@ def publish(world: World, version: str = "1") -> None:
 def setup(world: World) -> None:
     publish(world)
     shared = world.user("ann").shared
-    shared.confirm(shared.preview("The other", "A second quokka", item_id=OTHER, attachment=b"[2]"), b"[2]")
+    shared.confirm(
+        shared.preview("The other", "A second quokka", item_id=OTHER, access_policy="public", attachment=b"[2]"), b"[2]"
+    )
     shared.set_name("Quokka Ann")
     others = world.user("ben").shared
-    others.confirm(others.preview("Another", "Restart the tunnel", item_id=FOREIGN))
+    others.confirm(others.preview("Another", "Restart the tunnel", item_id=FOREIGN, access_policy="public"))
 
 
 OPERATIONS = {

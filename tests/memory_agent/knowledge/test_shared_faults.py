@@ -46,7 +46,7 @@ def at_once(*calls: Callable[[], object]) -> list[object]:
 
 
 def confirm(memory: Memory, **fields: Any) -> Callable[[], GlobalRecord]:
-    preview = memory.shared.preview("The VPN", **{"summary": FIX, **fields})
+    preview = memory.shared.preview("The VPN", **{"summary": FIX, "access_policy": "public", **fields})
     return lambda: memory.shared.confirm(preview)
 
 
@@ -318,11 +318,19 @@ def test_a_name_that_cannot_be_read_or_is_a_pseudonym_is_refused(world: World, n
 
 def test_a_name_is_one_users_alone_however_it_is_written(world: World) -> None:
     assert world.user("ann").shared.set_name("Ann  Ågren") == "Ann Ågren"
-    for other in ("ann Ågren", "ＡNN Ågren", "Ann A\u030agren", "Ann\ufe0f Ågren"):
+    for other in (
+        "ann Ågren",
+        "ＡNN Ågren",
+        "Ann A\u030agren",
+        "Ann\ufe0f Ågren",
+        '"Ann Ågren"',
+        "Ann, Ågren.",
+        "AnnÅgren",
+    ):
         with pytest.raises(InvalidInputError, match="is that of another user"):
             world.user("ben").shared.set_name(other)
     assert check_name("李四") == "李四"
-    assert world.user("ann").shared.set_name().startswith("user-")
+    assert world.user("ann").shared.set_name(None).startswith("user-")
     assert world.user("ben").shared.set_name("Ann Ågren") == "Ann Ågren"
     world.shared.expire()
     assert world.user("ben").shared.set_name("Ben") == "Ben"
