@@ -162,8 +162,8 @@ class Publisher:
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Flush for up to `timeout_s`, move unacknowledged events into the spool, and stop. Idempotent.
 
-        Raises `RelayUnavailableError` when events are lost, because there is no spool, or no room in it. Interrupted, it
-        waits for no more acks; called again, it returns once all is stopped.
+        Raises `RelayUnavailableError` when events are lost, because there is no spool, or no room in it.
+        Interrupted, it waits for no more acks; called again, it returns once all is stopped.
 
         >>> publisher.close()
         >>> publisher.publish({"event_type": "user_input", "user_id": "alice"})
@@ -191,8 +191,8 @@ class Publisher:
             if kind is None:
                 raise
 
-    # In the callers' threads. A `KeyboardInterrupt` may end one at any step, so an event is one `append`, and the disk is
-    # left to the background thread.
+    # In the callers' threads. A `KeyboardInterrupt` may end one at any step: an event is added by one `append`, and the
+    # disk is left to the background thread.
 
     def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:
         mapping = _mapping(event) if isinstance(event, Event) else event
