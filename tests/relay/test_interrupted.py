@@ -7,14 +7,29 @@ import threading
 from itertools import count
 from pathlib import Path
 
+import pytest
 from interrupting import interrupt_everywhere
-from relays import mapping
+from relays import NOW, event, mapping
 
 import relay.changes
 import relay.delivery
+import relay.disk.environment
+import relay.journal
+import relay.net.bus
+import relay.net.zeromq
 import relay.publisher
 import relay.rwlock
-from relay import Broker, Publisher, PublisherSettings, RelayUnavailableError, relay_endpoints
+import relay.subscriber
+from relay import (
+    Broker,
+    Journal,
+    Publisher,
+    PublisherSettings,
+    RelayUnavailableError,
+    Subscriber,
+    read_event,
+    relay_endpoints,
+)
 from relay.changes import Changes
 from relay.rwlock import ReadWriteLock
 
@@ -123,6 +138,62 @@ def test_closing_without_a_spool_says_what_is_lost(data_dir: Path) -> None:
         publisher.close()
 
     assert len(interrupt_everywhere(PUBLISHING, published, close, close_again)) > 5
+
+
+def test_asking_and_connecting_again(broker: Broker) -> None:
+    """A subscriber answers the next request, and can be closed twice."""
+
+    def ask_in_vain(subscriber: Subscriber) -> None:
+        with contextlib.suppress(RelayUnavailableError):
+            subscriber.ping()
+
+    def ask_again(subscriber: Subscriber) -> None:
+        subscriber._timeout_s = 5.0
+        assert subscriber.ping() == 1
+        subscriber.close()
+
+    places = interrupt_everywhere(
+        (relay.subscriber, relay.net.bus),
+        lambda: Subscriber(*broker.endpoints, timeout_s=0.0),
+        ask_in_vain,
+        ask_again,
+    )
+    assert len(places) > 15
+
+
+def test_closing_a_subscriber(broker: Broker) -> None:
+    places = interrupt_everywhere(
+        (relay.subscriber, relay.net.bus, relay.net.zeromq),
+        lambda: Subscriber(*broker.endpoints),
+        Subscriber.close,
+        Subscriber.close,
+    )
+    assert len(places) > 3
+
+
+@pytest.mark.slow
+def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
+    """Another thread writes and reads, and what was appended before is whole or absent."""
+    folders = count()
+
+    def append_and_read(journal: Journal) -> None:
+        journal.append([event(1), event(2)], NOW)
+        journal.read(0, 10)
+
+    def append_another(journal: Journal) -> None:
+        journal.append([event(3)], NOW)
+        found = [read_event(entry.data).event_id for entry in journal.read(0, 10)]
+        assert found in (["event-000001", "event-000002", "event-000003"], ["event-000003"])
+        journal.compact()
+        journal.close()
+
+    places = interrupt_everywhere(
+        (relay.disk.environment, relay.rwlock, relay.changes, relay.journal, contextlib, threading),
+        lambda: Journal.open(tmp_path / str(next(folders))),
+        append_and_read,
+        append_another,
+    )
+    assert len(places) > 50
 
 
 def use_alone(lock: ReadWriteLock) -> None:
