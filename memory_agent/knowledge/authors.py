@@ -6,7 +6,8 @@ import secrets
 from hashlib import blake2b
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.items import ERASED, NAME, NAMED, SECRET, mark_removal, name_in, place_of
+from memory_agent.knowledge.items import name_in
+from memory_agent.knowledge.places import ERASED, NAME, NAMED, SECRET, mark_removal, place_of
 from memory_agent.namespaces import Erasure
 from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive

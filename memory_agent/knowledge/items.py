@@ -1,19 +1,17 @@
-"""The stored form of shared items: a record with what describes it, and what is kept beside it.
-
-The names of blobs are readable in an encrypted store. So they are digests, keyed with the secret of the store.
-"""
+"""The stored form of shared items: a record with what describes it, and what is kept beside it."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterator
 from datetime import datetime
-from hashlib import blake2b
 
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.figures import KEY_BYTES, Figures
+from memory_agent.knowledge.figures import Standing
+from memory_agent.knowledge.kept_figures import FORMER, begin_figures, standings_at, versions_at
+from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, NAMED, PARTS, SECRET, place_of
 from memory_agent.records import MemoryRecord
 from memory_agent.shared_content import (
     attachment_of,
@@ -28,13 +26,7 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 ABOUT = "shared"  # the metadata of a record that make it an item
-SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
-FILE, FIGURES, NAME, NAMED = "shared:file:", "shared:figures:", "shared:name:", "shared:named:"
-ERASED = "shared:erased:"  # pseudonyms that are no more
 _ids = msgspec.msgpack.Decoder(list[str])
-_versions = msgspec.msgpack.Decoder(dict[str, Figures])
-OF_ITEMS = (FILE, FIGURES)
-_PLACE_BYTES = 16
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,7 +42,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachment: Attachment | None = None
 
 
-def shown_item(snapshot: Snapshot, record: MemoryRecord, figures: Figures | None) -> GlobalRecord:
+def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | None) -> GlobalRecord:
     """Return an item as its readers see it, with the figures of its version."""
     about = about_of(record)
     summary, body = parts_of_text(record.text, about.summary_chars)
@@ -68,7 +60,7 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, figures: Figures | None
         tags=record.tags,
         reference=about.reference,
         attachment=about.attachment,
-        quality_metrics=QualityMetrics() if figures is None else figures.metrics(),
+        quality_metrics=QualityMetrics() if standing is None else standing.metrics(),
         embedding=record.embedding,
     )
 
@@ -78,35 +70,14 @@ def about_of(record: MemoryRecord) -> About:
     return msgspec.convert(record.metadata[ABOUT], About)
 
 
-def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
-    """Return the name of a blob: without the secret it tells neither the item, the author nor the chosen name."""
-    key = snapshot.blob(SECRET) or b""
-    return kind + blake2b(name.encode(), key=key, digest_size=_PLACE_BYTES).hexdigest()
+def place_in(snapshot: Snapshot, item_id: str) -> str:
+    """Return the place of an item: the digest that names what is kept beside it."""
+    return place_of(snapshot, "", item_id)
 
 
-def mark_removal(batch: Batch) -> None:
-    """Note that bytes are left of what goes, for the next upkeep."""
-    batch.set_blob(PURGE, secrets.token_bytes(8))
-
-
-def figures_in(snapshot: Snapshot, item_id: str) -> dict[str, Figures]:
-    """Return the figures of each version of an item that was ever published."""
-    return versions_of(snapshot.blob(place_of(snapshot, FIGURES, item_id)))
-
-
-def present_figures(snapshot: Snapshot, record: MemoryRecord) -> Figures | None:
-    """Return the figures of an item's present version. Reads every contribution: once for each item shown."""
-    return figures_in(snapshot, record.id).get(about_of(record).version)
-
-
-def versions_of(blob: bytes | None) -> dict[str, Figures]:
-    """Return the figures in the blob of an item, by version."""
-    return _versions.decode(blob) if blob else {}
-
-
-def keep_figures(batch: Batch, item_id: str, versions: dict[str, Figures]) -> None:
-    """Store the figures of an item, by version."""
-    batch.set_blob(place_of(batch, FIGURES, item_id), msgspec.msgpack.encode(versions))
+def standing_in(snapshot: Snapshot, record: MemoryRecord) -> Standing | None:
+    """Return what is known of an item's present version."""
+    return standings_at(snapshot, place_in(snapshot, record.id)).get(about_of(record).version)
 
 
 def due_in(snapshot: Snapshot) -> list[str]:
@@ -195,17 +166,16 @@ def record_of(content: SharedContent, about: About, now: datetime) -> MemoryReco
 def keep_beside(batch: Batch, item_id: str, about: About, data: bytes | None) -> None:
     """Store an attachment, and begin the figures of a version."""
     batch.set_blob(place_of(batch, FILE, item_id), data)
-    versions = figures_in(batch, item_id)
-    versions.setdefault(about.version, Figures.create(secrets.token_bytes(KEY_BYTES), about.author.encode()))
-    keep_figures(batch, item_id, versions)
+    begin_figures(batch, place_in(batch, item_id), about.version, about.author)
 
 
 def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
     """Yield what is wrong with the items of a store whose values can be read: with each what is kept beside it."""
-    beside = {kind: set(snapshot.blobs(kind)) for kind in OF_ITEMS}
+    left = {name for kind in (FILE, FIGURES, FORMER, PARTS) for name in snapshot.blobs(kind)}
     for _, record in snapshot.scan():
+        place = place_in(snapshot, record.id)
         try:
-            about, versions = about_of(record), figures_in(snapshot, record.id)
+            about, versions = about_of(record), versions_at(snapshot, place)
         except (KeyError, msgspec.MsgspecError):
             yield "an item is not described"
             continue
@@ -214,9 +184,10 @@ def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
             yield "an attachment is not that of its item"
         if about.version not in versions:
             yield "an item has no figures"
-        for kind, names in beside.items():
-            names.discard(place_of(snapshot, kind, record.id))
-    yield from ("what was kept of an item is left" for names in beside.values() for _ in names)
+        if not all(versions.values()):
+            yield "figures are not those of their users"
+        left.difference_update((FILE + place, FIGURES + place, FORMER + place), snapshot.blobs(PARTS + place))
+    yield from ("what was kept of an item is left" for _ in left)
     named = {snapshot.blob(name) for name in snapshot.blobs(NAMED)}
     chosen = {place_of(snapshot, NAME, author.decode()) for author in named if author is not None}
     if chosen != set(snapshot.blobs(NAME)):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -29,27 +29,23 @@ from memory_agent.erasure.history import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError
 from memory_agent.knowledge.authors import Authors
 from memory_agent.knowledge.contributions import check_report
-from memory_agent.knowledge.figures import Rules
+from memory_agent.knowledge.figures import Figures, Rules
 from memory_agent.knowledge.items import (
     ABOUT,
-    DUE,
-    FILE,
-    PURGE,
     About,
     about_of,
     due_in,
-    figures_in,
     is_repeat,
     item_in,
     keep_beside,
     keep_due,
-    keep_figures,
-    mark_removal,
-    place_of,
-    present_figures,
+    place_in,
     record_of,
     shown_item,
+    standing_in,
 )
+from memory_agent.knowledge.kept_figures import FORMER, StoredParts, divide_former, keep_standings, standings_at
+from memory_agent.knowledge.places import DUE, FILE, PURGE, mark_removal, place_of
 from memory_agent.knowledge.removal import ItemForgetting, Removal
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
@@ -122,9 +118,14 @@ class Knowledge(Memory):
         self._rules = Rules(prior=settings.shared.prior)
         self._quota = SearchQuota(settings.shared.searches, settings.shared.searches_per_s)
         self._asking = threading.Lock()  # of the quota
-        self._writing = ReadWriteLock()  # held alone to forget a user
+        self._writing = ReadWriteLock()  # held alone to note that a user is forgotten
         self._authors = Authors(archive, self.erasure)
         self.removal = Removal(user_id, archive, self._forgetting)
+        with archive.store.snapshot() as snapshot:
+            is_former = bool(snapshot.blobs(FORMER))
+        if is_former:
+            with archive.batch() as batch:
+                divide_former(batch)
         if self.removal.is_behind:
             self.removal.follow(read_history(archive.store.folder, user_id))
 
@@ -139,7 +140,9 @@ class Knowledge(Memory):
                 return self._answer(caller, ask, timeout_s)
             if timeout_s <= 0.0:
                 raise DeadlineExceededError("the store of shared items was reached too late")
-            with self._writing.exclusive() if isinstance(ask, ForgetUser) else self._writing.shared():
+            if isinstance(ask, ForgetUser):
+                return self._forget_user(caller)
+            with self._writing.shared():
                 return self._answer(caller, ask, timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Search:
@@ -182,8 +185,6 @@ class Knowledge(Memory):
                 return self._set_name(caller, ask.name)
             case Report():
                 return self._count(caller, ask)
-            case ForgetUser():
-                return self._forget_user(self._authors.pseudonyms(caller.user_id))
 
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
@@ -211,17 +212,17 @@ class Knowledge(Memory):
             with self._archive.batch() as batch:
                 known = item_in(batch, content.item_id)
                 if known is not None and is_repeat(known, about):
-                    return shown_item(batch, known, present_figures(batch, known))
+                    return shown_item(batch, known, standing_in(batch, known))
                 if self.erasure.is_forgotten(record.id, now):
                     raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
-                self._check_new(known, about, figures_in(batch, content.item_id), others)
+                self._check_new(known, about, standings_at(batch, place_in(batch, content.item_id)), others)
                 if known is None:
                     admit()
                 batch.upsert(record, vectors.admitted(batch).get(words))
                 keep_beside(batch, record.id, about, ask.data)
                 if known is not None:
                     mark_removal(batch)  # of the former version
-                return shown_item(batch, record, present_figures(batch, record))
+                return shown_item(batch, record, standing_in(batch, record))
 
     def _check_new(self, known: MemoryRecord | None, about: About, versions: Collection[str], others: int) -> None:
         """Raise `InvalidInputError` unless the author, who has `others` by now, may publish this."""
@@ -240,7 +241,8 @@ class Knowledge(Memory):
         record = self._archive.store.record_of_id(item_id)
         if record is None or (about_of(record).author != own and not caller.rights.is_admin):
             return UnpublishReceipt(item_id=item_id, found=False, at=now)
-        self.removal.remove([item_id])
+        self.removal.note([item_id])
+        self.removal.carry_out([item_id])
         return UnpublishReceipt(item_id=item_id, found=True, at=now, versions=(about_of(record).version,))
 
     def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
@@ -249,13 +251,15 @@ class Knowledge(Memory):
             raise InvalidInputError("item_id", "is an item of one's own")
         version = about_of(record).version if ask.version is None else ask.version
         with self._archive.batch() as batch:
-            versions = figures_in(batch, record.id)
-            if (figures := versions.get(version)) is None:
+            place = place_in(batch, record.id)
+            standings = standings_at(batch, place)
+            if (standing := standings.get(version)) is None:
                 raise InvalidInputError("version", f"{version} is no version of this item")
+            figures = Figures(standing, StoredParts(batch, place, version))
             if figures.rate(self._authors.pseudonym(caller.user_id).encode(), ask.rating):
-                keep_figures(batch, record.id, versions)
+                keep_standings(batch, place, standings)
                 keep_due(batch, {*due_in(batch), record.id})
-            return figures.metrics()
+            return standing.metrics()
 
     def _count(self, caller: Caller, report: Report) -> int:
         """Count a report; return how many of its items counted: those that the caller may see, and has not counted."""
@@ -264,30 +268,33 @@ class Knowledge(Memory):
         counted = []
         with self._archive.batch() as batch:
             for item in report.items:
-                record, versions = item_in(batch, item.item_id), figures_in(batch, item.item_id)
-                figures = versions.get(item.version)
-                if record is None or figures is None or about_of(record).policy not in _admitted(caller):
+                record, place = item_in(batch, item.item_id), place_in(batch, item.item_id)
+                standings = standings_at(batch, place)
+                standing = standings.get(item.version)
+                if record is None or standing is None or about_of(record).policy not in _admitted(caller):
                     continue
-                if figures.report(user, report.number, item):
+                if Figures(standing, StoredParts(batch, place, item.version)).report(user, report.number, item):
                     counted.append(item.item_id)
-                    keep_figures(batch, item.item_id, versions)
+                    keep_standings(batch, place, standings)
             keep_due(batch, {*due_in(batch), *counted})
         return len(counted)
 
     def _release(self) -> None:
         with self._archive.batch() as batch:
             for item_id in due_in(batch):
-                versions = figures_in(batch, item_id)
-                released = [figures.release(self._rules) for figures in versions.values()]
-                if any(released):
-                    keep_figures(batch, item_id, versions)
+                place = place_in(batch, item_id)
+                standings = standings_at(batch, place)
+                for version, standing in standings.items():
+                    Figures(standing, StoredParts(batch, place, version)).release(self._rules)
+                if standings:  # else the item is gone
+                    keep_standings(batch, place, standings)
             keep_due(batch, ())
 
     def _own(self, author: str) -> list[GlobalRecord]:
         rows = self._rows_of(author)
         with self._archive.store.snapshot() as snapshot:
             found = filter(None, map(snapshot.record, rows))
-            items = [shown_item(snapshot, record, present_figures(snapshot, record)) for record in found]
+            items = [shown_item(snapshot, record, standing_in(snapshot, record)) for record in found]
         return sorted(items, key=lambda item: (item.published_at, item.id), reverse=True)
 
     def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
@@ -302,11 +309,14 @@ class Knowledge(Memory):
         kept = None if name is None else self._masker.text(check_name(name))
         return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
 
-    def _forget_user(self, authors: Sequence[str]) -> int:
-        rows = [row for author in authors for row in self._rows_of(author)]
-        with self._archive.store.snapshot() as snapshot:
-            item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
-        self.removal.remove(item_ids, authors)
+    def _forget_user(self, caller: Caller) -> int:
+        with self._writing.exclusive():  # who writes under a pseudonym is done, and nobody does after it is noted
+            authors = self._authors.pseudonyms(caller.user_id)
+            rows = [row for author in authors for row in self._rows_of(author)]
+            with self._archive.store.snapshot() as snapshot:
+                item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
+            self.removal.note([*item_ids, *authors])
+        self.removal.carry_out(item_ids, authors)
         return len(item_ids)
 
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
@@ -338,14 +348,14 @@ class Knowledge(Memory):
         return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within)
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
-        figures = present_figures(snapshot, found.record)
+        standing = standing_in(snapshot, found.record)
         return FoundItem(
-            item=shown_item(snapshot, found.record, figures),
+            item=shown_item(snapshot, found.record, standing),
             score=found.score,
-            sona_score=found.sona_score + (0.0 if figures is None else figures.boost),
+            sona_score=found.sona_score + (0.0 if standing is None else standing.boost),
             relevance=found.relevance,
             highlights=found.highlights,
-            is_proven=figures is not None and figures.is_proven,
+            is_proven=standing is not None and standing.is_proven,
         )
 
     def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:

@@ -23,7 +23,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge import Knowledge
-from memory_agent.knowledge.items import FIGURES, place_of
+from memory_agent.knowledge.places import FIGURES, PARTS, place_of
 from memory_agent.settings import EncryptionSettings, RetentionRule, RetentionSettings, Settings
 from memory_agent.shared_asks import Caller, ForgetUser
 from memory_agent.shared_records import GlobalRecord
@@ -62,8 +62,7 @@ def items(world: World) -> dict[str, GlobalRecord]:
 def contributors(world: World, item: GlobalRecord) -> int:
     """How many users stand behind the figures of an item."""
     with world.shared._archive.store.snapshot() as snapshot:
-        versions = msgspec.msgpack.decode(snapshot.blob(place_of(snapshot, FIGURES, item.id)) or b"")
-    return sum(len(figures[2]) for figures in versions.values())
+        return len(snapshot.blobs(place_of(snapshot, PARTS, item.id)))
 
 
 def backup_of(world: World, name: str = "backup") -> Path:
@@ -177,7 +176,7 @@ def test_what_was_left_beside_no_item_goes_at_the_next_opening(world: World, ite
     world.open()
     assert items["gone"].id not in world.found("dot", QUESTION)
     with world.shared._archive.store.snapshot() as snapshot:
-        assert len(snapshot.blobs("shared:file:")) == len(snapshot.blobs("shared:figures:")) == 2
+        assert len(snapshot.blobs("shared:file:")) == len(snapshot.blobs(FIGURES)) == 2
     world.shared.expire()
     assert b"permit" not in world.bytes_of_the_store()
     assert b"left over" not in world.bytes_of_the_store()
@@ -242,7 +241,8 @@ def no_item(batch: Batch) -> None:
     [
         (drop("file"), "an attachment is not that of its item"),
         (other_bytes, "an attachment is not that of its item"),
-        (drop("figures"), "an item has no figures"),
+        (drop("standing"), "an item has no figures"),
+        (drop("part"), "figures are not those of their users"),
         (lambda batch: batch.set_blob("shared:file:" + "0" * 32, b"left"), "what was kept of an item is left"),
         (drop("name"), "a name is not that of one user"),
         (drop("named"), "a name is not that of one user"),
