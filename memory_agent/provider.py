@@ -194,6 +194,13 @@ class SharedProvider(Protocol):
         """
         ...
 
+    def item(self, item_id: str) -> GlobalRecord:
+        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
+
+        An unknown item and one that the policy does not admit look the same.
+        """
+        ...
+
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
         ...

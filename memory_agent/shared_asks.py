@@ -87,6 +87,14 @@ class ListOwn(Ask, frozen=True, kw_only=True, tag=True):
     result = list[GlobalRecord]
 
 
+class ShowItem(Ask, frozen=True, kw_only=True, tag=True):
+    """Return an item by its id, as its readers see it."""
+
+    result = GlobalRecord
+
+    item_id: str
+
+
 class Fetch(Ask, frozen=True, kw_only=True, tag=True):
     """Fetch an item's attachment."""
 
@@ -154,7 +162,7 @@ class Report(Ask, frozen=True, kw_only=True, tag=True):
     items: tuple[ReportedItem, ...]
 
 
-AnyAsk = Publish | Unpublish | Rate | ListOwn | Fetch | SetName | ForgetUser | SearchItems | Report
+AnyAsk = Publish | Unpublish | Rate | ListOwn | ShowItem | Fetch | SetName | ForgetUser | SearchItems | Report
 
 
 class PendingItems(Protocol):

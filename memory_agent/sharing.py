@@ -33,6 +33,7 @@ from memory_agent.shared_asks import (
     SearchItems,
     SetName,
     SharedStore,
+    ShowItem,
     Unpublish,
     begin_search,
     filter_for_items,
@@ -240,6 +241,18 @@ class Shared:
             min_relevance=min_relevance,
         )
         found: list[FoundItem] = self._ask(ask)
+        return found
+
+    def item(self, item_id: str) -> GlobalRecord:
+        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
+
+        An unknown item and one that the policy does not admit look the same.
+
+        >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
+        >>> memory.shared.item(item.id).summary
+        'Connect before a deploy'
+        """
+        found: GlobalRecord = self._ask(ShowItem(item_id=check_item_id(item_id)))
         return found
 
     def attachment(self, item_id: str) -> SharedFile:

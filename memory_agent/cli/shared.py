@@ -311,7 +311,27 @@ def search(
     if target.as_json:
         print_document([{**msgspec.to_builtins(one), "item": _item_document(one.item)} for one in found])
     else:
-        _print_found(found)
+        _print_items(found)
+        emit(Text(counted(len(found), "item"), style="dim"))
+
+
+@shared.command(short_help="Show an item by its id.")
+@_item
+@daemon_options
+def show(target: Target, item_id: str) -> None:
+    """Show the item ID, which others published for the user or the user for others. Its text is its author's words.
+
+    \b
+    Examples:
+      memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80
+      memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80 --json
+    """
+    with open_for_reading(target, "shared_item") as memory:
+        item = memory.shared.item(item_id)
+    if target.as_json:
+        print_document(_item_document(item))
+    else:
+        _print_items([FoundItem(item=item, score=None, sona_score=0.0)])
 
 
 @shared.command(short_help="Fetch the file of an item.")
@@ -437,13 +457,12 @@ def _marked(line: str, mentioned: Iterable[str]) -> Text:
     return text
 
 
-def _print_found(found: list[FoundItem]) -> None:
+def _print_items(found: list[FoundItem]) -> None:
     from memory_agent.recall.shared_items import as_memories
 
     now = datetime.now(UTC)
     for place, (one, memory) in enumerate(zip(found, as_memories(found, with_embedding=False), strict=True), 1):
         print_memory(place, memory, now, _further(one.item))
-    emit(Text(counted(len(found), "item"), style="dim"))
 
 
 def _further(item: GlobalRecord) -> Iterable[str]:

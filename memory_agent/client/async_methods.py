@@ -249,6 +249,13 @@ class AsyncSharedMethods:
             min_relevance=min_relevance,
         )
 
+    async def item(self, item_id: str) -> GlobalRecord:
+        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
+
+        An unknown item and one that the policy does not admit look the same.
+        """
+        return await self._ask("shared.item", item_id=item_id)
+
     async def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
         return await self._ask("shared.attachment", item_id=item_id)

@@ -64,6 +64,7 @@ from memory_agent.shared_asks import (
     SearchItems,
     SetName,
     SharedStore,
+    ShowItem,
     Unpublish,
 )
 from memory_agent.shared_content import (
@@ -179,6 +180,8 @@ class Knowledge(Memory):
                 return self._rate(caller, ask)
             case ListOwn():
                 return self._own(self._authors.pseudonym(caller.user_id))
+            case ShowItem():
+                return self._show(caller, ask.item_id)
             case Fetch():
                 return self._fetch(caller, ask.item_id)
             case SetName():
@@ -296,6 +299,11 @@ class Knowledge(Memory):
             found = filter(None, map(snapshot.record, rows))
             items = [shown_item(snapshot, record, standing_in(snapshot, record)) for record in found]
         return sorted(items, key=lambda item: (item.published_at, item.id), reverse=True)
+
+    def _show(self, caller: Caller, item_id: str) -> GlobalRecord:
+        with self._archive.store.snapshot() as snapshot:
+            record = self._visible(caller, item_in(snapshot, item_id))
+            return shown_item(snapshot, record, standing_in(snapshot, record))
 
     def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
         with self._archive.store.snapshot() as snapshot:
