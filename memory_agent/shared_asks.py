@@ -120,7 +120,7 @@ class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
 class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
     """Search the items that the caller may see. Nothing of the request is kept.
 
-    `filter` has only what an item has: kinds, tags, times, the least cosine.
+    `filter` has only what an item has: kinds, tags, times, the least cosine. `of_others` leaves out the caller's own.
     """
 
     result = list[FoundItem]
@@ -133,6 +133,7 @@ class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
     min_relevance: float | None = None
     reference_time: datetime | None = None
     with_embedding: bool = False
+    of_others: bool = False
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):

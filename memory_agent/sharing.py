@@ -314,6 +314,7 @@ class Shared:
             min_relevance=asked.min_relevance,
             reference_time=asked.reference_time,
             with_embedding=asked.with_embedding,
+            of_others=True,  # the author's own memory knows its own
         )
         return begin_search(self._store, self.caller, ask, asked.deadline_ms / 1000)
 

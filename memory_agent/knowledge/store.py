@@ -353,7 +353,9 @@ class Knowledge(Memory):
             check_now(None),
         )
         within = MemoryFilter(metadata=admitted)
-        return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within)
+        own = MemoryFilter(metadata={f"{ABOUT}.author": self._authors.pseudonym(caller.user_id)})
+        without = own if ask.of_others else None
+        return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within, without=without)
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
         standing = standing_in(snapshot, found.record)

@@ -202,7 +202,7 @@ class Story:
         assert self.ask("shared.attachment", third.id).data == b"x"
         assert [found.item.version for found in self.ask("shared.search", "auth race", 1)] == ["2"]
         both = self.ask("recall", "auth race", mode="lexical", tiers=["local", "global"], min_relevance=0.0)
-        assert {found.tier for found in both.memories} == {"local", "global"}
+        assert {found.tier for found in both.memories} == {"local"}  # what is shared here is the caller's own
         try:
             self.ask("shared.rate", item.id, 0.5)
         except InvalidInputError as error:
