@@ -273,7 +273,8 @@ def published(target: Target) -> None:
         print_document([_item_document(item) for item in items])
         return
     columns = ("published", "type", "version", "for", "figures", "id", "title")
-    print_table(counted(len(items), "item"), columns, map(_row, items), whole="id")
+    total = f"{counted(len(items), 'item')}, {size(sum(item.size_bytes for item in items))}"
+    print_table(total, columns, map(_row, items), whole="id")
 
 
 @shared.command(short_help="Find what others published.")

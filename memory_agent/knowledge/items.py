@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.figures import Standing
 from memory_agent.knowledge.kept_figures import FORMER, begin_figures, standings_at, versions_at
-from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, NAMED, PARTS, SECRET, place_of
+from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, NAMED, PARTS, SECRET, USED, place_of
 from memory_agent.records import MemoryRecord
 from memory_agent.shared_content import (
     attachment_of,
@@ -42,6 +44,40 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachment: Attachment | None = None
 
 
+class Used(NamedTuple):
+    """What an author has published."""
+
+    items: int = 0
+    size_bytes: int = 0
+
+    def with_item(self, record: MemoryRecord, by: int = 1) -> Used:
+        """Add an item, or take it away with -1."""
+        return Used(self.items + by, self.size_bytes + by * _size_of(record, about_of(record)))
+
+
+_used = msgspec.msgpack.Decoder(Used)
+
+
+def used_by(snapshot: Snapshot, author: str) -> Used:
+    """Return what an author has published."""
+    blob = snapshot.blob(place_of(snapshot, USED, author))
+    return _used.decode(blob) if blob else Used()
+
+
+def keep_used(batch: Batch, author: str, used: Used) -> None:
+    """Store what an author has published."""
+    batch.set_blob(place_of(batch, USED, author), msgspec.msgpack.encode(used) if used.items else None)
+
+
+def used_in(snapshot: Snapshot) -> dict[str, Used]:
+    """Return what each author has published, counted item by item."""
+    found: defaultdict[str, Used] = defaultdict(Used)
+    for _, record in snapshot.scan():
+        author = about_of(record).author
+        found[author] = found[author].with_item(record)
+    return found
+
+
 def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | None) -> GlobalRecord:
     """Return an item as its readers see it, with the figures of its version."""
     about = about_of(record)
@@ -62,6 +98,7 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | No
         attachment=about.attachment,
         quality_metrics=QualityMetrics() if standing is None else standing.metrics(),
         embedding=record.embedding,
+        size_bytes=_size_of(record, about),
     )
 
 
@@ -146,7 +183,14 @@ def keep_item(batch: Batch, record: MemoryRecord, data: bytes | None) -> None:
     """Store the attachment of a checked item, and reset its figures."""
     if batch.blob(SECRET) is None:
         batch.set_blob(SECRET, secrets.token_bytes(32))
-    keep_beside(batch, record.id, about_of(record), data)
+    keep_beside(batch, record, None, data)
+
+
+def _size_of(record: MemoryRecord, about: About) -> int:
+    """Return the bytes of an item's texts and of its attachment."""
+    texts = (record.text, record.title or "", about.reference or "", *record.tags)
+    file = about.attachment
+    return sum(len(text.encode()) for text in texts) + (0 if file is None else file.size_bytes)
 
 
 def record_of(content: SharedContent, about: About, now: datetime) -> MemoryRecord:
@@ -163,21 +207,26 @@ def record_of(content: SharedContent, about: About, now: datetime) -> MemoryReco
     )
 
 
-def keep_beside(batch: Batch, item_id: str, about: About, data: bytes | None) -> None:
-    """Store an attachment, and begin the figures of a version."""
-    batch.set_blob(place_of(batch, FILE, item_id), data)
-    begin_figures(batch, place_in(batch, item_id), about.version, about.author)
+def keep_beside(batch: Batch, record: MemoryRecord, former: MemoryRecord | None, data: bytes | None) -> None:
+    """Store an attachment, begin the figures of a version, and count what the author has published by now."""
+    about, place = about_of(record), place_in(batch, record.id)
+    batch.set_blob(FILE + place, data)
+    begin_figures(batch, place, about.version, about.author)
+    used = used_by(batch, about.author)
+    keep_used(batch, about.author, (used if former is None else used.with_item(former, -1)).with_item(record))
 
 
 def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
     """Yield what is wrong with the items of a store whose values can be read: with each what is kept beside it."""
     left = {name for kind in (FILE, FIGURES, FORMER, PARTS) for name in snapshot.blobs(kind)}
+    described = True
     for _, record in snapshot.scan():
         place = place_in(snapshot, record.id)
         try:
             about, versions = about_of(record), versions_at(snapshot, place)
         except (KeyError, msgspec.MsgspecError):
             yield "an item is not described"
+            described = False
             continue
         file, data = about.attachment, snapshot.blob(place_of(snapshot, FILE, record.id))
         if file != attachment_of(data, None if file is None or data is None else file.name):
@@ -188,6 +237,10 @@ def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
             yield "figures are not those of their users"
         left.difference_update((FILE + place, FIGURES + place, FORMER + place), snapshot.blobs(PARTS + place))
     yield from ("what was kept of an item is left" for _ in left)
+    if described and not snapshot.blobs(FORMER):
+        counted = {place_of(snapshot, USED, author): one for author, one in used_in(snapshot).items()}
+        if counted != {name: _used.decode(snapshot.blob(name) or b"") for name in snapshot.blobs(USED)}:
+            yield "what an author has published is not counted right"
     named = {snapshot.blob(name) for name in snapshot.blobs(NAMED)}
     chosen = {place_of(snapshot, NAME, author.decode()) for author in named if author is not None}
     if chosen != set(snapshot.blobs(NAME)):

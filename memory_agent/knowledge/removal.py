@@ -12,7 +12,7 @@ from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.knowledge.authors import drop_name
-from memory_agent.knowledge.items import place_in
+from memory_agent.knowledge.items import about_of, keep_used, place_in, used_by
 from memory_agent.knowledge.kept_figures import drop_figures, erase_user, parts_in, places_with
 from memory_agent.knowledge.places import ERASED, FIGURES, FILE, NAMED, mark_removal, place_of
 from memory_agent.recall.query import check_now
@@ -33,6 +33,8 @@ class ItemForgetting(Forgetting):
             place = place_in(batch, record.id)
             batch.set_blob(FILE + place, None)
             drop_figures(batch, place)
+            author = about_of(record).author
+            keep_used(batch, author, used_by(batch, author).with_item(record, -1))
         mark_removal(batch)
         return super().remove(batch, rows)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -39,10 +38,13 @@ from memory_agent.knowledge.items import (
     item_in,
     keep_beside,
     keep_due,
+    keep_used,
     place_in,
     record_of,
     shown_item,
     standing_in,
+    used_by,
+    used_in,
 )
 from memory_agent.knowledge.kept_figures import FORMER, StoredParts, divide_former, keep_standings, standings_at
 from memory_agent.knowledge.places import DUE, FILE, PURGE, mark_removal, place_of
@@ -127,6 +129,8 @@ class Knowledge(Memory):
         if is_former:
             with archive.batch() as batch:
                 divide_former(batch)
+                for author, used in used_in(batch).items():
+                    keep_used(batch, author, used)
         if self.removal.is_behind:
             self.removal.follow(read_history(archive.store.folder, user_id))
 
@@ -210,34 +214,41 @@ class Knowledge(Memory):
         record = record_of(content, about, now)
         words = embedded_text(record)
         vectors = self._intake.embed((words,), is_awaited=True)
-        with self.erasure.admitting(record.id, now) as admit:
-            others = len(self._rows_of(about.author))  # before the batch, which a rebuild of the columns waits for
-            with self._archive.batch() as batch:
-                known = item_in(batch, content.item_id)
-                if known is not None and is_repeat(known, about):
-                    return shown_item(batch, known, standing_in(batch, known))
-                if self.erasure.is_forgotten(record.id, now):
-                    raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
-                self._check_new(known, about, standings_at(batch, place_in(batch, content.item_id)), others)
-                if known is None:
-                    admit()
-                batch.upsert(record, vectors.admitted(batch).get(words))
-                keep_beside(batch, record.id, about, ask.data)
-                if known is not None:
-                    mark_removal(batch)  # of the former version
-                return shown_item(batch, record, standing_in(batch, record))
+        with self.erasure.admitting(record.id, now) as admit, self._archive.batch() as batch:
+            known = item_in(batch, content.item_id)
+            if known is not None and is_repeat(known, about):
+                return shown_item(batch, known, standing_in(batch, known))
+            if self.erasure.is_forgotten(record.id, now):
+                raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
+            self._check_new(batch, known, record)
+            if known is None:
+                admit()
+            batch.upsert(record, vectors.admitted(batch).get(words))
+            keep_beside(batch, record, known, ask.data)
+            if known is not None:
+                mark_removal(batch)  # of the former version
+            return shown_item(batch, record, standing_in(batch, record))
 
-    def _check_new(self, known: MemoryRecord | None, about: About, versions: Collection[str], others: int) -> None:
-        """Raise `InvalidInputError` unless the author, who has `others` by now, may publish this."""
-        if known is None:
-            if others >= self._limits.items_per_author:
-                raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
-            return
-        former = about_of(known)
-        if former.author != about.author:
-            raise InvalidInputError("item_id", "is not an item of this user")
-        if about.version == former.version or about.version in versions:
-            raise InvalidInputError("version", f"{about.version} is published already, and never changes: name another")
+    def _check_new(self, snapshot: Snapshot, known: MemoryRecord | None, record: MemoryRecord) -> None:
+        """Raise `InvalidInputError` unless the author may publish this, in place of what is known."""
+        about = about_of(record)
+        used = used_by(snapshot, about.author)
+        if known is not None:
+            former = about_of(known)
+            if former.author != about.author:
+                raise InvalidInputError("item_id", "is not an item of this user")
+            if about.version in standings_at(snapshot, place_in(snapshot, record.id)):
+                raise InvalidInputError(
+                    "version", f"{about.version} is published already, and never changes: name another"
+                )
+            used = used.with_item(known, -1)
+        if used.items >= self._limits.items_per_author:
+            raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
+        most, size = self._limits.bytes_per_author, used.with_item(record).size_bytes - used.size_bytes
+        if used.size_bytes + size > most:
+            left = max(most - used.size_bytes, 0)
+            reason = f"has {size:,} bytes, and {left:,} of this user's {most:,} are left: unpublish others first"
+            raise InvalidInputError("item_id", f"{reason} (shared.bytes_per_author)")
 
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
         now, own = check_now(None), self._authors.pseudonym(caller.user_id)

@@ -13,7 +13,7 @@ from sharing_world import World, after_each_step
 from memory_agent.care.verification import verify_folder
 from memory_agent.knowledge import removal
 from memory_agent.knowledge.kept_figures import FORMER, standings_at
-from memory_agent.knowledge.places import FIGURES, PARTS, PLACE_CHARS
+from memory_agent.knowledge.places import FIGURES, PARTS, PLACE_CHARS, USED
 from memory_agent.shared_asks import Caller, ForgetUser, Rate, Report, ReportedItem
 from memory_agent.shared_records import GlobalRecord, QualityMetrics
 from memory_agent.storage.batch import Batch
@@ -163,6 +163,8 @@ def as_former(batch: Batch) -> None:
                         former[1][user] = bool(mark & 1)
             batch.set_blob(part, None)
         batch.set_blob(FORMER + place, msgspec.msgpack.encode(versions))
+        batch.set_blob(name, None)
+    for name in batch.blobs(USED):  # which came later
         batch.set_blob(name, None)
 
 

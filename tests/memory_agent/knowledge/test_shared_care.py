@@ -244,6 +244,7 @@ def no_item(batch: Batch) -> None:
         (drop("standing"), "an item has no figures"),
         (drop("part"), "figures are not those of their users"),
         (lambda batch: batch.set_blob("shared:file:" + "0" * 32, b"left"), "what was kept of an item is left"),
+        (drop("used"), "what an author has published is not counted right"),
         (drop("name"), "a name is not that of one user"),
         (drop("named"), "a name is not that of one user"),
         (no_item, "an item is not described"),
