@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -47,6 +47,12 @@ def check_content(content: SharedContent) -> None:
     _check_tags(content.tags)
     if content.attachment is not None:
         _check_attachment(content.attachment)
+
+
+def check_admitted(policy: str, groups: Sequence[str]) -> None:
+    """Check that an author whose key has these groups may publish for those whom a policy admits."""
+    if policy not in (PUBLIC, *groups):
+        raise InvalidInputError("access_policy", f"{policy} is not one of the caller's key")
 
 
 def check_item_id(item_id: object) -> str:

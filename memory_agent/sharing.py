@@ -40,6 +40,7 @@ from memory_agent.shared_asks import (
 )
 from memory_agent.shared_content import (
     attachment_of,
+    check_admitted,
     check_content,
     check_item_id,
     check_name,
@@ -156,6 +157,7 @@ class Shared:
             raise InvalidInputError("preview", "is not what was previewed: preview it again")
         if digest_of(self._masked(shown.content)) != shown.digest:
             raise InvalidInputError("preview", "has secrets that are masked by now: preview it again")
+        check_admitted(shown.content.access_policy, self.caller.rights.groups)
         if shown.memory_id is not None:
             with self._in_use():
                 record = self._archive.store.record_of_id(shown.memory_id)

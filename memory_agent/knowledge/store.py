@@ -72,6 +72,7 @@ from memory_agent.shared_asks import (
 from memory_agent.shared_content import (
     PUBLIC,
     attachment_of,
+    check_admitted,
     check_content,
     check_name,
     digest_of,
@@ -196,8 +197,7 @@ class Knowledge(Memory):
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
         check_content(content)
-        if content.access_policy not in _admitted(caller):
-            raise InvalidInputError("access_policy", f"{content.access_policy} is not one of the caller's key")
+        check_admitted(content.access_policy, caller.rights.groups)
         file = content.attachment
         if file != attachment_of(ask.data, None if file is None else file.name):
             raise InvalidInputError("attachment", "is not the file that the item names")
