@@ -206,7 +206,10 @@ class SharedProvider(Protocol):
         ...
 
     def set_name(self, name: str | None = None) -> str:
-        """Set the name that others see on this user's items, and return it; None returns to a pseudonym."""
+        """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
+
+        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+        """
         ...
 
 

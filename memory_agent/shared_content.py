@@ -86,6 +86,8 @@ def check_name(name: object) -> str:
     is_read = plain.isprintable() and any(map(str.isalnum, plain)) and not _STACKED.search(_marks(plain))
     if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_read:
         raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters, and have a letter")
+    if "#" in seen:
+        raise InvalidInputError("name", "has a #, which begins the end that is added to each name")
     if is_pseudonym(seen.casefold()):
         raise InvalidInputError("name", "looks like a pseudonym")
     return seen

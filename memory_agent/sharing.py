@@ -271,7 +271,9 @@ class Shared:
     def set_name(self, name: str | None = None) -> str:
         """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
 
-        >>> memory.shared.set_name("Ann of the platform team")
+        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+
+        >>> memory.shared.set_name("Ann of the platform team").partition(" #")[0]
         'Ann of the platform team'
         """
         shown: str = self._ask(SetName(name=None if name is None else check_name(name)))

@@ -371,6 +371,8 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
 def name(target: Target, name: str | None, is_none: bool) -> None:
     """Set NAME as what others see on all items of --user, also on those that are published.
 
+    A part of the user's pseudonym is added, as in "Ann #3f2a9c": nobody else can look the same.
+
     \b
     Examples:
       memory-agent shared name "Ann of the platform team"

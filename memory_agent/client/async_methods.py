@@ -261,7 +261,10 @@ class AsyncSharedMethods:
         return await self._ask("shared.attachment", item_id=item_id)
 
     async def set_name(self, name: str | None = None) -> str:
-        """Set the name that others see on this user's items, and return it; None returns to a pseudonym."""
+        """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
+
+        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+        """
         return await self._ask("shared.set_name", name=name)
 
 

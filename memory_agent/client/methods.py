@@ -259,7 +259,10 @@ class SharedMethods:
         return self._ask("shared.attachment", item_id=item_id)
 
     def set_name(self, name: str | None = None) -> str:
-        """Set the name that others see on this user's items, and return it; None returns to a pseudonym."""
+        """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
+
+        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+        """
         return self._ask("shared.set_name", name=name)
 
 

@@ -13,7 +13,7 @@ import msgspec
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.figures import Standing
 from memory_agent.knowledge.kept_figures import FORMER, begin_figures, standings_at, versions_at
-from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, NAMED, PARTS, SECRET, USED, place_of
+from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, PARTS, SECRET, USED, place_of
 from memory_agent.records import MemoryRecord
 from memory_agent.shared_content import (
     attachment_of,
@@ -28,7 +28,10 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 ABOUT = "shared"  # the metadata of a record that make it an item
+FORMER_NAMED = "shared:named:"  # of former versions, in which a name was one user's alone
+_END_CHARS = 6
 _ids = msgspec.msgpack.Decoder(list[str])
+_names = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -141,9 +144,25 @@ def is_repeat(known: MemoryRecord, about: About) -> bool:
 
 
 def name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    """Return the name that others see of an author: the chosen one, else the pseudonym."""
-    chosen = snapshot.blob(place_of(snapshot, NAME, pseudonym))
-    return pseudonym if chosen is None else chosen.decode()
+    """Return the name that others see of an author: the chosen one with an end that nobody chooses, else the pseudonym.
+
+    So no two authors look alike, and nobody learns that somebody else has a name.
+    """
+    blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
+    if blob is None:
+        return pseudonym
+    _, chosen = _names.decode(blob)
+    return f"{chosen} #{pseudonym.removeprefix('user-')[:_END_CHARS]}"
+
+
+def keep_name(batch: Batch, author: str, name: str) -> None:
+    """Store the name that an author chose."""
+    batch.set_blob(place_of(batch, NAME, author), msgspec.msgpack.encode((author, name)))
+
+
+def authors_with_names(snapshot: Snapshot) -> list[str]:
+    """Return the authors who chose a name."""
+    return [_names.decode(snapshot.blob(place) or b"")[0] for place in snapshot.blobs(NAME)]
 
 
 def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
@@ -216,6 +235,11 @@ def keep_beside(batch: Batch, record: MemoryRecord, former: MemoryRecord | None,
     keep_used(batch, about.author, (used if former is None else used.with_item(former, -1)).with_item(record))
 
 
+def is_former(snapshot: Snapshot) -> bool:
+    """Whether a store is as a former version left it."""
+    return bool(snapshot.blobs(FORMER) or snapshot.blobs(FORMER_NAMED))
+
+
 def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
     """Yield what is wrong with the items of a store whose values can be read: with each what is kept beside it."""
     left = {name for kind in (FILE, FIGURES, FORMER, PARTS) for name in snapshot.blobs(kind)}
@@ -237,11 +261,9 @@ def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
             yield "figures are not those of their users"
         left.difference_update((FILE + place, FIGURES + place, FORMER + place), snapshot.blobs(PARTS + place))
     yield from ("what was kept of an item is left" for _ in left)
-    if described and not snapshot.blobs(FORMER):
+    if described and not is_former(snapshot):
         counted = {place_of(snapshot, USED, author): one for author, one in used_in(snapshot).items()}
         if counted != {name: _used.decode(snapshot.blob(name) or b"") for name in snapshot.blobs(USED)}:
             yield "what an author has published is not counted right"
-    named = {snapshot.blob(name) for name in snapshot.blobs(NAMED)}
-    chosen = {place_of(snapshot, NAME, author.decode()) for author in named if author is not None}
-    if chosen != set(snapshot.blobs(NAME)):
-        yield "a name is not that of one user"
+    if {place_of(snapshot, NAME, author) for author in authors_with_names(snapshot)} != set(snapshot.blobs(NAME)):
+        yield "a name is not that of its user"

@@ -13,7 +13,7 @@ from memory_agent.storage.snapshot import Snapshot
 
 SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
 FILE, FIGURES, PARTS = "shared:file:", "shared:standing:", "shared:part:"
-NAME, NAMED, USED = "shared:name:", "shared:named:", "shared:used:"
+NAME, USED = "shared:called:", "shared:used:"
 ERASED = "shared:erased:"  # pseudonyms that are no more
 PLACE_CHARS = 32
 _USER_BYTES = 10

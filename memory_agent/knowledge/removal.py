@@ -12,9 +12,9 @@ from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.knowledge.authors import drop_name
-from memory_agent.knowledge.items import about_of, keep_used, place_in, used_by
+from memory_agent.knowledge.items import about_of, authors_with_names, keep_used, place_in, used_by
 from memory_agent.knowledge.kept_figures import drop_figures, erase_user, parts_in, places_with
-from memory_agent.knowledge.places import ERASED, FIGURES, FILE, NAMED, mark_removal, place_of
+from memory_agent.knowledge.places import ERASED, FIGURES, FILE, mark_removal, place_of
 from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
@@ -70,8 +70,7 @@ class Removal:
             self._forgetting.remove(batch, removed)
             for row in removed:
                 del ids[row]
-            for name in batch.blobs(NAMED):
-                author = (batch.blob(name) or b"").decode()
+            for author in authors_with_names(batch):
                 if self._is_in(gone, author):
                     drop_name(batch, author)
             places = {place_in(batch, item_id) for item_id in ids.values()}

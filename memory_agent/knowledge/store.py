@@ -26,7 +26,7 @@ from memory_agent.embedded import embedded_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.history import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError
-from memory_agent.knowledge.authors import Authors
+from memory_agent.knowledge.authors import Authors, move_former_names
 from memory_agent.knowledge.contributions import check_report
 from memory_agent.knowledge.figures import Figures, Rules
 from memory_agent.knowledge.items import (
@@ -34,6 +34,7 @@ from memory_agent.knowledge.items import (
     About,
     about_of,
     due_in,
+    is_former,
     is_repeat,
     item_in,
     keep_beside,
@@ -46,7 +47,7 @@ from memory_agent.knowledge.items import (
     used_by,
     used_in,
 )
-from memory_agent.knowledge.kept_figures import FORMER, StoredParts, divide_former, keep_standings, standings_at
+from memory_agent.knowledge.kept_figures import StoredParts, divide_former, keep_standings, standings_at
 from memory_agent.knowledge.places import DUE, FILE, PURGE, mark_removal, place_of
 from memory_agent.knowledge.removal import ItemForgetting, Removal
 from memory_agent.knowledge.search_quota import SearchQuota
@@ -126,10 +127,11 @@ class Knowledge(Memory):
         self._authors = Authors(archive, self.erasure)
         self.removal = Removal(user_id, archive, self._forgetting)
         with archive.store.snapshot() as snapshot:
-            is_former = bool(snapshot.blobs(FORMER))
-        if is_former:
+            was_former = is_former(snapshot)
+        if was_former:
             with archive.batch() as batch:
                 divide_former(batch)
+                move_former_names(batch)
                 for author, used in used_in(batch).items():
                     keep_used(batch, author, used)
         if self.removal.is_behind:

@@ -295,11 +295,10 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     for wrong in ((), ("1", "--take-back"), ("2",), ("good",)):
         assert run(*rate, *wrong, "--user", "ida").exit_code == 2, wrong
 
-    assert run_json("shared", "name", "Hal of the platform team", "--user", "hal") == {
-        "name": "Hal of the platform team"
-    }
+    named = run_json("shared", "name", "Hal of the platform team", "--user", "hal")
+    assert named == {"name": f"Hal of the platform team #{item['author_id'][5:11]}"}
     (found,) = run_json("shared", "search", QUESTION, "--user", "ida")
-    assert found["item"]["author"] == "Hal of the platform team"
+    assert found["item"]["author"] == named["name"]
     back = run("shared", "name", "--none", "--user", "hal")
     assert back.stdout == f"others see: {item['author']}\n"
     assert "hal" not in item["author"]

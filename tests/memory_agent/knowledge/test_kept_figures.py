@@ -13,7 +13,7 @@ from sharing_world import World, after_each_step
 from memory_agent.care.verification import verify_folder
 from memory_agent.knowledge import removal
 from memory_agent.knowledge.kept_figures import FORMER, standings_at
-from memory_agent.knowledge.places import FIGURES, PARTS, PLACE_CHARS, USED
+from memory_agent.knowledge.places import FIGURES, NAME, PARTS, PLACE_CHARS, USED, place_of
 from memory_agent.shared_asks import Caller, ForgetUser, Rate, Report, ReportedItem
 from memory_agent.shared_records import GlobalRecord, QualityMetrics
 from memory_agent.storage.batch import Batch
@@ -144,6 +144,24 @@ def test_an_erasure_that_fails_half_way_is_completed_by_the_next_opening(
     assert blobs(world, PARTS) == {}
 
 
+def test_a_removal_that_fails_is_not_hidden_by_one_beside_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, done = world.published("ann", "Staging needs the VPN"), world.published("ann", "Another")
+    world.shared.removal.note([failed.id])
+    world.shared.removal.note([done.id])
+    with monkeypatch.context() as patched:
+        patched.setattr(world.shared._forgetting, "remove", fails_always)
+        with pytest.raises(OSError, match="away"):
+            world.shared.removal.carry_out([failed.id])
+    world.shared.removal.carry_out([done.id])
+    assert world.user("ann").shared.published() == [failed]
+    world.reopen()
+    assert world.user("ann").shared.published() == []
+
+
+def fails_always(*_: object) -> int:
+    raise OSError("the disk is away")
+
+
 def as_former(batch: Batch) -> None:
     """Write the figures as the version before did: all of an item in one blob."""
     for name in batch.blobs(FIGURES):
@@ -166,6 +184,11 @@ def as_former(batch: Batch) -> None:
         batch.set_blob(name, None)
     for name in batch.blobs(USED):  # which came later
         batch.set_blob(name, None)
+    for name in batch.blobs(NAME):
+        author, chosen = msgspec.msgpack.decode(batch.blob(name) or b"")
+        batch.set_blob(name.replace(NAME, "shared:name:"), chosen.encode())
+        batch.set_blob(place_of(batch, "shared:named:", chosen.casefold()), author.encode())
+        batch.set_blob(name, None)
 
 
 def former_world(world: World) -> tuple[GlobalRecord, GlobalRecord]:
@@ -181,6 +204,8 @@ def former_world(world: World) -> tuple[GlobalRecord, GlobalRecord]:
     rate(world, "rater", item, 1.0)
     rate(world, "rater", item, None)
     rate(world, "new", other, 0.5)
+    world.user("ann").shared.set_name("Ann Lee")
+    world.user("ben").shared.set_name("Ben")  # who publishes nothing
     with world.shared._archive.batch() as batch:
         as_former(batch)
     return item, other
@@ -194,7 +219,10 @@ def test_a_store_of_the_former_form_is_divided_when_it_is_opened(world: World, t
     with world.closed():
         for part in verify_folder(world.data_dir, world.settings, lambda *_: None, SHARED_USER):
             assert not part.findings
-    assert blobs(world, FORMER) == {}
+    assert blobs(world, FORMER) == blobs(world, "shared:name:") == blobs(world, "shared:named:") == {}
+    assert {one.author for one in world.user("ann").shared.published()} == {f"Ann Lee #{item.author_id[5:11]}"}
+    world.shared.ask(Caller(user_id="ben"), ForgetUser())
+    assert len(blobs(world, NAME)) == 1
     assert metrics(world, item) == released
     assert metrics(world, other) == QualityMetrics()
     report(world, "user-2", 3, item)

@@ -143,7 +143,7 @@ def test_it_is_done_or_not_whenever_it_is_killed_and_goes_on_when_repeated(
         found = items_of(world)
         assert found in (before, after)
         name = world.user("ann").shared.published()[0].author if OWN in found else None
-        assert name is None or (name == "Quokka Ann") == (operation != "publish")
+        assert name is None or name.startswith("Quokka Ann #") == (operation != "publish")
         if operation in ("unpublish", "erase") and found == after:
             assert world.shared.erasure.is_forgotten(OWN, datetime.now(UTC))  # or a restore would bring it back
         seen.append(found)
