@@ -462,7 +462,7 @@ class ConfirmParams(Params, frozen=True, kw_only=True):
 
 
 class ItemParams(Params, frozen=True, kw_only=True):
-    """Parameters of `unpublish` and `shared_attachment`."""
+    """Parameters of `unpublish`, `shared_item` and `shared_attachment`."""
 
     item_id: str
 

@@ -93,6 +93,14 @@ class ListOwn(Ask, frozen=True, kw_only=True, tag=True):
     result = list[GlobalRecord]
 
 
+class ShowItem(Ask, frozen=True, kw_only=True, tag=True):
+    """Return an item by its id, as its readers see it."""
+
+    result = GlobalRecord
+
+    item_id: str
+
+
 class Fetch(Ask, frozen=True, kw_only=True, tag=True):
     """Fetch an item's attachment."""
 
@@ -118,7 +126,7 @@ class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
 class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
     """Search the items that the caller may see. Nothing of the request is kept.
 
-    `filter` has only what an item has: kinds, tags, times, the least cosine.
+    `filter` has only what an item has: kinds, tags, times, the least cosine. `of_others` leaves out the caller's own.
     """
 
     result = list[FoundItem]
@@ -131,6 +139,7 @@ class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
     min_relevance: float | None = None
     reference_time: datetime | None = None
     with_embedding: bool = False
+    of_others: bool = False
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,7 +169,7 @@ class Report(Ask, frozen=True, kw_only=True, tag=True):
     items: tuple[ReportedItem, ...]
 
 
-AnyAsk = Publish | Unpublish | Rate | ListOwn | Fetch | SetName | ForgetUser | SearchItems | Report
+AnyAsk = Publish | Unpublish | Rate | ListOwn | ShowItem | Fetch | SetName | ForgetUser | SearchItems | Report
 
 
 class PendingItems(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -48,6 +48,12 @@ def check_content(content: SharedContent) -> None:
         _check_attachment(content.attachment)
 
 
+def check_admitted(policy: str, policies: Sequence[str]) -> None:
+    """Check that an author whose key has these policies may publish for those whom a policy admits."""
+    if policy not in policies:
+        raise InvalidInputError("access_policy", f"{policy} is not one of the caller's key")
+
+
 def check_item_id(item_id: object) -> str:
     """Return the id of an item."""
     check_text("item_id", item_id)
@@ -79,14 +85,11 @@ def check_name(name: object) -> str:
     is_read = plain.isprintable() and any(map(str.isalnum, plain)) and not _STACKED.search(_marks(plain))
     if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_read:
         raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters, and have a letter")
+    if "#" in seen:
+        raise InvalidInputError("name", "has a #, which begins the end that is added to each name")
     if is_pseudonym(seen.casefold()):
         raise InvalidInputError("name", "looks like a pseudonym")
     return seen
-
-
-def key_of_name(name: str) -> str:
-    """Return what two names have in common that may be shown alike: letters and digits, in lower case."""
-    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", name).casefold()))
 
 
 def is_pseudonym(name: str) -> bool:

@@ -33,12 +33,14 @@ from memory_agent.shared_asks import (
     SearchItems,
     SetName,
     SharedStore,
+    ShowItem,
     Unpublish,
     begin_search,
     filter_for_items,
 )
 from memory_agent.shared_content import (
     attachment_of,
+    check_admitted,
     check_content,
     check_item_id,
     check_name,
@@ -132,8 +134,7 @@ class Shared:
         content = self._masked(content)
         if access_policy is None and item_id is not None:
             raise InvalidInputError("access_policy", "is missing: state for whom the next version is")
-        if content.access_policy not in self.caller.rights.policies:
-            raise InvalidInputError("access_policy", f"{content.access_policy} is not one of the caller's key")
+        check_admitted(content.access_policy, self.caller.rights.policies)
         texts = texts_of(content)
         return PublishPreview(
             content=content,
@@ -161,6 +162,7 @@ class Shared:
             raise InvalidInputError("preview", "is not what was previewed: preview it again")
         if digest_of(self._masked(shown.content)) != shown.digest:
             raise InvalidInputError("preview", "has secrets that are masked by now: preview it again")
+        check_admitted(shown.content.access_policy, self.caller.rights.policies)
         if shown.memory_id is not None:
             with self._in_use():
                 record = self._archive.store.record_of_id(shown.memory_id)
@@ -250,6 +252,18 @@ class Shared:
         found: list[FoundItem] = self._ask(ask)
         return found
 
+    def item(self, item_id: str) -> GlobalRecord:
+        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
+
+        An unknown item and one that the policy does not admit look the same.
+
+        >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
+        >>> memory.shared.item(item.id).summary
+        'Connect before a deploy'
+        """
+        found: GlobalRecord = self._ask(ShowItem(item_id=check_item_id(item_id)))
+        return found
+
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none.
 
@@ -264,7 +278,9 @@ class Shared:
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
 
-        >>> memory.shared.set_name("Ann of the platform team")
+        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+
+        >>> memory.shared.set_name("Ann of the platform team").partition(" #")[0]
         'Ann of the platform team'
         """
         shown: str = self._ask(SetName(name=None if name is None else check_name(name)))
@@ -309,6 +325,7 @@ class Shared:
             min_relevance=asked.min_relevance,
             reference_time=asked.reference_time,
             with_embedding=asked.with_embedding,
+            of_others=True,  # the author's own memory knows its own
         )
         return begin_search(self._store, self.caller, ask, asked.deadline_ms / 1000)
 

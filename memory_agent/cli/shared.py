@@ -275,7 +275,8 @@ def published(target: Target) -> None:
         print_document([_item_document(item) for item in items])
         return
     columns = ("published", "type", "version", "for", "figures", "id", "title")
-    print_table(counted(len(items), "item"), columns, map(_row, items), whole="id")
+    total = f"{counted(len(items), 'item')}, {size(sum(item.size_bytes for item in items))}"
+    print_table(total, columns, map(_row, items), whole="id")
 
 
 @shared.command(short_help="Find what others published.")
@@ -313,7 +314,27 @@ def search(
     if target.as_json:
         print_document([{**msgspec.to_builtins(one), "item": _item_document(one.item)} for one in found])
     else:
-        _print_found(found)
+        _print_items(found)
+        emit(Text(counted(len(found), "item"), style="dim"))
+
+
+@shared.command(short_help="Show an item by its id.")
+@_item
+@daemon_options
+def show(target: Target, item_id: str) -> None:
+    """Show the item ID, which others published for the user or the user for others. Its text is its author's words.
+
+    \b
+    Examples:
+      memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80
+      memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80 --json
+    """
+    with open_for_reading(target, "shared_item") as memory:
+        item = memory.shared.item(item_id)
+    if target.as_json:
+        print_document(_item_document(item))
+    else:
+        _print_items([FoundItem(item=item, score=None, sona_score=0.0)])
 
 
 @shared.command(short_help="Fetch the file of an item.")
@@ -351,6 +372,8 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
 @daemon_options
 def name(target: Target, name: str | None, is_none: bool) -> None:
     """Set NAME as what others see on all items of --user, also on those that are published.
+
+    A part of the user's pseudonym is added, as in "Ann #3f2a9c": nobody else can look the same.
 
     \b
     Examples:
@@ -439,13 +462,12 @@ def _marked(line: str, mentioned: Iterable[str]) -> Text:
     return text
 
 
-def _print_found(found: list[FoundItem]) -> None:
+def _print_items(found: list[FoundItem]) -> None:
     from memory_agent.recall.shared_items import as_memories
 
     now = datetime.now(UTC)
     for place, (one, memory) in enumerate(zip(found, as_memories(found, with_embedding=False), strict=True), 1):
         print_memory(place, memory, now, _further(one.item))
-    emit(Text(counted(len(found), "item"), style="dim"))
 
 
 def _further(item: GlobalRecord) -> Iterable[str]:

@@ -250,12 +250,22 @@ class AsyncSharedMethods:
             min_relevance=min_relevance,
         )
 
+    async def item(self, item_id: str) -> GlobalRecord:
+        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
+
+        An unknown item and one that the policy does not admit look the same.
+        """
+        return await self._ask("shared.item", item_id=item_id)
+
     async def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
         return await self._ask("shared.attachment", item_id=item_id)
 
     async def set_name(self, name: str | None) -> str:
-        """Set the name that others see on this user's items, and return it; None returns to a pseudonym."""
+        """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
+
+        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+        """
         return await self._ask("shared.set_name", name=name)
 
 

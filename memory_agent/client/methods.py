@@ -248,12 +248,22 @@ class SharedMethods:
             min_relevance=min_relevance,
         )
 
+    def item(self, item_id: str) -> GlobalRecord:
+        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
+
+        An unknown item and one that the policy does not admit look the same.
+        """
+        return self._ask("shared.item", item_id=item_id)
+
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
         return self._ask("shared.attachment", item_id=item_id)
 
     def set_name(self, name: str | None) -> str:
-        """Set the name that others see on this user's items, and return it; None returns to a pseudonym."""
+        """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
+
+        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+        """
         return self._ask("shared.set_name", name=name)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import secrets
 from hashlib import blake2b
 
-from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.items import ERASED, NAME, NAMED, SECRET, mark_removal, name_in, place_of
+from memory_agent.knowledge.items import FORMER_NAMED, keep_name, name_in
+from memory_agent.knowledge.places import ERASED, NAME, SECRET, mark_removal, place_of
 from memory_agent.namespaces import Erasure
 from memory_agent.recall.query import check_now
-from memory_agent.shared_content import key_of_name
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 _PSEUDONYM_BYTES = 10
+_FORMER_NAME = "shared:name:"
 
 
 class Authors:
@@ -42,15 +42,11 @@ class Authors:
         return names
 
     def set_name(self, author: str, name: str | None) -> str:
-        """Set the name of an author, or drop it; return what others see. Raises `InvalidInputError`."""
+        """Set the name of an author, or drop it; return what others see."""
         with self._archive.batch() as batch:
-            named = None if name is None else place_of(batch, NAMED, key_of_name(name))
-            if named is not None and batch.blob(named) not in (None, author.encode()):
-                raise InvalidInputError("name", "is that of another user")
             drop_name(batch, author)
-            if name is not None and named is not None:
-                batch.set_blob(place_of(batch, NAME, author), name.encode())
-                batch.set_blob(named, author.encode())
+            if name is not None:
+                keep_name(batch, author, name)
             return name_in(batch, author)
 
     def _is_erased(self, snapshot: Snapshot, author: str) -> bool:
@@ -70,8 +66,20 @@ class Authors:
 
 def drop_name(batch: Batch, author: str) -> None:
     """Take away the name of an author."""
-    former = batch.blob(place_of(batch, NAME, author))
-    if former is not None:
-        batch.set_blob(place_of(batch, NAMED, key_of_name(former.decode())), None)
-        batch.set_blob(place_of(batch, NAME, author), None)
+    place = place_of(batch, NAME, author)
+    if batch.blob(place) is not None:
+        batch.set_blob(place, None)
         mark_removal(batch)
+
+
+def move_former_names(batch: Batch) -> None:
+    """Store the names that former versions kept by author, beside a list of who has which, as they are kept now."""
+    for place in batch.blobs(FORMER_NAMED):
+        author = (batch.blob(place) or b"").decode()
+        former = place_of(batch, _FORMER_NAME, author)
+        name = batch.blob(former)
+        if name is not None:
+            keep_name(batch, author, name.decode())
+        for gone in (place, former):
+            batch.set_blob(gone, None)
+    mark_removal(batch)

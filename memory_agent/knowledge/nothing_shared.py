@@ -6,10 +6,10 @@ from typing import Any
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_now
-from memory_agent.shared_asks import AnyAsk, Fetch, Publish, Rate, SetName, Unpublish
+from memory_agent.shared_asks import AnyAsk, Fetch, Publish, Rate, SetName, ShowItem, Unpublish
 from memory_agent.shared_records import FoundItem, UnpublishReceipt
 
-_UNKNOWN = (Rate, Fetch)
+_UNKNOWN = (Rate, ShowItem, Fetch)
 _CREATING = (Publish, SetName)
 
 

@@ -6,21 +6,22 @@ The note is the history of erasures. The next opening completes what a crash int
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
-from functools import partial
-
-import msgspec
+from collections.abc import Collection, Iterator, Sequence
 
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.knowledge.authors import drop_name
-from memory_agent.knowledge.items import ERASED, FIGURES, NAMED, OF_ITEMS, mark_removal, place_of, versions_of
+from memory_agent.knowledge.items import about_of, authors_with_names, keep_used, place_in, used_by
+from memory_agent.knowledge.kept_figures import drop_figures, erase_user, parts_in, places_with
+from memory_agent.knowledge.places import ERASED, FIGURES, FILE, mark_removal, place_of
 from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 
 _FOLLOWED = "shared:followed"
+_AT_ONCE = 100
+"""Items that one transaction takes away, or a user out of."""
 
 
 class ItemForgetting(Forgetting):
@@ -29,8 +30,11 @@ class ItemForgetting(Forgetting):
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
         """Delete items in a batch; return how many existed."""
         for record in filter(None, map(batch.record, rows)):
-            for kind in OF_ITEMS:
-                batch.set_blob(place_of(batch, kind, record.id), None)
+            place = place_in(batch, record.id)
+            batch.set_blob(FILE + place, None)
+            drop_figures(batch, place)
+            author = about_of(record).author
+            keep_used(batch, author, used_by(batch, author).with_item(record, -1))
         mark_removal(batch)
         return super().remove(batch, rows)
 
@@ -43,14 +47,15 @@ class Removal:
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
-        self._removing = threading.Lock()
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._follows = False
 
     @property
     def is_behind(self) -> bool:
         """Whether the history of erasures names what was not taken away yet."""
-        return history_bytes(self._archive.store.folder, self._user_id) != _followed(
-            self._archive.store.blob(_FOLLOWED)
-        )
+        folder, known = self._archive.store.folder, self._archive.store.blob(_FOLLOWED)
+        return history_bytes(folder, self._user_id) != int.from_bytes(known or b"", "big")
 
     def follow(self, history: History) -> int:
         """Take away what a history of erasures names, and what belongs to no item; return how many items it named.
@@ -59,37 +64,77 @@ class Removal:
         has that of the store which it replaces.
         """
         gone = history.memories_in(check_now(None))
-        with self._removing, self._archive.batch() as batch:
+        with self._lock, self._archive.batch() as batch:
             ids = {row: record.id for row, record in batch.scan()}
             removed = [row for row, item_id in ids.items() if self._is_in(gone, item_id)]
             self._forgetting.remove(batch, removed)
             for row in removed:
                 del ids[row]
-            _drop_authors(batch, partial(self._is_in, gone))
-            for kind in OF_ITEMS:
-                of_items = {place_of(batch, kind, item_id) for item_id in ids.values()}
-                for name in set(batch.blobs(kind)).difference(of_items):
+            for author in authors_with_names(batch):
+                if self._is_in(gone, author):
+                    drop_name(batch, author)
+            places = {place_in(batch, item_id) for item_id in ids.values()}
+            for kind in (FILE, FIGURES):
+                for name in batch.blobs(kind):
+                    if name.removeprefix(kind) not in places:
+                        batch.set_blob(name, None)
+            for name, place, user in parts_in(batch):
+                if place not in places:
                     batch.set_blob(name, None)
+                elif self._is_in(gone, user.decode()):
+                    erase_user(batch, place, user)
             mark_removal(batch)
             self._set_followed(batch)
         return len(removed)
 
-    def remove(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
-        """Take away items, and what erased authors left."""
+    def note(self, ids: Sequence[str]) -> None:
+        """Note the items and the authors that `carry_out` takes away next."""
         folder, now = self._archive.store.folder, check_now(None)
-        with self._removing:
-            is_even = not self.is_behind
-            note_erasure(folder, self._user_id, Intent(started_at=now, record_ids=(*item_ids, *authors)), now)
+        with self._lock:
+            if not self._under_way:
+                self._follows = not self.is_behind
+            note_erasure(folder, self._user_id, Intent(started_at=now, record_ids=tuple(ids)), now)
+            self._under_way += 1
+
+    def carry_out(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
+        """Take away items, and what erased authors left, after `note`.
+
+        In transactions of a bounded length, between which others write. The next opening completes what a crash or an
+        error leaves.
+        """
+        try:
+            self._take_away(item_ids, authors)
+        except BaseException:
+            with self._lock:
+                self._under_way -= 1
+                self._follows = False
+            raise
+        with self._lock, self._archive.batch() as batch:
+            self._under_way -= 1
+            if self._follows and not self._under_way:
+                self._set_followed(batch)
+
+    def _take_away(self, item_ids: Sequence[str], authors: Sequence[str]) -> None:
+        for some in _parts(item_ids):
             with self._archive.batch() as batch:
-                rows = map(batch.row_of_id, item_ids)
+                rows = map(batch.row_of_id, some)
                 self._forgetting.remove(batch, [row for row in rows if row is not None])
-                if authors:
-                    _drop_authors(batch, authors.__contains__)
-                    for author in authors:
-                        batch.set_blob(place_of(batch, ERASED, author), b"")
-                    mark_removal(batch)
-                if is_even:
-                    self._set_followed(batch)
+        if not authors:
+            return
+        with self._archive.batch() as batch:
+            for author in authors:
+                drop_name(batch, author)
+                batch.set_blob(place_of(batch, ERASED, author), b"")
+            mark_removal(batch)
+        users = [author.encode() for author in authors]
+        with self._archive.store.snapshot() as snapshot:
+            places = places_with(snapshot, users)
+        for some in _parts(places):
+            with self._archive.batch() as batch:
+                for place in some:
+                    for user in users:
+                        erase_user(batch, place, user)
+                mark_removal(batch)
 
     def _is_in(self, gone: Collection[str], name: str) -> bool:
         return fingerprint(self._user_id, name) in gone
@@ -100,26 +145,6 @@ class Removal:
         batch.set_blob(_FOLLOWED, size.to_bytes(8, "big"))
 
 
-def _drop_authors(batch: Batch, is_gone: Callable[[str], bool]) -> None:
-    """Take away the names and contributions of erased users."""
-    for name in batch.blobs(NAMED):
-        author = (batch.blob(name) or b"").decode()
-        if is_gone(author):
-            drop_name(batch, author)
-    for name in batch.blobs(FIGURES):
-        versions = versions_of(batch.blob(name))
-        users = [
-            (one, user)
-            for one in versions.values()
-            for user in {*one.contributions, *one.rating.waiting}
-            if is_gone(user.decode())
-        ]
-        for figures, user in users:
-            figures.erase(user)
-        if users:
-            batch.set_blob(name, msgspec.msgpack.encode(versions))
-
-
-def _followed(blob: bytes | None) -> int:
-    """Return how many bytes of the history of erasures have been applied."""
-    return int.from_bytes(blob or b"", "big")
+def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(names), _AT_ONCE):
+        yield names[start : start + _AT_ONCE]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,29 +26,29 @@ from memory_agent.embedded import embedded_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.history import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError
-from memory_agent.knowledge.authors import Authors
+from memory_agent.knowledge.authors import Authors, move_former_names
 from memory_agent.knowledge.contributions import check_report
-from memory_agent.knowledge.figures import Rules
+from memory_agent.knowledge.figures import Figures, Rules
 from memory_agent.knowledge.items import (
     ABOUT,
-    DUE,
-    FILE,
-    PURGE,
     About,
     about_of,
     due_in,
-    figures_in,
+    is_former,
     is_repeat,
     item_in,
     keep_beside,
     keep_due,
-    keep_figures,
-    mark_removal,
-    place_of,
-    present_figures,
+    keep_used,
+    place_in,
     record_of,
     shown_item,
+    standing_in,
+    used_by,
+    used_in,
 )
+from memory_agent.knowledge.kept_figures import StoredParts, divide_former, keep_standings, standings_at
+from memory_agent.knowledge.places import DUE, FILE, PURGE, mark_removal, place_of
 from memory_agent.knowledge.removal import ItemForgetting, Removal
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
@@ -68,10 +67,12 @@ from memory_agent.shared_asks import (
     SearchItems,
     SetName,
     SharedStore,
+    ShowItem,
     Unpublish,
 )
 from memory_agent.shared_content import (
     attachment_of,
+    check_admitted,
     check_content,
     check_name,
     digest_of,
@@ -121,9 +122,17 @@ class Knowledge(Memory):
         self._rules = Rules(prior=settings.shared.prior)
         self._quota = SearchQuota(settings.shared.searches, settings.shared.searches_per_s)
         self._asking = threading.Lock()  # of the quota
-        self._writing = ReadWriteLock()  # held alone to forget a user
+        self._writing = ReadWriteLock()  # held alone to note that a user is forgotten
         self._authors = Authors(archive, self.erasure)
         self.removal = Removal(user_id, archive, self._forgetting)
+        with archive.store.snapshot() as snapshot:
+            was_former = is_former(snapshot)
+        if was_former:
+            with archive.batch() as batch:
+                divide_former(batch)
+                move_former_names(batch)
+                for author, used in used_in(batch).items():
+                    keep_used(batch, author, used)
         if self.removal.is_behind:
             self.removal.follow(read_history(archive.store.folder, user_id))
 
@@ -138,7 +147,9 @@ class Knowledge(Memory):
                 return self._answer(caller, ask, timeout_s)
             if timeout_s <= 0.0:
                 raise DeadlineExceededError("the store of shared items was reached too late")
-            with self._writing.exclusive() if isinstance(ask, ForgetUser) else self._writing.shared():
+            if isinstance(ask, ForgetUser):
+                return self._forget_user(caller)
+            with self._writing.shared():
                 return self._answer(caller, ask, timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Search:
@@ -175,20 +186,19 @@ class Knowledge(Memory):
                 return self._rate(caller, ask)
             case ListOwn():
                 return self._own(self._authors.pseudonym(caller.user_id))
+            case ShowItem():
+                return self._show(caller, ask.item_id)
             case Fetch():
                 return self._fetch(caller, ask.item_id)
             case SetName():
                 return self._set_name(caller, ask.name)
             case Report():
                 return self._count(caller, ask)
-            case ForgetUser():
-                return self._forget_user(self._authors.pseudonyms(caller.user_id))
 
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
         check_content(content)
-        if content.access_policy not in caller.rights.policies:
-            raise InvalidInputError("access_policy", f"{content.access_policy} is not one of the caller's key")
+        check_admitted(content.access_policy, caller.rights.policies)
         file = content.attachment
         if file != attachment_of(ask.data, None if file is None else file.name):
             raise InvalidInputError("attachment", "is not the file that the item names")
@@ -205,41 +215,49 @@ class Knowledge(Memory):
         record = record_of(content, about, now)
         words = embedded_text(record)
         vectors = self._intake.embed((words,), is_awaited=True)
-        with self.erasure.admitting(record.id, now) as admit:
-            others = len(self._rows_of(about.author))  # before the batch, which a rebuild of the columns waits for
-            with self._archive.batch() as batch:
-                known = item_in(batch, content.item_id)
-                if known is not None and is_repeat(known, about):
-                    return shown_item(batch, known, present_figures(batch, known))
-                if self.erasure.is_forgotten(record.id, now):
-                    raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
-                self._check_new(known, about, figures_in(batch, content.item_id), others)
-                if known is None:
-                    admit()
-                batch.upsert(record, vectors.admitted(batch).get(words))
-                keep_beside(batch, record.id, about, ask.data)
-                if known is not None:
-                    mark_removal(batch)  # of the former version
-                return shown_item(batch, record, present_figures(batch, record))
+        with self.erasure.admitting(record.id, now) as admit, self._archive.batch() as batch:
+            known = item_in(batch, content.item_id)
+            if known is not None and is_repeat(known, about):
+                return shown_item(batch, known, standing_in(batch, known))
+            if self.erasure.is_forgotten(record.id, now):
+                raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
+            self._check_new(batch, known, record)
+            if known is None:
+                admit()
+            batch.upsert(record, vectors.admitted(batch).get(words))
+            keep_beside(batch, record, known, ask.data)
+            if known is not None:
+                mark_removal(batch)  # of the former version
+            return shown_item(batch, record, standing_in(batch, record))
 
-    def _check_new(self, known: MemoryRecord | None, about: About, versions: Collection[str], others: int) -> None:
-        """Raise `InvalidInputError` unless the author, who has `others` by now, may publish this."""
-        if known is None:
-            if others >= self._limits.items_per_author:
-                raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
-            return
-        former = about_of(known)
-        if former.author != about.author:
-            raise InvalidInputError("item_id", "is not an item of this user")
-        if about.version == former.version or about.version in versions:
-            raise InvalidInputError("version", f"{about.version} is published already, and never changes: name another")
+    def _check_new(self, snapshot: Snapshot, known: MemoryRecord | None, record: MemoryRecord) -> None:
+        """Raise `InvalidInputError` unless the author may publish this, in place of what is known."""
+        about = about_of(record)
+        used = used_by(snapshot, about.author)
+        if known is not None:
+            former = about_of(known)
+            if former.author != about.author:
+                raise InvalidInputError("item_id", "is not an item of this user")
+            if about.version in standings_at(snapshot, place_in(snapshot, record.id)):
+                raise InvalidInputError(
+                    "version", f"{about.version} is published already, and never changes: name another"
+                )
+            used = used.with_item(known, -1)
+        if used.items >= self._limits.items_per_author:
+            raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
+        most, size = self._limits.bytes_per_author, used.with_item(record).size_bytes - used.size_bytes
+        if used.size_bytes + size > most:
+            left = max(most - used.size_bytes, 0)
+            reason = f"has {size:,} bytes, and {left:,} of this user's {most:,} are left: unpublish others first"
+            raise InvalidInputError("item_id", f"{reason} (shared.bytes_per_author)")
 
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
         now, own = check_now(None), self._authors.pseudonym(caller.user_id)
         record = self._archive.store.record_of_id(item_id)
         if record is None or (about_of(record).author != own and not caller.rights.is_admin):
             return UnpublishReceipt(item_id=item_id, found=False, at=now)
-        self.removal.remove([item_id])
+        self.removal.note([item_id])
+        self.removal.carry_out([item_id])
         return UnpublishReceipt(item_id=item_id, found=True, at=now, versions=(about_of(record).version,))
 
     def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
@@ -248,13 +266,15 @@ class Knowledge(Memory):
             raise InvalidInputError("item_id", "is an item of one's own")
         version = about_of(record).version if ask.version is None else ask.version
         with self._archive.batch() as batch:
-            versions = figures_in(batch, record.id)
-            if (figures := versions.get(version)) is None:
+            place = place_in(batch, record.id)
+            standings = standings_at(batch, place)
+            if (standing := standings.get(version)) is None:
                 raise InvalidInputError("version", f"{version} is no version of this item")
+            figures = Figures(standing, StoredParts(batch, place, version))
             if figures.rate(self._authors.pseudonym(caller.user_id).encode(), ask.rating):
-                keep_figures(batch, record.id, versions)
+                keep_standings(batch, place, standings)
                 keep_due(batch, {*due_in(batch), record.id})
-            return figures.metrics()
+            return standing.metrics()
 
     def _count(self, caller: Caller, report: Report) -> int:
         """Count a report; return how many of its items counted: those that the caller may see, and has not counted."""
@@ -263,31 +283,39 @@ class Knowledge(Memory):
         counted = []
         with self._archive.batch() as batch:
             for item in report.items:
-                record, versions = item_in(batch, item.item_id), figures_in(batch, item.item_id)
-                figures = versions.get(item.version)
-                if record is None or figures is None or about_of(record).policy not in caller.rights.policies:
+                record, place = item_in(batch, item.item_id), place_in(batch, item.item_id)
+                standings = standings_at(batch, place)
+                standing = standings.get(item.version)
+                if record is None or standing is None or about_of(record).policy not in caller.rights.policies:
                     continue
-                if figures.report(user, report.number, item):
+                if Figures(standing, StoredParts(batch, place, item.version)).report(user, report.number, item):
                     counted.append(item.item_id)
-                    keep_figures(batch, item.item_id, versions)
+                    keep_standings(batch, place, standings)
             keep_due(batch, {*due_in(batch), *counted})
         return len(counted)
 
     def _release(self) -> None:
         with self._archive.batch() as batch:
             for item_id in due_in(batch):
-                versions = figures_in(batch, item_id)
-                released = [figures.release(self._rules) for figures in versions.values()]
-                if any(released):
-                    keep_figures(batch, item_id, versions)
+                place = place_in(batch, item_id)
+                standings = standings_at(batch, place)
+                for version, standing in standings.items():
+                    Figures(standing, StoredParts(batch, place, version)).release(self._rules)
+                if standings:  # else the item is gone
+                    keep_standings(batch, place, standings)
             keep_due(batch, ())
 
     def _own(self, author: str) -> list[GlobalRecord]:
         rows = self._rows_of(author)
         with self._archive.store.snapshot() as snapshot:
             found = filter(None, map(snapshot.record, rows))
-            items = [shown_item(snapshot, record, present_figures(snapshot, record)) for record in found]
+            items = [shown_item(snapshot, record, standing_in(snapshot, record)) for record in found]
         return sorted(items, key=lambda item: (item.published_at, item.id), reverse=True)
+
+    def _show(self, caller: Caller, item_id: str) -> GlobalRecord:
+        with self._archive.store.snapshot() as snapshot:
+            record = self._visible(caller, item_in(snapshot, item_id))
+            return shown_item(snapshot, record, standing_in(snapshot, record))
 
     def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
         with self._archive.store.snapshot() as snapshot:
@@ -301,11 +329,14 @@ class Knowledge(Memory):
         kept = None if name is None else self._masker.text(check_name(name))
         return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
 
-    def _forget_user(self, authors: Sequence[str]) -> int:
-        rows = [row for author in authors for row in self._rows_of(author)]
-        with self._archive.store.snapshot() as snapshot:
-            item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
-        self.removal.remove(item_ids, authors)
+    def _forget_user(self, caller: Caller) -> int:
+        with self._writing.exclusive():  # who writes under a pseudonym is done, and nobody does after it is noted
+            authors = self._authors.pseudonyms(caller.user_id)
+            rows = [row for author in authors for row in self._rows_of(author)]
+            with self._archive.store.snapshot() as snapshot:
+                item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
+            self.removal.note([*item_ids, *authors])
+        self.removal.carry_out(item_ids, authors)
         return len(item_ids)
 
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
@@ -334,17 +365,19 @@ class Knowledge(Memory):
             check_now(None),
         )
         within = MemoryFilter(metadata=admitted)
-        return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within)
+        own = MemoryFilter(metadata={f"{ABOUT}.author": self._authors.pseudonym(caller.user_id)})
+        without = own if ask.of_others else None
+        return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within, without=without)
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
-        figures = present_figures(snapshot, found.record)
+        standing = standing_in(snapshot, found.record)
         return FoundItem(
-            item=shown_item(snapshot, found.record, figures),
+            item=shown_item(snapshot, found.record, standing),
             score=found.score,
-            sona_score=found.sona_score + (0.0 if figures is None else figures.boost),
+            sona_score=found.sona_score + (0.0 if standing is None else standing.boost),
             relevance=found.relevance,
             highlights=found.highlights,
-            is_proven=figures is not None and figures.is_proven,
+            is_proven=standing is not None and standing.is_proven,
         )
 
     def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:

@@ -55,6 +55,7 @@ _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
 """Ids that can stand in a heading."""
+_END_OF_NAME = re.compile(r" #[0-9a-f]{6}\Z")
 _PLAIN_NAME = re.compile(r"[\w.@+-]+")
 _MOST_NAME_CHARS = 40
 
@@ -172,8 +173,9 @@ def sharing(memory: RetrievedMemory) -> str:
     if shared is None:
         return "shared by another user" if memory.tier == "global" else ""
     by = "shared by" if memory.tier == "global" else "also shared by"
-    version = _name(shared.version, _PLAIN_NAME.fullmatch)
-    facts = [f"{by} {_name(shared.author, is_pseudonym) or 'another user'}", version and f"version {version}"]
+    version = _name(shared.version)
+    quoted_version = version if _PLAIN_NAME.fullmatch(version) else f'"{version}"'
+    facts = [f"{by} {_author(shared.author)}", version and f"version {quoted_version}"]
     return ", ".join(filter(None, (*facts, *worth(shared.metrics))))
 
 
@@ -254,14 +256,22 @@ def _share(value: float) -> str:
     return f"{value:.2f}".removeprefix("0")
 
 
-def _name(text: str, is_bare: Callable[[str], object]) -> str:
-    """Return a name of another user's for a heading, in quotation marks unless it needs none."""
+def _author(text: str) -> str:
+    """Return who shared something for a heading: a pseudonym, or a chosen name in quotation marks, its end whole."""
+    if is_pseudonym(text):
+        return text
+    end = _END_OF_NAME.search(text)
+    name = _name(text[: end.start()] if end else text)
+    return f'"{name}{end[0] if end else ""}"' if name else "another user"
+
+
+def _name(text: str) -> str:
+    """Return words of another user's for a heading."""
     kept = (char if _is_of_a_name(char) else " " for char in _visible(text[: 2 * _MOST_NAME_CHARS]))
     name = " ".join("".join(kept).split())
     if not any(map(str.isalnum, name)):
         return ""
-    cut = name if len(name) <= _MOST_NAME_CHARS else name[: _MOST_NAME_CHARS - 1].rstrip() + _ELLIPSIS
-    return cut if is_bare(cut) else f'"{cut}"'
+    return name if len(name) <= _MOST_NAME_CHARS else name[: _MOST_NAME_CHARS - 1].rstrip() + _ELLIPSIS
 
 
 def _is_of_a_name(char: str) -> bool:

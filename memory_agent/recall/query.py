@@ -47,7 +47,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `stored_text` is the text as an event with it would be stored, and `present_us` the time, in microseconds since
     1970, whose words are the caller's own; None for none. `runs` is the number of runs to add. `tiers` are searched.
     Without `is_noted` the recall leaves nothing behind. What does not pass `within` counts for nothing: no figure of an
-    answer tells that it exists. Under a filter, figures do.
+    answer tells that it exists. Under a filter, figures do. What matches `without` is left out, beside the filter.
     """
 
     text: str
@@ -73,6 +73,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[Tier, ...] = ("local",)
     is_noted: bool = True
     within: MemoryFilter | None = None
+    without: MemoryFilter | None = None
 
     @property
     def needs_vector(self) -> bool:

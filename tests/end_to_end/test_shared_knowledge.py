@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from memory_agent import MemoryClient
@@ -59,6 +60,13 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_dae
         ben.remember("Lunch is at noon in the canteen")
         assert asked(ben, *BOTH).degraded == ()  # nothing was ever published, and no process runs for it
         assert SHARED_USER not in {part.name for part in ben.status().parts}
+        preview = ann.shared.preview("A title", "A summary")
+        changed = msgspec.structs.replace(preview, content=msgspec.structs.replace(preview.content, title="Another"))
+        for refused in (lambda: ann.shared.confirm(changed), lambda: ann.shared.set_name("...")):
+            with pytest.raises(InvalidInputError):
+                refused()
+        assert SHARED_USER not in {part.name for part in ben.status().parts}
+        assert not user_folder(own_daemon.data_dir, SHARED_USER).exists()
         item = published(ann)
         for reader in (ben, new):
             (found,) = asked(reader, *BOTH).memories

@@ -220,7 +220,7 @@ WORLDS: dict[Any, World] = {
 INNER: dict[Any, set[str]] = {
     Runs: {"judge"},
     Shared: {"begin_search", "of_caller"},
-    Knowledge: {"ask", "begin_search", "expire", "follow"},
+    Knowledge: {"ask", "begin_search", "expire"},
     Erasure: {
         "age",
         "admitting",

@@ -119,6 +119,10 @@ def test_what_one_user_publishes_others_find_and_fetch_until_it_is_taken_away(
     shown = run("shared", "search", QUESTION, "--user", "ben").stdout
     assert f"\n   | {FIX}\n   attachment: rules.toml, 21 B, SHA-256 {hashlib.sha256(ATTACHED).hexdigest()}\n" in shown
 
+    assert run_json("shared", "show", item["id"], "--user", "ben") == item
+    one = run("shared", "show", item["id"], "--user", "ben").stdout
+    assert (item["id"] in one, TITLE in one, f"\n   {FIX}\n   attachment: rules.toml" in one) == (True, True, True)
+
     (recalled,) = run_json("recall", QUESTION, *BOTH, "--user", "ben")["memories"]
     assert (recalled["tier"], recalled["record"]["id"]) == ("global", item["id"])
     assert recalled["shared"]["author"] == item["author"]
@@ -145,6 +149,7 @@ def test_what_one_user_publishes_others_find_and_fetch_until_it_is_taken_away(
     assert (again.exit_code, again.stdout) == (1, "")
     assert again.stderr == f"note: nothing was taken away: {item['id']} is not an item of this user\n"
     assert json.loads(run("shared", "unpublish", item["id"], "--user", "ann", "--json").stdout)["found"] is False
+    assert code_of(run("shared", "show", item["id"], "--user", "ben", "--json")) == (1, "invalid_input")
     assert run_json("shared", "search", QUESTION, "--user", "ben", "--min-relevance", "0") == []
     assert run_json("recall", QUESTION, *BOTH, "--user", "ben")["memories"] == []
 
@@ -293,11 +298,10 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     for wrong in ((), ("1", "--take-back"), ("2",), ("good",)):
         assert run(*rate, *wrong, "--user", "ida").exit_code == 2, wrong
 
-    assert run_json("shared", "name", "Hal of the platform team", "--user", "hal") == {
-        "name": "Hal of the platform team"
-    }
+    named = run_json("shared", "name", "Hal of the platform team", "--user", "hal")
+    assert named == {"name": f"Hal of the platform team #{item['author_id'][5:11]}"}
     (found,) = run_json("shared", "search", QUESTION, "--user", "ida")
-    assert found["item"]["author"] == "Hal of the platform team"
+    assert found["item"]["author"] == named["name"]
     back = run("shared", "name", "--none", "--user", "hal")
     assert back.stdout == f"others see: {item['author']}\n"
     assert "hal" not in item["author"]

@@ -33,6 +33,7 @@ from memory_agent.care.restoration import restore_all, restore_user
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import InvalidInputError
+from memory_agent.knowledge.places import FIGURES
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings
 from memory_agent.shared_asks import Caller, ForgetUser
@@ -328,7 +329,8 @@ class SharingModel(RuleBasedStateMachine):
             assert self.memory(user).shared.set_name().startswith("user-")
             return
         (name,) = self.says(user, 1)
-        assert self.memory(user).shared.set_name(f"{name} of the platform team") == f"{name} of the platform team"
+        seen = self.memory(user).shared.set_name(f"{name} of the platform team")
+        assert seen.startswith(f"{name} of the platform team #")
         self.model.names[user] = name
 
     @precondition(lambda self: self.model.items)
@@ -465,7 +467,7 @@ class SharingModel(RuleBasedStateMachine):
             return
         with self.world.shared._archive.store.snapshot() as snapshot:
             assert {record.id for _, record in snapshot.scan()} == self.model.items.keys()
-            files, figures = snapshot.blobs("shared:file:"), snapshot.blobs("shared:figures:")
+            files, figures = snapshot.blobs("shared:file:"), snapshot.blobs(FIGURES)
         assert len(files) == sum(item.data is not None for item in self.model.items.values())
         assert len(figures) == len(self.model.items)
 

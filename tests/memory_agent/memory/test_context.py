@@ -222,7 +222,8 @@ def test_what_is_shared_tells_its_released_figures(metrics: dict[str, float], fi
 @pytest.mark.parametrize(
     ("author", "version", "said"),
     [
-        ("you", "1", 'shared by "you", version 1'),
+        ("you #3f2a9c", "1", 'shared by "you #3f2a9c", version 1'),
+        ("a" * 64 + " #3f2a9c", "1", f'shared by "{"a" * 39}… #3f2a9c", version 1'),
         ("user-0123456789abcdef0123", "1", "shared by user-0123456789abcdef0123, version 1"),
         ("A\u200bnn Lee", "2026-02", 'shared by "Ann Lee", version 2026-02'),
         ("O'Neil@home", "", """shared by "O'Neil@home\""""),
