@@ -26,7 +26,6 @@ _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\
 """Printable characters that show nothing."""
 _STACKED = re.compile("M{4}")
 _PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
-PUBLIC = "public"
 _POLICY = re.compile(r"public|(?:org|tier):[A-Za-z0-9._-]{1,64}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")

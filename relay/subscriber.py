@@ -86,8 +86,12 @@ class Subscriber:
                 return True
         return False
 
-    def follow(self, topics: Sequence[str] = ("*",), after: int | None = None) -> Iterator[JournalEntry]:
+    def follow(
+        self, topics: Sequence[str] = ("*",), after: int | None = None, user_id: str | None = None
+    ) -> Iterator[JournalEntry]:
         """Iterate over entries under `topics`, from the cursor or after number `after`, waiting for more for ever.
+
+        They are of all users, or of one.
 
         >>> for entry in subscriber.follow(["user_input"]):
         ...     print(entry.seq, read_event(entry.data).payload["text"])
@@ -98,7 +102,7 @@ class Subscriber:
         """
         position = self.cursor() if after is None else after
         while True:
-            batch = self.fetch(position, _ITERATION_EVENTS)
+            batch = self.fetch(position, _ITERATION_EVENTS, user_id=user_id)
             for entry in batch.entries:
                 position = entry.seq
                 if matches_any(topics, entry.event_type):

@@ -62,6 +62,7 @@ from memory_agent.knowledge.items import (
     shown_item,
     versions_of,
 )
+from memory_agent.knowledge.publish_log import drop_told, note_gone, note_published, note_rated, untold
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, check_now, make_query
@@ -75,14 +76,15 @@ from memory_agent.shared_asks import (
     ListOwn,
     Publish,
     Rate,
+    ReadLog,
     Report,
     SearchItems,
     SetName,
     SharedStore,
     Unpublish,
 )
+from memory_agent.shared_changes import Untold
 from memory_agent.shared_content import (
-    PUBLIC,
     attachment_of,
     check_content,
     check_name,
@@ -98,6 +100,7 @@ from memory_agent.shared_records import (
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
+from relay.access import PUBLIC
 from relay.rwlock import ReadWriteLock
 
 _FOLLOWED = "shared:followed"
@@ -113,6 +116,7 @@ class _ItemForgetting(Forgetting):
         for record in filter(None, map(batch.record, rows)):
             for kind in OF_ITEMS:
                 batch.set_blob(place_of(batch, kind, record.id), None)
+            note_gone(batch, record, check_now(None))
         mark_removal(batch)
         return super().remove(batch, rows)
 
@@ -257,6 +261,8 @@ class Knowledge(Memory):
                 return self._set_name(caller, ask.name)
             case Report():
                 return self._count(caller, ask)
+            case ReadLog():
+                return self._read_log(ask.told)
             case ForgetUser():
                 return self._forget_user(self._pseudonyms(caller.user_id))
 
@@ -294,6 +300,7 @@ class Knowledge(Memory):
                     admit()
                 batch.upsert(record, vectors.admitted(batch).get(words))
                 keep_beside(batch, record.id, about, ask.data)
+                note_published(batch, record, known)
                 if known is not None:
                     mark_removal(batch)  # of the former version
                 return shown_item(batch, record, present_figures(batch, record))
@@ -369,11 +376,22 @@ class Knowledge(Memory):
     def _release(self) -> None:
         with self._archive.batch() as batch:
             for item_id in due_in(batch):
-                versions = figures_in(batch, item_id)
+                record, versions = item_in(batch, item_id), figures_in(batch, item_id)
+                present = None if record is None else versions.get(about_of(record).version)
+                former = None if present is None else present.rating.released
                 released = [figures.release(self._rules) for figures in versions.values()]
                 if any(released):
                     keep_figures(batch, item_id, versions)
+                if record is not None and present is not None and present.rating.released not in (None, former):
+                    note_rated(batch, record, check_now(None))
             keep_due(batch, ())
+
+    def _read_log(self, told: int) -> Untold:
+        if told:
+            with self._archive.batch() as batch:
+                drop_told(batch, told)
+        with self._archive.store.snapshot() as snapshot:
+            return untold(snapshot)
 
     def _own(self, author: str) -> list[GlobalRecord]:
         rows = self._rows_of(author)
