@@ -13,12 +13,13 @@ import pytest
 from memory_agent import MemoryClient
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.records import RecallResult
+from memory_agent.shared_changes import SharedChange
 from memory_agent.shared_records import GlobalRecord
 from memory_agent.storage.folders import user_folder
-from relay import SHARED_USER, Scope, create_key
+from relay import ALL_SCOPES, SHARED_USER, Identity, Scope, Subscriber, create_key, relay_endpoints
 
 from .conftest import DaemonProcess
-from .test_killed import wait_until
+from .test_killed import part_pid, wait_until
 
 FIX = "The deploy to staging hangs while the VPN is off: connect it first"
 QUESTION = "why does the deploy to staging hang?"
@@ -131,6 +132,40 @@ def test_a_policy_admits_those_whose_key_has_the_group(daemon: DaemonProcess) ->
         with pytest.raises(InvalidInputError, match="access_policy"):
             published(other, access_policy="org:acme")
         assert author.shared.unpublish(item.id).found
+
+
+def test_followers_hear_after_a_crash_what_they_were_not_told(own_daemon: DaemonProcess) -> None:
+    own_daemon.start()
+    scopes = frozenset({Scope.RECALL})
+    member, other = (
+        Identity(token=create_key(own_daemon.data_dir, name, name, scopes, orgs=orgs).token)
+        for name, orgs in (("member", frozenset({"acme"})), ("other", frozenset()))
+    )
+    author = create_key(own_daemon.data_dir, "author", "ann", ALL_SCOPES, orgs=frozenset({"acme"})).token
+    with client_of(own_daemon, "ann", author) as ann:
+        first = published(ann, access_policy="org:acme")
+        wait_until(lambda: len(changes(own_daemon, member)) == 1)
+        relay = part_pid(own_daemon, "relay")
+        assert relay is not None
+        os.kill(relay, signal.SIGSTOP)
+        second = published(ann, "Restart the tunnel before the deploy", access_policy="org:acme")
+        assert ann.shared.unpublish(first.id).found
+    own_daemon.kill()
+    os.kill(relay, signal.SIGKILL)
+    own_daemon.start()
+    wait_until(lambda: len(changes(own_daemon, member)) == 2)
+    told = changes(own_daemon, member)
+    assert sorted((one.kind, one.item_id) for one in told) == sorted([("unpublished", None), ("published", second.id)])
+    with client_of(own_daemon, "ann", author) as ann:
+        assert ann.erasure.erase_user().unpublished == 1
+    wait_until(lambda: {one.kind for one in changes(own_daemon, member)} == {"unpublished"})
+    assert {one.item for one in told} == {one.item for one in changes(own_daemon, member)}
+    assert changes(own_daemon, other) == []
+
+
+def changes(daemon: DaemonProcess, identity: Identity) -> list[SharedChange]:
+    with Subscriber(*relay_endpoints(daemon.data_dir), identity=identity) as subscriber:
+        return list(map(SharedChange.of_entry, subscriber.fetch(0, 100, user_id=SHARED_USER).entries))
 
 
 def test_nobody_uses_the_store_as_a_user(daemon: DaemonProcess) -> None:
