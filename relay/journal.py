@@ -49,7 +49,7 @@ from relay.sealing import Reading, Sealing
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry
 
 _COMPACTION_TRIES = 3  # 10 s
-_MOST_PASSED = 10_000  # .1 s
+_MOST_PASSED = 10_000  # 40 ms
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
