@@ -6,18 +6,16 @@ before too, and which follows from its id.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.errors import ProtocolError
 from memory_agent.shared_records import ContentType
 from relay import SHARED_USER, JournalEntry
 
 ChangeKind = Literal["published", "unpublished", "rated"]
-TYPES = "global.*"
-"""The pattern of their types."""
 _PREFIX = "global."
 
 
@@ -49,12 +47,13 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         }
 
     @classmethod
-    def of_entry(cls, entry: JournalEntry) -> SharedChange:
-        """Return the change in a journal entry of `shared-knowledge`. Raises `ProtocolError`."""
-        try:
+    def in_entry(cls, entry: JournalEntry) -> SharedChange | None:
+        """Return the change in a journal entry, None if it tells of none."""
+        if entry.user_id != SHARED_USER or not entry.event_type.startswith(_PREFIX):
+            return None
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
             return _decoder.decode(entry.data).payload
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"event {entry.seq} tells of no change of a shared item: {error}") from error
+        return None
 
 
 class Untold(msgspec.Struct, frozen=True, kw_only=True):

@@ -166,10 +166,10 @@ class Journal:
     ) -> Batch:
         """Return at most `limit` entries after `after_seq` in order, of one user if given, from one snapshot.
 
-        With `audiences`, only entries for one of them: it looks at 10,000 others at most, and if it found none by then,
-        `last_seq` is where it stopped. Stops before `max_bytes` of event data, but the first entry always fits. Entries
-        whose key is gone are passed. Raises `EntryDamagedError` when the first entry is damaged (a later one ends the
-        batch before it), and `KeysUnavailableError` when the folder of keys is gone.
+        With `audiences`, only entries for one of them; it passes 10,000 others at most (`Batch.has_more`). Stops before
+        `max_bytes` of event data, but the first entry always fits. Entries whose key is gone are passed. Raises
+        `EntryDamagedError` when the first entry is damaged (a later one ends the batch before it), and
+        `KeysUnavailableError` when the folder of keys is gone.
 
         >>> appended = journal.append(events, now)
         >>> batch = journal.fetch(after_seq=0, limit=2)
@@ -178,7 +178,7 @@ class Journal:
         """
         self._sealing.require_keys()
         entries: list[JournalEntry] = []
-        size_bytes = passed = 0
+        size_bytes, passed, has_more = 0, 0, False
         with self._environment.read() as transaction:
             last_seq = counter(transaction, "last_seq")
             first_seq = self._first_seq(transaction, last_seq)
@@ -187,7 +187,8 @@ class Journal:
                     passed += 1
                     if passed < _MOST_PASSED:
                         continue
-                    last_seq = last_seq if entries else entry.seq
+                    if not entries:
+                        last_seq, has_more = entry.seq, True
                     break
                 size_bytes += len(entry.data)
                 if entries and size_bytes > max_bytes:
@@ -196,7 +197,7 @@ class Journal:
                 if len(entries) >= limit:
                     break
         self._sealing.require_keys()  # else keys that went away meanwhile would seem destroyed
-        return Batch(entries=entries, last_seq=last_seq, first_seq=first_seq)
+        return Batch(entries=entries, last_seq=last_seq, first_seq=first_seq, has_more=has_more)
 
     @property
     def last_seq(self) -> int:

@@ -107,9 +107,9 @@ class Subscriber:
                 position = entry.seq
                 if matches_any(topics, entry.event_type):
                     yield entry
-            if not batch.entries and batch.last_seq > position:
-                position = batch.last_seq  # the rest was erased, is others', or its keys were destroyed
-            elif not batch.entries:
+            if not batch.entries:
+                position = max(position, batch.last_seq)  # the rest was erased, or its keys were destroyed
+            if not batch.entries and not batch.has_more:
                 self.wait(self._timeout_s)
 
     def __iter__(self) -> Iterator[JournalEntry]:

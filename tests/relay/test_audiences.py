@@ -105,7 +105,7 @@ def test_a_reader_gets_past_any_number_of_events_for_others(
     told(broker, *["org:acme"] * 7, "public", *["org:acme"] * 4, "public")
     with reading(broker, key(data_dir, "plain")) as subscriber:
         first = subscriber.fetch(0, 100, user_id=SHARED_USER)
-        assert (first.entries, first.last_seq) == ([], 4)
+        assert (first.entries, first.last_seq, first.has_more) == ([], 4, True)
         found, after = [], 0
         while after < 14:
             batch = subscriber.fetch(after, 100, user_id=SHARED_USER)
