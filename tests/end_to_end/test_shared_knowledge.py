@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +21,7 @@ from memory_agent.shared_records import GlobalRecord
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, Identity, Scope, Subscriber, create_key, relay_endpoints
 
-from .conftest import DaemonProcess
+from .conftest import DaemonProcess, environment
 from .test_killed import part_pid, wait_until
 
 FIX = "The deploy to staging hangs while the VPN is off: connect it first"
@@ -153,14 +156,24 @@ def test_followers_hear_after_a_crash_what_they_were_not_told(own_daemon: Daemon
     own_daemon.kill()
     os.kill(relay, signal.SIGKILL)
     own_daemon.start()
-    wait_until(lambda: len(changes(own_daemon, member)) == 2)
+    wait_until(lambda: "unpublished" in {one.kind for one in changes(own_daemon, member)})
     told = changes(own_daemon, member)
     assert sorted((one.kind, one.item_id) for one in told) == sorted([("unpublished", None), ("published", second.id)])
+    assert [json.loads(line)["seq"] for line in followed(own_daemon, member)] == [2, 3]
     with client_of(own_daemon, "ann", author) as ann:
         assert ann.erasure.erase_user().unpublished == 1
     wait_until(lambda: {one.kind for one in changes(own_daemon, member)} == {"unpublished"})
     assert {one.item for one in told} == {one.item for one in changes(own_daemon, member)}
     assert changes(own_daemon, other) == []
+
+
+def followed(daemon: DaemonProcess, identity: Identity) -> list[str]:
+    """What the command line says after number 1 of the journal."""
+    words = ["shared", "follow", "--user", "member", "--after", "1", "--count", "2", "--timeout", "60", "--json"]
+    command = [sys.executable, "-m", "memory_agent", *words, "--data-dir", str(daemon.data_dir)]
+    shown = {**environment(), "MEMORY_AGENT_TOKEN": identity.token}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=shown, timeout=120)
+    return done.stdout.splitlines()
 
 
 def changes(daemon: DaemonProcess, identity: Identity) -> list[SharedChange]:
