@@ -22,7 +22,7 @@ from memory_agent.care.verification import verify_folder
 from memory_agent.daemon.announcer import Announcer
 from memory_agent.erasure.history import fingerprint
 from memory_agent.knowledge import publish_log
-from memory_agent.settings import EmbedderSettings, Settings
+from memory_agent.settings import EmbedderSettings, EncryptionSettings, Settings
 from memory_agent.shared_asks import Caller, ForgetUser, ReadLog
 from memory_agent.shared_changes import SharedChange
 from memory_agent.shared_records import GlobalRecord
@@ -55,11 +55,12 @@ Heard = list[tuple[str, str]]
 class Deployment:
     """Shared items, a relay, and followers with a key each."""
 
-    def __init__(self, data_dir: Path) -> None:
-        settings = Settings(shared=UNLIMITED, embedder=EmbedderSettings(folder="none"))
-        self.world = World(data_dir, None, settings)
+    def __init__(self, data_dir: Path, keys: Path | None = None) -> None:
+        encryption = EncryptionSettings(keys_folder=str(keys or ""))
+        embedder = EmbedderSettings(folder="none")
+        self.world = World(data_dir, None, Settings(shared=UNLIMITED, embedder=embedder, encryption=encryption))
         self.data_dir = data_dir
-        self.broker = Broker(data_dir, SOON).start()
+        self.broker = Broker(data_dir, msgspec.structs.replace(SOON, encryption=encryption)).start()
         self.tokens: dict[str, str] = {}
 
     def close(self) -> None:
@@ -98,12 +99,12 @@ class Deployment:
 
 
 @contextmanager
-def deployment(copy: Path | None = None) -> Iterator[Deployment]:
+def deployment(copy: Path | None = None, keys: Path | None = None) -> Iterator[Deployment]:
     with tempfile.TemporaryDirectory(prefix="log-") as folder:
         data_dir = Path(folder) / "data"
         if copy is not None:
             shutil.copytree(copy, data_dir, ignore=shutil.ignore_patterns("*.sock"))
-        opened = Deployment(data_dir)
+        opened = Deployment(data_dir, keys)
         try:
             yield opened
         finally:
@@ -209,6 +210,20 @@ def test_what_came_and_went_before_it_was_told_is_told_as_gone_alone(here: Deplo
     here.tell()
     assert here.heard() == [("published", other.id), ("unpublished", gone(item))]
     assert changes_in(here.entries("both"))[0].version == "2"
+
+
+def test_encrypted_neither_the_log_nor_the_journal_shows_whom_or_what_it_tells(tmp_path: Path) -> None:
+    with deployment(keys=tmp_path / "keys") as here:
+        item, went = here.publish("The quokka", ACME), here.publish("The other", ACME)
+        here.tell()
+        here.world.user("ann").shared.unpublish(went.id)
+        for _ in range(2):  # before it is told, and after it
+            stored = here.world.bytes_of_the_store().replace(gone(went).encode(), b"", 1)  # the history has it
+            for text in (item.id, went.id, gone(item), gone(went), "acme", "published"):
+                assert not here.journal_holds(text)
+                assert text.encode() not in stored
+            here.tell()
+        assert here.heard("member") == [("published", item.id), ("unpublished", gone(went))]
 
 
 def test_another_policy_takes_an_item_from_those_whom_it_admits_no_more(here: Deployment) -> None:
