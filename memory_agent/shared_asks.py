@@ -13,8 +13,8 @@ import msgspec
 
 from memory_agent.errors import MemoryAgentError, UnavailableError
 from memory_agent.records import MemoryFilter, Mode
+from memory_agent.shared_changes import Untold
 from memory_agent.shared_records import (
-    PUBLIC,
     ContentType,
     FoundItem,
     GlobalRecord,
@@ -24,6 +24,7 @@ from memory_agent.shared_records import (
     UnpublishReceipt,
 )
 from relay import Principal, Scope
+from relay.access import PUBLIC
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -169,7 +170,18 @@ class Report(Ask, frozen=True, kw_only=True, tag=True):
     items: tuple[ReportedItem, ...]
 
 
-AnyAsk = Publish | Unpublish | Rate | ListOwn | ShowItem | Fetch | SetName | ForgetUser | SearchItems | Report
+class ReadLog(Ask, frozen=True, kw_only=True, tag=True):
+    """Drop the entries of the publish log up to number `told`, and return what the next ones are to tell followers.
+
+    Only the daemon asks, by itself: the answer is for nobody's key.
+    """
+
+    result = Untold
+
+    told: int = 0
+
+
+AnyAsk = Publish | Unpublish | Rate | ListOwn | ShowItem | Fetch | SetName | ForgetUser | SearchItems | Report | ReadLog
 
 
 class PendingItems(Protocol):

@@ -14,8 +14,6 @@ import msgspec
 ContentType = Literal["document", "agent", "app", "pattern"]
 MentionKind = Literal["person", "account", "email", "path", "address"]
 CONTENT_TYPES: tuple[ContentType, ...] = get_args(ContentType)
-PUBLIC = "public"
-"""The policy of what every user of the deployment may see."""
 
 
 class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):

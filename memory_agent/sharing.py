@@ -50,7 +50,6 @@ from memory_agent.shared_content import (
 )
 from memory_agent.shared_records import (
     CONTENT_TYPES,
-    PUBLIC,
     ContentType,
     FoundItem,
     GlobalRecord,
@@ -62,6 +61,7 @@ from memory_agent.shared_records import (
 )
 from memory_agent.storage.archive import Archive
 from relay import Masker, masked_kinds
+from relay.access import PUBLIC
 from relay.log import log
 
 MOST_FOUND = 100

@@ -15,6 +15,7 @@ from memory_agent.care.derived_check import check_columns, check_learner
 from memory_agent.care.records_check import RecordsCheckup
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.knowledge.items import faults_of_items
+from memory_agent.knowledge.publish_log import faults_of_log
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
@@ -66,7 +67,8 @@ def check_user(
             RecordsCheckup(transaction, findings, report).run()
             is_sound = not findings.listed()
             if is_sound and user_id == SHARED_USER:
-                for fault in faults_of_items(Snapshot(transaction)):
+                snapshot = Snapshot(transaction)
+                for fault in (*faults_of_items(snapshot), *faults_of_log(snapshot)):
                     findings.add(ITEMS, fault)
             if is_sound and not is_copy:
                 check_learner(Snapshot(transaction), folder, key, findings)

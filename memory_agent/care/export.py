@@ -38,6 +38,7 @@ from memory_agent.erasure.history import fingerprint, read_history
 from memory_agent.erasure.selection import passes, with_excluded_memories
 from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
 from memory_agent.knowledge.items import check_item, file_of_item, keep_item
+from memory_agent.knowledge.publish_log import note_published
 from memory_agent.layout import Layout
 from memory_agent.recall.query import check_filter
 from memory_agent.records import MemoryFilter, MemoryRecord
@@ -323,6 +324,7 @@ def _take(
             row = batch.put_stored(record, vector, passages, words)
             if head.user_id == SHARED_USER:
                 keep_item(batch, record, attachment)
+                note_published(batch, record)
             taken += 1
             without_vector += vector is None
         if row is not None:

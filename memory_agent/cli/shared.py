@@ -15,9 +15,10 @@ import click
 import msgspec
 from rich.text import Text
 
-from memory_agent.cli.access import open_for_reading
+from memory_agent.cli.access import open_client, open_for_reading
 from memory_agent.cli.failure import confirm as ask_person
 from memory_agent.cli.failure import note
+from memory_agent.cli.following import each, following_options, named_relay
 from memory_agent.cli.options import Target, daemon_options, given, read_text
 from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import (
@@ -335,6 +336,41 @@ def show(target: Target, item_id: str) -> None:
         print_document(_item_document(item))
     else:
         _print_items([FoundItem(item=item, score=None, sona_score=0.0)])
+
+
+@shared.command(short_help="Follow what is published, unpublished and rated.")
+@click.option("--after", type=click.IntRange(min=0), metavar="NUMBER",
+              help="Go on after this number of the journal (`seq` in --json). Default: from now on.")  # fmt: skip
+@following_options
+@daemon_options
+def follow(
+    target: Target,
+    after: int | None,
+    count: int | None,
+    timeout_s: float | None,
+    ingest: str | None,
+    feed: str | None,
+) -> None:
+    """Print what becomes of shared items, as far as the key admits: published, unpublished, or rated anew.
+
+    What is gone has no id any more, but the fingerprint (`item`) that it had before. With --json each change is an
+    object on a line.
+
+    \b
+    Examples:
+      memory-agent shared follow
+      memory-agent shared follow --after 0 --count 10 --json
+    """
+    relay = named_relay(target, ingest, feed)
+    with open_client(target) as client, client.shared_changes(after, relay=relay) as following:
+        if not target.as_json:
+            note("following what becomes of shared items; end with Ctrl-C")
+        for change in each(following, count, timeout_s):
+            if target.as_json:
+                click.echo(msgspec.json.encode({"seq": following.seq, **msgspec.to_builtins(change)}))
+                continue
+            named = (change.item_id or change.item, change.version, change.content_type, change.access_policy)
+            click.echo(plain(" · ".join(filter(None, (change.kind, *named)))))
 
 
 @shared.command(short_help="Fetch the file of an item.")

@@ -71,6 +71,8 @@ from relay.log import log
 _PAGE = 200
 _WRITES_SHARED = ("publish_confirm", "shared_name")
 """Verbs that create the store of what users share."""
+_CHANGES_SHARED = ("publish_confirm", "unpublish")
+"""Verbs of which followers hear."""
 
 
 class Service:
@@ -84,13 +86,18 @@ class Service:
         eraser: DaemonEraser,
         absent_users: AbsentUsers,
         describe: Callable[[], Awaitable[DaemonStatus]],
+        on_shared: Callable[[], None] = lambda: None,
     ) -> None:
-        """`describe` returns the status, which only the daemon as a whole knows."""
+        """`describe` returns the status, which only the daemon as a whole knows.
+
+        `on_shared` is called after each request that may have changed what users share, failed ones included.
+        """
         self._absent_users = absent_users
         self._hosts = hosts
         self._dispatcher = dispatcher
         self._journal = journal
         self._describe = describe
+        self._on_shared = on_shared
         self._eraser = eraser
         self.recall_latency = LatencyWindow()
 
@@ -106,6 +113,9 @@ class Service:
             return encode_fault(error)
         except RelayError as error:
             return encode_fault(UnavailableError(f"relay: {error}"))
+        finally:
+            if request.method in _CHANGES_SHARED:
+                self._on_shared()
         if request.method == "recall":
             took_ms = (time.monotonic() - started_s) * 1000
             asyncio.get_running_loop().call_soon(self._note_recall, request.user_id, took_ms)  # after the reply

@@ -6,7 +6,8 @@ from typing import Any
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_now
-from memory_agent.shared_asks import AnyAsk, Fetch, Publish, Rate, SetName, ShowItem, Unpublish
+from memory_agent.shared_asks import AnyAsk, Fetch, Publish, Rate, ReadLog, SetName, ShowItem, Unpublish
+from memory_agent.shared_changes import Untold
 from memory_agent.shared_records import FoundItem, UnpublishReceipt
 
 _UNKNOWN = (Rate, ShowItem, Fetch)
@@ -24,6 +25,8 @@ def answer_without_store(ask: AnyAsk) -> Any:
         raise InvalidInputError("item_id", "is no shared item that this user may see")
     if isinstance(ask, Unpublish):
         return UnpublishReceipt(item_id=ask.item_id, found=False, at=check_now(None))
+    if isinstance(ask, ReadLog):
+        return Untold()
     return 0 if ask.result is int else []
 
 

@@ -15,6 +15,7 @@ from memory_agent.knowledge.authors import drop_name
 from memory_agent.knowledge.items import about_of, authors_with_names, keep_used, place_in, used_by
 from memory_agent.knowledge.kept_figures import drop_figures, erase_user, parts_in, places_with
 from memory_agent.knowledge.places import ERASED, FIGURES, FILE, mark_removal, place_of
+from memory_agent.knowledge.publish_log import note_gone
 from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
@@ -35,6 +36,7 @@ class ItemForgetting(Forgetting):
             drop_figures(batch, place)
             author = about_of(record).author
             keep_used(batch, author, used_by(batch, author).with_item(record, -1))
+            note_gone(batch, record, check_now(None))
         mark_removal(batch)
         return super().remove(batch, rows)
 

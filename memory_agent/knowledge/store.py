@@ -49,6 +49,7 @@ from memory_agent.knowledge.items import (
 )
 from memory_agent.knowledge.kept_figures import StoredParts, divide_former, keep_standings, standings_at
 from memory_agent.knowledge.places import DUE, FILE, PURGE, mark_removal, place_of
+from memory_agent.knowledge.publish_log import drop_told, note_published, note_rated, untold
 from memory_agent.knowledge.removal import ItemForgetting, Removal
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
@@ -63,6 +64,7 @@ from memory_agent.shared_asks import (
     ListOwn,
     Publish,
     Rate,
+    ReadLog,
     Report,
     SearchItems,
     SetName,
@@ -70,6 +72,7 @@ from memory_agent.shared_asks import (
     ShowItem,
     Unpublish,
 )
+from memory_agent.shared_changes import Untold
 from memory_agent.shared_content import (
     attachment_of,
     check_admitted,
@@ -194,6 +197,8 @@ class Knowledge(Memory):
                 return self._set_name(caller, ask.name)
             case Report():
                 return self._count(caller, ask)
+            case ReadLog():
+                return self._read_log(ask.told)
 
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
@@ -226,6 +231,7 @@ class Knowledge(Memory):
                 admit()
             batch.upsert(record, vectors.admitted(batch).get(words))
             keep_beside(batch, record, known, ask.data)
+            note_published(batch, record, known)
             if known is not None:
                 mark_removal(batch)  # of the former version
             return shown_item(batch, record, standing_in(batch, record))
@@ -297,13 +303,25 @@ class Knowledge(Memory):
     def _release(self) -> None:
         with self._archive.batch() as batch:
             for item_id in due_in(batch):
-                place = place_in(batch, item_id)
+                record, place = item_in(batch, item_id), place_in(batch, item_id)
                 standings = standings_at(batch, place)
+                if record is None:
+                    continue  # it is gone
+                present = standings[about_of(record).version]
+                former = present.rating.released
                 for version, standing in standings.items():
                     Figures(standing, StoredParts(batch, place, version)).release(self._rules)
-                if standings:  # else the item is gone
-                    keep_standings(batch, place, standings)
+                keep_standings(batch, place, standings)
+                if present.rating.released not in (None, former):
+                    note_rated(batch, record, check_now(None))
             keep_due(batch, ())
+
+    def _read_log(self, told: int) -> Untold:
+        if told:
+            with self._archive.batch() as batch:
+                drop_told(batch, told)
+        with self._archive.store.snapshot() as snapshot:
+            return untold(snapshot)
 
     def _own(self, author: str) -> list[GlobalRecord]:
         rows = self._rows_of(author)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ import pytest
 from http_caller import HttpCaller, HttpMethods
 from served_gateway import Served, gateway_without_ray
 
-from memory_agent import MemoryClient
+from memory_agent import AsyncMemoryClient, MemoryClient
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import (
@@ -219,6 +220,37 @@ def test_an_attachment_of_a_megabyte_passes_and_no_larger_one(callers: dict[str,
     assert callers["author"].shared.unpublish(item.id).found
     with pytest.raises(InvalidInputError):
         callers["nobody"].shared.attachment(item.id)
+
+
+def test_clients_follow_what_their_key_admits_and_go_on_where_they_left_off(served: Served) -> None:
+    scopes = frozenset({Scope.PUBLISH, Scope.RECALL, Scope.SHARE})
+    tokens = [
+        create_key(served.data_dir, name, name, scopes, orgs=frozenset({"acme"}) if name == "follows" else frozenset())
+        for name in ("follows", "outside")
+    ]
+    member, outside = (
+        MemoryClient(key.id, endpoint=served.gateway, data_dir=served.data_dir, token=key.token) for key in tokens
+    )
+
+    async def later(after: int) -> tuple[str, str | None]:
+        of_key = {"endpoint": served.gateway, "data_dir": served.data_dir, "token": tokens[0].token}
+        async with AsyncMemoryClient("follows", **of_key) as client, client.shared_changes(after) as changes:
+            change = await anext(changes)
+            assert changes.seq > after
+            return change.kind, change.item_id
+
+    with member, outside, member.shared_changes() as heard, outside.shared_changes() as heard_outside:
+        hidden, shown = published(member, ACME), published(member, PUBLIC)
+        assert next(heard).item_id == hidden.id
+        seq = heard.seq
+        assert next(heard).item_id == next(heard_outside).item_id == shown.id
+        assert asyncio.run(later(seq)) == ("published", shown.id)
+        for item in (hidden, shown):
+            assert member.shared.unpublish(item.id).found
+        assert [next(heard).kind, next(heard).kind, next(heard_outside).kind] == ["unpublished"] * 3
+        with outside.shared_changes(seq) as again:
+            assert next(again).kind == "unpublished"
+            assert again.seq == heard_outside.seq
 
 
 def test_nobody_asks_in_the_name_of_the_store(doors: Doors) -> None:
