@@ -420,13 +420,17 @@ class Knowledge(Memory):
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
         query = self._query(caller, ask, timeout_s)
         result = self._pipeline.answer(query, check_now(None))
+        admitted = _admitted(caller)
         with self._archive.store.snapshot() as snapshot:
-            items = [self._found(snapshot, found) for found in result.memories]
+            items = [
+                self._found(snapshot, found)
+                for found in result.memories
+                if about_of(found.record).policy in admitted  # else its next version came during the search
+            ]
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
     def _query(self, caller: Caller, ask: SearchItems, timeout_s: float) -> Query:
-        admitted: dict[str, Any] = {f"{ABOUT}.policy": _admitted(caller)}
-        about = admitted | ({f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {})
+        about: dict[str, Any] = {f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {}
         chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
         query = make_query(
             ask.query,
@@ -442,7 +446,7 @@ class Knowledge(Memory):
             self._recall_settings,
             check_now(None),
         )
-        within = MemoryFilter(metadata=admitted)
+        within = MemoryFilter(metadata={f"{ABOUT}.policy": _admitted(caller)})
         return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within)
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:

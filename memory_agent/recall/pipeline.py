@@ -101,7 +101,7 @@ class RecallPipeline:
             return msgspec.structs.replace(result, memories=found)
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")
-        view, store = _allowed(self._archive.view, query), self._archive.store
+        view, store = self._archive.view.among(query.within), self._archive.store
         searched = self._search(query, result.dates, view, deadline)
         advice = self._advice(searched, result.recall_id)
         picks = self._select(searched, advice)
@@ -237,12 +237,6 @@ class RecallPipeline:
             count_tokens=count,
         )
         return msgspec.structs.replace(result, context=block)
-
-
-def _allowed(view: View, query: Query) -> View:
-    """Return the memories that may count at all."""
-    mask = view.mask(query.within)
-    return view if mask is None or np.count_nonzero(mask) == view.live else view.among(mask)
 
 
 def _judged(found: Candidates, best: float, searched: Search) -> Candidates:
