@@ -447,7 +447,7 @@ class Knowledge(Memory):
             check_now(None),
         )
         within = MemoryFilter(metadata={f"{ABOUT}.policy": _admitted(caller)})
-        return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within)
+        return msgspec.structs.replace(query, is_noted=False, is_explained=False, present_us=None, within=within)
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
         figures = present_figures(snapshot, found.record)
