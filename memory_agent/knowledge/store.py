@@ -360,13 +360,17 @@ class Knowledge(Memory):
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
         query = self._query(caller, ask, timeout_s)
         result = self._pipeline.answer(query, check_now(None))
+        admitted = caller.rights.policies
         with self._archive.store.snapshot() as snapshot:
-            items = [self._found(snapshot, found) for found in result.memories]
+            items = [
+                self._found(snapshot, found)
+                for found in result.memories
+                if about_of(found.record).policy in admitted  # else its next version came during the search
+            ]
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
     def _query(self, caller: Caller, ask: SearchItems, timeout_s: float) -> Query:
-        admitted: dict[str, Any] = {f"{ABOUT}.policy": caller.rights.policies}
-        about = admitted | ({f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {})
+        about: dict[str, Any] = {f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {}
         chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
         query = make_query(
             ask.query,
@@ -382,10 +386,21 @@ class Knowledge(Memory):
             self._recall_settings,
             check_now(None),
         )
-        within = MemoryFilter(metadata=admitted)
-        own = MemoryFilter(metadata={f"{ABOUT}.author": self._authors.pseudonym(caller.user_id)})
-        without = own if ask.of_others else None
-        return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within, without=without)
+        within = MemoryFilter(metadata={f"{ABOUT}.policy": caller.rights.policies})
+        return msgspec.structs.replace(
+            query,
+            is_noted=False,
+            is_explained=False,
+            present_us=None,
+            within=within,
+            without=self._own_items(caller) if ask.of_others else None,
+        )
+
+    def _own_items(self, caller: Caller) -> MemoryFilter | None:
+        """Return what the caller's own items match; None if there are none."""
+        author = self._authors.pseudonym(caller.user_id)
+        with self._archive.store.snapshot() as snapshot:
+            return MemoryFilter(metadata={f"{ABOUT}.author": author}) if used_by(snapshot, author).items else None
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
         standing = standing_in(snapshot, found.record)
