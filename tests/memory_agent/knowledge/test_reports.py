@@ -15,7 +15,16 @@ from memory_agent import Memory
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import UnavailableError
 from memory_agent.knowledge import Knowledge
-from memory_agent.shared_asks import AnyAsk, Caller, ForgetUser, PendingItems, Report, ReportedItem, SearchItems
+from memory_agent.shared_asks import (
+    AnyAsk,
+    Caller,
+    ForgetUser,
+    PendingItems,
+    Report,
+    ReportedItem,
+    Rights,
+    SearchItems,
+)
 from memory_agent.shared_records import GlobalRecord
 
 QUESTION = "what does staging need?"
@@ -74,7 +83,7 @@ def published(memory: Memory, **fields: Any) -> GlobalRecord:
 
 
 def recalled(memory: Memory) -> str:
-    result = memory.recall(QUESTION, tiers=BOTH, min_relevance=0.0)
+    result = memory.recall(QUESTION, tiers=BOTH, min_relevance=0.0, deadline_ms=30_000.0)
     assert [found.tier for found in result.memories] == ["global"]
     return result.recall_id
 
@@ -105,6 +114,18 @@ def test_five_users_make_the_figures_and_the_author_does_not_count(opened: Open,
     assert (figures.distinct_users, figures.used_count, figures.usage_count) == (5, 5, 5)
     assert figures.avg_trajectory_score is not None
     assert figures.avg_trajectory_score > 0.6
+
+
+def test_what_an_organisation_shares_has_figures_though_upkeep_has_no_key(opened: Open, between: Between) -> None:
+    acme = Rights(groups=("org:acme",))
+    author = opened("author").with_rights(acme)
+    item = published(author, access_policy="org:acme")
+    for number in range(5):
+        user = opened(f"user-{number}")
+        used(user.with_rights(acme), item)
+        assert user.shared.report(soon()) == 1
+    between.keep_up()
+    assert author.shared.published()[0].quality_metrics.distinct_users == 5
 
 
 def test_a_report_has_counts_and_sums_of_what_was_shown_and_used_and_nothing_else(
