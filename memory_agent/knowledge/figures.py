@@ -107,12 +107,18 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
         if self.waiting.pop(user, before):
             self.released = None
 
-    def update(self, rules: Rules, users: int, figure: Callable[[], T]) -> None:
-        """Release `figure` if it is due, where `users` contribute to it; withdraw the release if these are too few."""
+    def update(self, rules: Rules, users: int, figure: Callable[[], T]) -> bool:
+        """Release `figure` if it is due, where `users` contribute to it; withdraw the release if these are too few.
+
+        Return whether it did. A release of the same value is one: who changes next waits for four others.
+        """
         if users < rules.users:
-            self.released = None
-        elif len(self.waiting) >= rules.changed:
-            self.released, self.waiting = figure(), {}
+            was_released, self.released = self.released is not None, None
+            return was_released
+        if len(self.waiting) < rules.changed:
+            return False
+        self.released, self.waiting = figure(), {}
+        return True
 
 
 class Figures(msgspec.Struct, array_like=True):
@@ -203,20 +209,19 @@ class Figures(msgspec.Struct, array_like=True):
         return known
 
     def release(self, rules: Rules) -> bool:
-        """Release the figures that are due. Return whether anything released has changed.
+        """Release the figures that are due. Return whether there was one, or one was withdrawn.
 
         It also withdraws a rating when too few are left. Call it on a timer: a release right after a report would tell
         when its user reported.
         """
-        released = (self.usage.released, self.quality.released, self.rating.released)
         contributions = self.contributions.items()
         counts = [each.retrievals for each in self.contributions.values() if each.retrievals]
-        self.usage.update(rules, len(counts), lambda: _rounded_count(counts, rules))
+        usage = self.usage.update(rules, len(counts), lambda: _rounded_count(counts, rules))
         used = {user: each for user, each in contributions if each.uses}
-        self.quality.update(rules, len(used), lambda: _quality(used, self.key, rules))
+        quality = self.quality.update(rules, len(used), lambda: _quality(used, self.key, rules))
         rated = {user: each for user, each in contributions if each.rating is not None}
-        self.rating.update(rules, len(rated), lambda: _rating(rated, self.key, rules))
-        return released != (self.usage.released, self.quality.released, self.rating.released)
+        rating = self.rating.update(rules, len(rated), lambda: _rating(rated, self.key, rules))
+        return usage or quality or rating
 
     def metrics(self) -> QualityMetrics:
         """Return what is released."""

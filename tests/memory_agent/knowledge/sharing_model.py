@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 import pytest
@@ -159,6 +159,12 @@ class Tally:
         uses = [part.uses for part in used.values()]
         self.quality.release(set(used), lambda: (_counted(uses), len(used), sum(means) / len(means)))
         self.rating.release(set(rated), lambda: (0, len(rated), sum(rated.values()) / len(rated) / 1000))
+
+    def state(self) -> tuple[dict[str, tuple[int | None, ...]], list[tuple[bool, set[str]]]]:
+        """By user what was contributed; and of each figure, whether it is released, and who changed since."""
+        series = (self.usage, self.quality, self.rating)
+        parts = {user: astuple(part) for user, part in self.parts.items()}
+        return parts, [(figure.shown is not None, figure.changed) for figure in series]
 
     def check(self, metrics: QualityMetrics) -> None:
         """Check what somebody was shown."""

@@ -25,6 +25,7 @@ import structlog
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import astuple
 from sharing_model import (
     CROWD,
     EVERYBODY,
@@ -483,19 +484,17 @@ class SharingModel(RuleBasedStateMachine):
         names = {self.world.shared._pseudonym(user).encode(): user for user in EVERYBODY}
         with self.world.shared._archive.store.snapshot() as snapshot:
             kept = {
-                (id_, version): {
-                    names[user]: (part.retrievals, part.uses, part.quality, part.rating)
-                    for user, part in figures.contributions.items()
-                }
+                (id_, version): (
+                    {names[user]: astuple(part)[1:] for user, part in figures.contributions.items()},
+                    [
+                        (series.released is not None, {names[user] for user in series.waiting})
+                        for series in (figures.usage, figures.quality, figures.rating)
+                    ],
+                )
                 for id_ in self.model.items
                 for version, figures in figures_in(snapshot, id_).items()
             }
-        assert kept == {
-            version: {
-                user: (part.retrievals, part.uses, part.quality, part.rating) for user, part in tally.parts.items()
-            }
-            for version, tally in self.model.tallies.items()
-        }
+        assert kept == {version: tally.state() for version, tally in self.model.tallies.items()}
 
     @invariant()
     def no_item_is_there_in_part(self) -> None:
