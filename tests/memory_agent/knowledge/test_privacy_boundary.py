@@ -201,7 +201,10 @@ class SharingModel(RuleBasedStateMachine):
 
     @rule(values=st.lists(st.tuples(qualities, st.booleans()), min_size=len(CROWD), max_size=len(CROWD)))
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Enough users for figures."""
+        """Enough users for figures; and an author, whose own do not count, and whose report is repeated."""
+        for author in sorted({item.author for item in self.model.items.values()})[:1]:
+            self.works(author, values[0][0])
+            self.reports(author, crash=2)
         for user, (quality, rates) in zip(CROWD, values, strict=True):
             self.works(user, quality)
             self.reports(user)
@@ -533,8 +536,8 @@ class EncryptedSharingModel(SharingModel):
     is_encrypted = True
 
 
-TestSharing = pytest.mark.slow(SharingModel.TestCase)
-TestEncryptedSharing = pytest.mark.slow(EncryptedSharingModel.TestCase)
+TestSharing = pytest.mark.slow(pytest.mark.timeout(1_200)(SharingModel.TestCase))
+TestEncryptedSharing = pytest.mark.slow(pytest.mark.timeout(1_200)(EncryptedSharingModel.TestCase))
 TestSharing.settings = settings(
     max_examples=settings.default.max_examples // 10,
     stateful_step_count=40,
