@@ -16,7 +16,7 @@ from ulid import ULID
 
 from memory_agent.arguments import check_choice, check_text, check_whole, located
 from memory_agent.errors import InvalidInputError, UnavailableError
-from memory_agent.learning.shared_use import Outbox, filled, outbox_blob, outbox_in
+from memory_agent.learning.shared_use import MOST_AHEAD_US, Outbox, filled, outbox_blob, outbox_in
 from memory_agent.mentions import mentions
 from memory_agent.open_calls import InUse
 from memory_agent.recall.query import Query, check_now
@@ -68,8 +68,6 @@ MOST_FOUND = 100
 _SPARE_ITEMS = 10
 """Items beyond the length of a recall's answer, among which new ones take turns."""
 _MOST_TITLE_CHARS = 80  # of a title made of a memory's first line
-_MOST_READ_AGAIN_US = 3_600_000_000
-"""How much of the history upkeep may read again, rather than store that there was nothing to report."""
 _TIMEOUT_S = 8.0  # less than a client waits
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
 
@@ -301,7 +299,7 @@ class Shared:
             with self._archive.store.snapshot() as snapshot:
                 known = outbox_in(snapshot)
                 outbox = filled(snapshot, known, microseconds(until, "until"))
-            if outbox.reports or outbox.through_us - known.through_us > _MOST_READ_AGAIN_US:
+            if outbox.reports or abs(outbox.through_us - known.through_us) > MOST_AHEAD_US:
                 self._keep(outbox)
             for place, report in enumerate(outbox.reports, 1):
                 self._send(report)

@@ -286,13 +286,13 @@ class Figures:
         return True
 
     def release(self, rules: Rules) -> bool:
-        """Release the figures that are due. Return whether anything released has changed.
+        """Release the figures that are due. Return whether there was a release, or one was withdrawn.
 
         It also withdraws a rating when too few are left. Call it on a timer: a release right after a report would tell
         when its user reported.
         """
         standing = self.standing
-        released, rating_number = [series.released for series in standing.series], standing.rating.number
+        before, rating_number = [(series.released, series.number) for series in standing.series], standing.rating.number
         standing.usage.update(rules, lambda usage, rules: _rounded_count(usage.count, rules))
         standing.quality.update(rules, _quality)
         standing.rating.update(rules, _rating)
@@ -300,7 +300,7 @@ class Figures:
             for user in standing.left:
                 self._parts.pop(user, None)
             standing.left = []
-        return released != [series.released for series in standing.series]
+        return before != [(series.released, series.number) for series in standing.series]
 
     def _change(self, user: bytes, part: Part, sums: Contribution, changed: tuple[bool, bool, bool]) -> None:
         key, left = self.standing.key, [one for one in self.standing.left if one != user]

@@ -114,7 +114,7 @@ def looking_at_all(search: Search) -> Search:
 
 def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store: Store) -> Mask | None:
     mask = view.mask(query.filter, store.excluded_rows(query.filter))
-    left_out = view.mask(query.without)
+    left_out = None if query.without is None else view.mask(query.without)
     if left_out is not None:
         mask = (view.alive if mask is None else mask) & ~left_out
     if query.dates != "filter" or not dates:

@@ -20,7 +20,7 @@ from memory_agent.knowledge import store
 from memory_agent.memory import Memory
 from memory_agent.recall.fence import CLOSE
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import Caller, ForgetUser, Publish, Rate, SetName
+from memory_agent.shared_asks import Caller, ForgetUser, Publish, Rate, Report, ReportedItem, SetName
 from memory_agent.shared_content import MOST_ATTACHED_BYTES, check_name, digest_of
 from memory_agent.shared_records import GlobalRecord, PublishPreview
 from memory_agent.storage.archive import Archive
@@ -326,7 +326,7 @@ def test_two_users_of_one_name_are_told_apart_and_do_not_hear_of_each_other(worl
         assert world.user("ben").shared.set_name(name) == ben
     assert {one.item.author for one in world.found("cas", QUESTION).values()} == {ann, ben}
     assert check_name("李四") == "李四"
-    assert world.user("ann").shared.set_name().startswith("user-")
+    assert world.user("ann").shared.set_name(None).startswith("user-")
     assert world.user("ben").shared.set_name("Ann Ågren") == ben
     world.shared.expire()
     assert world.user("ben").shared.set_name("Ben").startswith("Ben #")
@@ -352,6 +352,37 @@ def test_a_clock_that_jumps_back_loses_nothing_and_hides_nothing(world: World, m
     with pytest.raises(InvalidInputError, match="unpublished"):
         confirm(world.user("ann"), item_id=first.id, version="3")()
     assert b"staging" not in world.bytes_of_the_store()
+
+
+def test_a_clock_that_was_ahead_leaves_what_is_gone_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "check_now", lambda _: datetime(2099, 1, 1, tzinfo=UTC))
+    gone, kept = world.published("ann", FIX), world.published("ben", "Restart the tunnel when the login times out")
+    again = confirm(world.user("ann"), item_id=gone.id, version="2")
+    assert world.user("ann").shared.unpublish(gone.id).found
+    world.shared.ask(Caller(user_id="cas"), ForgetUser())
+    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match="unpublished"):
+            again()
+        assert world.found("dot", QUESTION).keys() == {kept.id}
+        world.reopen()
+        again = confirm(world.user("ann"), item_id=gone.id, version="2")
+
+
+def test_a_report_counts_once_whatever_the_order_in_which_it_comes(world: World) -> None:
+    item = world.published("ann", FIX)
+
+    def report(number: int, user: str = "ben") -> int:
+        said = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=1.0)
+        counted: int = world.shared.ask(Caller(user_id=user), Report(number=number, items=(said,)))
+        return counted
+
+    assert [report(number) for number in (2, 2, 1, 3, 2, 3)] == [1, 0, 0, 1, 0, 0]
+    assert report(4, "ann") == 0  # the author's own
+    world.reopen()
+    assert [report(number) for number in (3, 4)] == [0, 1]
+    assert world.user("ann").shared.unpublish(item.id).found
+    assert report(5) == 0
 
 
 def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: World) -> None:
