@@ -17,7 +17,7 @@ from ops.bench.shared_deployment import Agent, Arm, Size
 from ops.bench.shared_worlds import SETTINGS, Draft, Kind, Source, Text, own_folder
 from ops.bench.shared_worth import ARMS, LOOP, NO_PLACE, SHUFFLED, Measured, draw, gain, means, measure, page
 
-SURE = Agent(reads_on=1.0, believes=1.0, mistakes=0.5, helped=1.0, misled=0.0, alone=0.4)
+SURE = Agent(reads_on=1.0, believes=1.0, mistakes=0.7, helped=1.0, misled=0.0, alone=0.4)
 MATTERS = {
     "backup": (
         "Why does the nightly backup of the orders database fail?",
