@@ -110,16 +110,16 @@ class Arm:
 class Size:
     """How many users, requests of each in an epoch, and epochs; after which epochs the others ask."""
 
-    users: int = 50
+    users: int = 40
     requests: int = 4
-    epochs: int = 8
-    asked_after: tuple[int, ...] = (0, 2, 4, 6, 8)
+    epochs: int = 6
+    asked_after: tuple[int, ...] = (0, 2, 4, 6)
     others: int = 5
 
     @property
     def late_at(self) -> int:
         """The epoch after which late items are published."""
-        return self.epochs // 2
+        return self.epochs // 3
 
 
 class Figures(NamedTuple):

@@ -35,7 +35,7 @@ SETTINGS = Settings(
     shared=SharedSettings(searches=1_000_000, searches_per_s=1e6), learning=LearningSettings(mode="off", patterns=False)
 )
 DEADLINE_MS = 600_000.0
-KINDS = 8
+KINDS = 6
 """Kinds of request of a world, at most."""
 FOUND = 10
 """Items of a search among which an item counts as found."""
@@ -280,7 +280,7 @@ def _ingested(folder: Path, owner: str, events: Sequence[Mapping[str, Any]], emb
 
 SOURCES = (
     Source("LoCoMo", "locomo_dev.json", "evidence", _locomo),
-    Source("BEAM", "beam_dev", "evidence", _beam),
-    Source("Airline", "airline_runs_dev.json", "reward", _airline),
     Source("SWE", "swe_runs_dev.json", "drawn", _swe),
+    Source("Airline", "airline_runs_dev.json", "reward", _airline),
+    Source("BEAM", "beam_dev", "evidence", _beam),
 )

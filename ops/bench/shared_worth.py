@@ -52,18 +52,15 @@ ARMS = (
     Arm("10 % praise", lie="praise", liars=0.1),
     Arm("10 % invert", lie="invert", liars=0.1),
     Arm("20 % praise", lie="praise", liars=0.2),
-    Arm("20 % invert", lie="invert", liars=0.2),
     Arm("six keys", sybils=True),
     Arm(NO_PLACE, has_place=False),
     Arm(LATE, late=True),
     Arm(f"{LATE}, {NO_PLACE}", late=True, has_place=False),
-    Arm(NEW_ALONE, proven_share=0.0),
     Arm(f"{ORACLE}, {NEW_ALONE}", proven="helpful", proven_share=0.0),
     Arm("easy", agent=_EASY),
-    Arm("easy, shuffled", agent=_EASY, reports="shuffled"),
     Arm(f"easy, prior {_EASY_PRIOR}", agent=_EASY, prior=_EASY_PRIOR),
 )
-_LIES = ("10 % praise", "10 % invert", "20 % praise", "20 % invert", "six keys")
+_LIES = ("10 % praise", "10 % invert", "20 % praise", "six keys")
 _DRAWN = (LOOP, SHUFFLED, "10 % praise", "six keys", ORACLE)
 _INCHES, _DOTS_PER_INCH = (7.5, 4.5), 110
 
@@ -215,10 +212,10 @@ def _claims(reader: _Reader) -> Iterator[str]:
     for world in reader.measured.worlds:
         claims[f"and over the shuffled control, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
-        claims[f"it still does over the loop off, {arm}"] = gain(reader.after(arm), reader.before(arm))
+        claims[f"it still does over the loop off, {arm}"] = gain(reader.after(arm), off)
     claims["a place kept for shared items raises it"] = gain(on, reader.after(NO_PLACE))
-    full = (reader.after(arm, is_full=True) for arm in (LOOP, NEW_ALONE))
-    claims["half of that place for proven items raises it, where own memories fill the answer"] = gain(*full)
+    full = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
+    claims["half of that place for proven items does, where own memories fill the answer"] = gain(*full)
     yield "## Claims\n"
     yield "A claim about success holds where the whole interval is above 0.\n"
     yield "| claim | points | holds |"
@@ -244,7 +241,8 @@ def _worlds(reader: _Reader) -> Iterator[str]:
         kinds = f"{len(world.kinds)} of {world.candidates}"
         shares = f"{helps:.1f} | {found:.1f} | {full:.2f}"
         yield f"| {world.name} | {world.labels} | {len(world.owners)} | {len(world.items)} | {kinds} | {shares} |"
-    yield ""
+    absent = [source.name for source in SOURCES if source.name not in [world.name for world in reader.measured.worlds]]
+    yield f"\nNot measured in this run: {', '.join(absent)}.\n" if absent else ""
 
 
 def _first_answers(reader: _Reader) -> Iterator[str]:
@@ -285,7 +283,7 @@ def _full(reader: _Reader) -> Iterator[str]:
     yield "Points over the loop off, of the same answers.\n"
     yield "| | full: success | full: one of five helps | not full: success | not full: one of five helps |"
     yield "|---" * 5 + "|"
-    arms = (LOOP, NEW_ALONE, ORACLE, f"{ORACLE}, {NEW_ALONE}")
+    arms = (LOOP, ORACLE, f"{ORACLE}, {NEW_ALONE}")
     for arm in arms:
         cells = []
         for is_full in (True, False):
@@ -365,7 +363,7 @@ def _priors(reader: _Reader) -> Iterator[str]:
     yield f"The prior is {SharedSettings().prior}. In the easy deployment runs go well whatever they use.\n"
     yield "| | mean quality of reported runs | success over the loop off | helpful proven | look-alikes proven |"
     yield "|---" * 5 + "|"
-    for arm in (LOOP, SHUFFLED, "easy", "easy, shuffled", f"easy, prior {_EASY_PRIOR}"):
+    for arm in (LOOP, SHUFFLED, "easy", f"easy, prior {_EASY_PRIOR}"):
         quality = np.mean([one.quality for _, one in reader.measured.lived[arm]])
         over = gain(reader.after(arm), reader.before(arm))["success"]
         shares = f"{reader.proven(arm, 'helpful'):.2f} | {reader.proven(arm, 'others'):.2f}"
