@@ -443,7 +443,11 @@ _TAIL = """\
 - BEAM's messages are cut to 500 characters. The wordings of a LoCoMo or BEAM question are templates around it; those of
   Airline are four customers', those of SWE the title and the description of the issue.
 - The same users asked the same kinds again and again: how fast an item is proven depends on how many users use it.
-- Recall ids are random, so the rotation of new items varies from run to run.
+- Recall ids are random, so the rotation of new items varies from run to run, and with it what is proven by the end. The
+  intervals are over kinds, not over such runs: that an arm with more liars does better is chance, and two arms that
+  differ by less than that are not told apart.
+- With own memories that fill the answer, one place is all that shared items have, and the agent reads it last: outcomes
+  can raise little there, and whatever is proven for another kind of request takes it in half of the recalls.
 """
 
 
