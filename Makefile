@@ -50,9 +50,10 @@ agents: .venv/agents/ready ## install the coding agents of the end-to-end tests 
 test: setup peers ## run all tests, in one process per core (at most four)
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --no-loadscope-reorder
 
-fuzz: setup ## fuzz each target for SECONDS (15); findings are added to tests/fuzz/corpus
+fuzz: setup ## fuzz each target for SECONDS (15), with findings added to tests/fuzz/corpus; then try what users share for minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint ops/constraints.txt --editable '.[dev,fuzz]' || echo "without atheris: mutation alone" >&2
 	$(BIN)/python tests/fuzz --seconds $(or $(SECONDS),15)
+	$(BIN)/python -m pytest --quiet --timeout 0 --hypothesis-profile deep tests/memory_agent/knowledge/test_privacy_boundary.py
 
 check: setup lint type contract ## check format, lint, types and import contracts
 

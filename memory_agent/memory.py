@@ -280,7 +280,7 @@ class Memory:
             query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment, self._stored_text
         )
         with self._call():
-            result = self._pipeline.answer(asked, moment, self.shared.begin_search(asked))
+            result = self._pipeline.answer(asked, moment, self.shared.begin_search)
         self._log(
             "recall.answered",
             mode=asked.mode,

@@ -448,7 +448,7 @@ class PreviewParams(Params, frozen=True, kw_only=True):
     reference: str | None = None
     version: str = "1"
     tags: tuple[str, ...] = ()
-    access_policy: str = "public"
+    access_policy: str | None = None
     item_id: str | None = None
     attachment: bytes | None = None
     attachment_name: str | None = None
@@ -469,7 +469,7 @@ class OfferParams(Params, frozen=True, kw_only=True):
 
 
 class ItemParams(Params, frozen=True, kw_only=True):
-    """Parameters of `unpublish` and `shared_attachment`."""
+    """Parameters of `unpublish`, `shared_item` and `shared_attachment`."""
 
     item_id: str
 
@@ -495,7 +495,7 @@ class SearchSharedParams(Params, frozen=True, kw_only=True):
 class NameParams(Params, frozen=True, kw_only=True):
     """Parameters of `shared_name`."""
 
-    name: str | None = None
+    name: str | None
 
 
 class AskSharedParams(Params, frozen=True, kw_only=True):

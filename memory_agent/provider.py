@@ -142,7 +142,7 @@ class SharedProvider(Protocol):
         reference: str | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
-        access_policy: str = "public",
+        access_policy: str | None = None,
         item_id: str | None = None,
         attachment: bytes | None = None,
         attachment_name: str | None = None,
@@ -153,7 +153,8 @@ class SharedProvider(Protocol):
         `summary` is what is found and shown, `body` an optional whole text, `reference` where the original lies. With
         `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
         masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
-        of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
+        of this deployment, the default), `org:NAME` or `tier:NAME`, which the caller's key names. `item_id` is the item
+        of which this is the next `version`: nothing of the former one is taken over, and its policy has to be stated.
         With `offer` it is what `offer` would send, in place of `confirm`: a pattern, of one that was learned from runs
         what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name).
         """
@@ -215,12 +216,22 @@ class SharedProvider(Protocol):
         """
         ...
 
+    def item(self, item_id: str) -> GlobalRecord:
+        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
+
+        An unknown item and one that the policy does not admit look the same.
+        """
+        ...
+
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
         ...
 
-    def set_name(self, name: str | None = None) -> str:
-        """Set the name that others see on this user's items, and return it; None returns to a pseudonym."""
+    def set_name(self, name: str | None) -> str:
+        """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
+
+        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+        """
         ...
 
 

@@ -170,13 +170,14 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What users share.
 
-    An author has at most `items_per_author`. A user may search `searches` times at once and `searches_per_s` times a
-    second on the average. What a run says of items is reported when it ended `report_after_s` ago, so that late
-    verdicts count. `prior` is the mean quality of runs in general, above which an item proves itself. What
-    `offers_together` users offer in the same words is shown to others.
+    An author has at most `items_per_author`, which have `bytes_per_author` together. A user may search `searches` times
+    at once and `searches_per_s` times a second on the average. What a run says of items is reported when it ended
+    `report_after_s` ago, so that late verdicts count. `prior` is the mean quality of runs in general, above which an
+    item proves itself. What `offers_together` users offer in the same words is shown to others.
     """
 
     items_per_author: Count = 1_000
+    bytes_per_author: Count = 64 << 20
     searches: Count = 40
     searches_per_s: Positive = 10.0
     report_after_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 600.0

@@ -13,6 +13,7 @@ import msgspec
 
 from memory_agent.errors import MemoryAgentError, UnavailableError
 from memory_agent.records import MemoryFilter, Mode
+from memory_agent.shared_changes import Untold
 from memory_agent.shared_records import (
     ContentType,
     FoundItem,
@@ -24,6 +25,7 @@ from memory_agent.shared_records import (
     UnpublishReceipt,
 )
 from relay import Principal, Scope
+from relay.access import PUBLIC
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,6 +33,11 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     groups: tuple[str, ...] = ()
     is_admin: bool = False
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies that admit the caller, which are those under which it may publish."""
+        return (PUBLIC, *self.groups)
 
 
 NO_RIGHTS = Rights()
@@ -102,6 +109,14 @@ class ListOwn(Ask, frozen=True, kw_only=True, tag=True):
     result = list[GlobalRecord]
 
 
+class ShowItem(Ask, frozen=True, kw_only=True, tag=True):
+    """Return an item by its id, as its readers see it."""
+
+    result = GlobalRecord
+
+    item_id: str
+
+
 class Fetch(Ask, frozen=True, kw_only=True, tag=True):
     """Fetch an item's attachment."""
 
@@ -127,7 +142,7 @@ class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
 class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
     """Search the items that the caller may see. Nothing of the request is kept.
 
-    `filter` has only what an item has: kinds, tags, times, the least cosine.
+    `filter` has only what an item has: kinds, tags, times, the least cosine. `of_others` leaves out the caller's own.
     """
 
     result = list[FoundItem]
@@ -140,6 +155,7 @@ class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
     min_relevance: float | None = None
     reference_time: datetime | None = None
     with_embedding: bool = False
+    of_others: bool = False
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +185,32 @@ class Report(Ask, frozen=True, kw_only=True, tag=True):
     items: tuple[ReportedItem, ...]
 
 
-AnyAsk = Publish | Offer | ListOffers | Unpublish | Rate | ListOwn | Fetch | SetName | ForgetUser | SearchItems | Report
+class ReadLog(Ask, frozen=True, kw_only=True, tag=True):
+    """Drop the entries of the publish log up to number `told`, and return what the next ones are to tell followers.
+
+    Only the daemon asks, by itself: the answer is for nobody's key.
+    """
+
+    result = Untold
+
+    told: int = 0
+
+
+AnyAsk = (
+    Publish
+    | Offer
+    | ListOffers
+    | Unpublish
+    | Rate
+    | ListOwn
+    | ShowItem
+    | Fetch
+    | SetName
+    | ForgetUser
+    | SearchItems
+    | Report
+    | ReadLog
+)
 
 
 class PendingItems(Protocol):

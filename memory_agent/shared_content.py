@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from memory_agent.arguments import check_choice, check_text
 from memory_agent.errors import InvalidInputError
 from memory_agent.shared_records import CONTENT_TYPES, Attachment, SharedContent
+from relay.access import PUBLIC
 
 MOST_ATTACHED_BYTES = 1 << 20
 MOST_NAME_CHARS = 64
@@ -27,9 +28,9 @@ _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\
 """Printable characters that show nothing."""
 _STACKED = re.compile("M{4}")
 _PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
-_OF_MANY = re.compile(r"[\d\s.,'+-]+users?")
-PUBLIC = "public"
-_POLICY = re.compile(r"public|(?:org|tier):[A-Za-z0-9._-]{1,64}")
+_SEVERAL = re.compile(r"[0-9]+ users")
+_LIKE_SEVERAL = re.compile(r"[\d\s.,'+-]+users?")
+_POLICY = re.compile(rf"{PUBLIC}|(?:org|tier):[A-Za-z0-9._-]{{1,64}}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
@@ -49,6 +50,12 @@ def check_content(content: SharedContent) -> None:
     _check_tags(content.tags)
     if content.attachment is not None:
         _check_attachment(content.attachment)
+
+
+def check_admitted(policy: str, policies: Sequence[str]) -> None:
+    """Check that an author whose key has these policies may publish for those whom a policy admits."""
+    if policy not in policies:
+        raise InvalidInputError("access_policy", f"{policy} is not one of the caller's key")
 
 
 def check_offer(content: SharedContent) -> None:
@@ -91,9 +98,11 @@ def check_name(name: object) -> str:
     is_read = plain.isprintable() and any(map(str.isalnum, plain)) and not _STACKED.search(_marks(plain))
     if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_read:
         raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters, and have a letter")
+    if "#" in seen:
+        raise InvalidInputError("name", "has a #, which begins the end that is added to each name")
     if is_pseudonym(seen.casefold()):
         raise InvalidInputError("name", "looks like a pseudonym")
-    if _OF_MANY.fullmatch(seen.casefold()):
+    if _LIKE_SEVERAL.fullmatch(seen.casefold()):
         raise InvalidInputError("name", "looks like that of several users")
     return seen
 
@@ -101,6 +110,16 @@ def check_name(name: object) -> str:
 def pseudonym(digest: bytes) -> str:
     """Return what the store calls a user with this digest of `PSEUDONYM_BYTES` bytes."""
     return f"user-{digest.hex()}"
+
+
+def author_of_many(users: int) -> str:
+    """Return the author that is shown of an item that many offered."""
+    return f"{users} users"
+
+
+def is_of_many(name: str) -> bool:
+    """Whether a name is the author of an item that many offered: a chosen one has another end."""
+    return _SEVERAL.fullmatch(name) is not None
 
 
 def is_pseudonym(name: str) -> bool:

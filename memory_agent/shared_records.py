@@ -42,9 +42,11 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A shared item as its readers see it.
 
-    `author` is the name that the author chose, `author_id` a pseudonym, stable in this deployment; neither is the
-    user's id. `access_policy` is `public`, `org:NAME` or `tier:NAME`. `embedding` is a unit vector (d,), None unless
-    requested. `offered_by`: how many users offered it, at least, where many did; 0 for what one user published.
+    `author` is the name that the author chose, with a part of `author_id` at its end, else `author_id`: a pseudonym,
+    stable in this deployment. Neither is the user's id. `access_policy` is `public`, `org:NAME` or `tier:NAME`.
+    `embedding` is a unit vector (d,), None unless requested. `size_bytes` counts towards what the author may publish
+    (`shared.bytes_per_author`). `offered_by`: how many users offered it, at least, where many did ("5 users" is their
+    `author` then); 0 for what one user published.
     """
 
     id: str
@@ -62,6 +64,7 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
     attachment: Attachment | None = None
     quality_metrics: QualityMetrics = QualityMetrics()
     embedding: list[float] | None = None
+    size_bytes: int = 0
     offered_by: int = 0
 
 

@@ -18,7 +18,7 @@ from ulid import ULID
 from memory_agent.arguments import check_choice, check_text, check_whole, located
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.learning.patterns import words_without_figures
-from memory_agent.learning.shared_use import Outbox, filled, outbox_blob, outbox_in
+from memory_agent.learning.shared_use import MOST_AHEAD_US, Outbox, filled, outbox_blob, outbox_in
 from memory_agent.mentions import mentions
 from memory_agent.open_calls import InUse
 from memory_agent.recall.query import Query, check_now
@@ -37,12 +37,14 @@ from memory_agent.shared_asks import (
     SearchItems,
     SetName,
     SharedStore,
+    ShowItem,
     Unpublish,
     begin_search,
     filter_for_items,
 )
 from memory_agent.shared_content import (
     attachment_of,
+    check_admitted,
     check_content,
     check_item_id,
     check_name,
@@ -65,14 +67,13 @@ from memory_agent.shared_records import (
 )
 from memory_agent.storage.archive import Archive
 from relay import Masker, masked_kinds
+from relay.access import PUBLIC
 from relay.log import log
 
 MOST_FOUND = 100
 _SPARE_ITEMS = 10
 """Items beyond the length of a recall's answer, among which new ones take turns."""
 _MOST_TITLE_CHARS = 80  # of a title made of a memory's first line
-_MOST_READ_AGAIN_US = 3_600_000_000
-"""How much of the history upkeep may read again, rather than store that there was nothing to report."""
 _TIMEOUT_S = 8.0  # less than a client waits
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
 
@@ -101,7 +102,7 @@ class Shared:
         reference: str | None = None,
         version: str = "1",
         tags: Sequence[str] = (),
-        access_policy: str = "public",
+        access_policy: str | None = None,
         item_id: str | None = None,
         attachment: bytes | None = None,
         attachment_name: str | None = None,
@@ -113,7 +114,8 @@ class Shared:
         `summary` is what is found and shown, `body` an optional whole text, `reference` where the original lies. With
         `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
         masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
-        of this deployment), `org:NAME` or `tier:NAME`. `item_id` is the item of which this is the next `version`.
+        of this deployment, the default), `org:NAME` or `tier:NAME`, which the caller's key names. `item_id` is the item
+        of which this is the next `version`: nothing of the former one is taken over, and its policy has to be stated.
         With `offer` it is what `offer` would send, in place of `confirm`: a pattern, of one that was learned from runs
         what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name).
 
@@ -129,13 +131,16 @@ class Shared:
             title=_filled("title", title, "" if record is None else _title_of(record)),
             summary=_filled("summary", summary, _usual_summary(record, offer=offer)),
             version=version,
-            access_policy=access_policy,
+            access_policy=PUBLIC if access_policy is None else access_policy,
             tags=_tags(tags) or (() if record is None else record.tags),
             body=body,
             reference=reference,
             attachment=attachment_of(attachment, attachment_name),
         )
         content = self._masked(content)
+        if access_policy is None and item_id is not None:
+            raise InvalidInputError("access_policy", "is missing: state for whom the next version is")
+        check_admitted(content.access_policy, self.caller.rights.policies)
         if offer:
             check_offer(content)
         texts = texts_of(content)
@@ -164,7 +169,9 @@ class Shared:
         shown = self._confirmed(preview, is_offer=False)
         expected = shown.content.attachment
         if expected != attachment_of(attachment, None if expected is None or attachment is None else expected.name):
-            raise InvalidInputError("attachment", "is not the file that was previewed")
+            raise InvalidInputError(
+                "attachment", "must be the file that was previewed, and nothing where there was none"
+            )
         item: GlobalRecord = self._ask(Publish(content=shown.content, data=attachment))
         return item
 
@@ -274,6 +281,18 @@ class Shared:
         found: list[FoundItem] = self._ask(ask)
         return found
 
+    def item(self, item_id: str) -> GlobalRecord:
+        """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
+
+        An unknown item and one that the policy does not admit look the same.
+
+        >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
+        >>> memory.shared.item(item.id).summary
+        'Connect before a deploy'
+        """
+        found: GlobalRecord = self._ask(ShowItem(item_id=check_item_id(item_id)))
+        return found
+
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none.
 
@@ -285,10 +304,12 @@ class Shared:
         found: SharedFile = self._ask(Fetch(item_id=check_item_id(item_id)))
         return found
 
-    def set_name(self, name: str | None = None) -> str:
+    def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
 
-        >>> memory.shared.set_name("Ann of the platform team")
+        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+
+        >>> memory.shared.set_name("Ann of the platform team").partition(" #")[0]
         'Ann of the platform team'
         """
         shown: str = self._ask(SetName(name=None if name is None else check_name(name)))
@@ -309,7 +330,7 @@ class Shared:
             with self._archive.store.snapshot() as snapshot:
                 known = outbox_in(snapshot)
                 outbox = filled(snapshot, known, microseconds(until, "until"))
-            if outbox.reports or outbox.through_us - known.through_us > _MOST_READ_AGAIN_US:
+            if outbox.reports or abs(outbox.through_us - known.through_us) > MOST_AHEAD_US:
                 self._keep(outbox)
             for place, report in enumerate(outbox.reports, 1):
                 self._send(report)
@@ -333,6 +354,7 @@ class Shared:
             min_relevance=asked.min_relevance,
             reference_time=asked.reference_time,
             with_embedding=asked.with_embedding,
+            of_others=True,  # the author's own memory knows its own
         )
         return begin_search(self._store, self.caller, ask, asked.deadline_ms / 1000)
 
@@ -369,6 +391,7 @@ class Shared:
             raise InvalidInputError("preview", "is not what was previewed: preview it again")
         if digest_of(self._masked(shown.content)) != shown.digest:
             raise InvalidInputError("preview", "has secrets that are masked by now: preview it again")
+        check_admitted(shown.content.access_policy, self.caller.rights.policies)
         if shown.memory_id is not None:
             with self._in_use():
                 record = self._archive.store.record_of_id(shown.memory_id)

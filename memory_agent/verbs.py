@@ -208,6 +208,8 @@ VERBS: tuple[Verb, ...] = (
          "Return the user's items with their figures.", scope=Scope.RECALL, repeat="read"),
     Verb("search_shared", "shared.search", SearchSharedParams, list[FoundItem],
          "Return the shared items that resemble a query, best first.", scope=Scope.RECALL, repeat="read"),
+    Verb("shared_item", "shared.item", ItemParams, GlobalRecord,
+         "Return an item by its id.", scope=Scope.RECALL, repeat="read"),
     Verb("shared_attachment", "shared.attachment", ItemParams, SharedFile,
          "Return the file of an item.", scope=Scope.RECALL, repeat="read"),
     Verb("shared_name", "shared.set_name", NameParams, str,

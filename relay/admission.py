@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from relay.access import Principal, Scope
+from relay.access import LOCAL, Principal, Scope
 from relay.config import EventLimits
 from relay.errors import MalformedEventError
 from relay.event import Event, decode_mapping, event_from_mapping
+from relay.validation import validate_event_user
 
 Mask = Callable[[Event], Event]
 """Returns an event without its secrets. Keeps the id, so that a repeat is recognised."""
@@ -51,7 +52,10 @@ def admit_mapping(
     """As `admit`, for a decoded event. Checks the user first."""
     if isinstance(mapping, Mapping):
         mapping = _with_user(mapping, principal)
-    return mask(event_from_mapping(mapping, limits, now))
+    event = event_from_mapping(mapping, limits, now)
+    if principal.key_id != LOCAL:
+        validate_event_user(event.user_id)
+    return mask(event)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from relay.errors import (
 )
 from relay.journal import Journal
 from relay.log import log
-from relay.validation import validate_user_id
+from relay.validation import SHARED_USER, validate_user_id
 
 _MAX_LISTED = 1_000
 
@@ -50,16 +50,18 @@ class Answers:
     def answer(self, request: wire.Request, principal: Principal) -> object:
         """Return the result of a request that `principal` may make. Raises the `RelayError` to reply with."""
         _require(request, principal)
+        if isinstance(request, wire.Fetch):
+            return self.fetch(request, principal.audiences if request.user_id == SHARED_USER else None)
         return _VERBS[type(request)](self, request)
 
-    def fetch(self, request: wire.Fetch) -> wire.Batch:
+    def fetch(self, request: wire.Fetch, audiences: frozenset[str] | None) -> wire.Batch:
         after_seq = _natural("after_seq", request.after_seq)
         limit = min(request.limit, self._settings.broker.fetch_max_events)
         max_bytes = min(request.max_bytes, self._settings.broker.fetch_max_bytes)
         user_id = None if request.user_id is None else validate_user_id(request.user_id)
         while True:
             try:
-                return self._journal.fetch(after_seq, limit, max_bytes, user_id)
+                return self._journal.fetch(after_seq, limit, max_bytes, user_id, audiences)
             except EntryDamagedError as error:
                 self._set_aside(error.seq)
 
@@ -129,15 +131,14 @@ class Answers:
 def _require(request: wire.Request, principal: Principal) -> None:
     """Check the scope: reading a user's events needs `recall` for that user, everything else `admin` for all users.
 
-    Raises `ScopeMissingError`, `UserNotAllowedError`.
+    What users share is for every user, each event for its audience. Raises `ScopeMissingError`, `UserNotAllowedError`.
     """
     if isinstance(request, wire.Ping):
         return
-    if isinstance(request, wire.Fetch) and request.user_id is not None and Scope.ADMIN not in principal.scopes:
-        principal.require(Scope.RECALL, request.user_id)
-    else:
-        asked = request.user_id if isinstance(request, wire.Fetch) else None
-        principal.require(Scope.ADMIN, asked)
+    asked = request.user_id if isinstance(request, wire.Fetch) else None
+    reads_user = asked is not None and Scope.ADMIN not in principal.scopes
+    for_user = principal.user_id if asked == SHARED_USER else asked
+    principal.require(Scope.RECALL if reads_user else Scope.ADMIN, for_user)
 
 
 def _natural(field: str, value: int) -> int:
@@ -151,7 +152,6 @@ def _optional_natural(field: str, value: int | None) -> int | None:
 
 
 _VERBS: dict[type[Any], Callable[[Answers, Any], object]] = {
-    wire.Fetch: Answers.fetch,
     wire.Cursor: Answers.cursor,
     wire.Commit: Answers.commit,
     wire.Consumers: Answers.consumers,

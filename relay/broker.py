@@ -67,7 +67,7 @@ class Broker:
         """
         self._settings = settings or RelaySettings()
         self._counts: Counter[str] = Counter()
-        self._stopping = threading.Event()
+        self._is_stopping = False
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         wanted = _endpoints(data_dir, self._settings)
@@ -98,7 +98,7 @@ class Broker:
         for worker in self._workers:
             worker.start()
         try:
-            while not self._stopping.is_set() and wanted():
+            while not self._is_stopping and wanted():
                 self._serve(_IDLE_WAIT_S)
             self._drain()
         except BaseException as error:  # noqa: BLE001 - raised below, when everything is closed
@@ -118,7 +118,7 @@ class Broker:
 
     def stop(self) -> None:
         """End `run`; safe in a signal handler. After `start`, join the thread and raise the error that ended it."""
-        self._stopping.set()
+        self._is_stopping = True
         self._server.wake()
         if self._thread is not None:
             self._thread.join()
@@ -236,7 +236,7 @@ class Broker:
         if self._failure is None:
             self._failure = error
             log.error("relay.failed", code=getattr(error, "code", type(error).__name__), reason=str(error))
-        self._stopping.set()
+        self._is_stopping = True
         self._server.wake()
 
     def _run_quietly(self) -> None:

@@ -51,6 +51,11 @@ class Window:
         """How many more events fit."""
         return max(0, self._capacity - len(self._waiting))
 
+    @property
+    def added(self) -> int:
+        """How many events were ever added."""
+        return self.base_seq - 1 + len(self._waiting)
+
     def add(self, outgoing: Outgoing) -> None:
         self._waiting.append(outgoing)
 
@@ -129,7 +134,7 @@ class Tally:
 
     def __init__(self, on_progress: Callable[[Progress], None] | None) -> None:
         self._on_progress = on_progress
-        self.published = self.acked = self.duplicates = self.rejected = 0
+        self.acked = self.duplicates = self.rejected = 0
         self._rejections: deque[Rejection] = deque(maxlen=_MAX_REJECTIONS)
         self.acked_through: dict[str, int] = {}
 
@@ -147,21 +152,21 @@ class Tally:
         self.rejected += 1
         self._rejections.append(Rejection(event_id, code, field, reason))
 
-    def call_back(self, spooled: int, pending: int) -> None:
+    def call_back(self, published: int, spooled: int, pending: int) -> None:
         """Call `on_progress` with the totals."""
         if self._on_progress is not None:
-            self._on_progress(Progress(**self._totals(spooled, pending)))
+            self._on_progress(Progress(**self._totals(published, spooled, pending)))
 
-    def report(self, spooled: int, pending: int) -> FlushReport:
+    def report(self, published: int, spooled: int, pending: int) -> FlushReport:
         return FlushReport(
-            **self._totals(spooled, pending),
+            **self._totals(published, spooled, pending),
             rejections=tuple(self._rejections),
             acked_through=dict(self.acked_through),
         )
 
-    def _totals(self, spooled: int, pending: int) -> dict[str, int]:
+    def _totals(self, published: int, spooled: int, pending: int) -> dict[str, int]:
         return {
-            "published": self.published,
+            "published": published,
             "acked": self.acked,
             "duplicates": self.duplicates,
             "rejected": self.rejected,

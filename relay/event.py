@@ -18,11 +18,11 @@ from relay.errors import EventTooLargeError, MalformedEventError
 from relay.validation import (
     SYSTEM_USER,
     validate_event_type,
-    validate_event_user,
     validate_id,
     validate_object,
     validate_owner,
     validate_timestamp,
+    validate_user_id,
 )
 
 
@@ -45,6 +45,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 ON_BEHALF_OF = "on_behalf_of"
 """The field in which an event of `system` may name its user."""
+AUDIENCE = "audience"
+"""The field in which an event of what users share names whom it is for: `public`, `org:NAME` or `tier:NAME`."""
 _IDS = ("session_id", "actor_id", "thread_id", "channel_id", "agent_id", "correlation_id")
 _OWN_FIELDS = frozenset(Event.__struct_fields__) - {"extra"}
 _DERIVED_PREFIX = "derived-"
@@ -52,6 +54,13 @@ _DERIVED_PREFIX = "derived-"
 # Sorted keys: events that are equal have equal bytes, whichever wire form they came in.
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _event_decoder = msgspec.msgpack.Decoder(Event)
+
+
+class _Addressed(msgspec.Struct):
+    extra: dict[str, Any] = {}
+
+
+_addressed_decoder = msgspec.msgpack.Decoder(_Addressed)
 
 
 def encode_event(event: Event) -> bytes:
@@ -73,6 +82,15 @@ def read_event(data: bytes) -> Event:
         return _event_decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise MalformedEventError("event", f"not a journaled event: {error}") from error
+
+
+def audience_of(data: bytes) -> str | None:
+    """Return the audience that an event in canonical bytes names, None without one.
+
+    >>> audience_of(encode_event(events[0]))
+    """
+    audience = _addressed_decoder.decode(data).extra.get(AUDIENCE)
+    return audience if isinstance(audience, str) else None
 
 
 def decode_event(data: bytes, limits: EventLimits, now: datetime) -> Event:
@@ -108,7 +126,7 @@ def event_from_mapping(mapping: object, limits: EventLimits, now: datetime) -> E
         event_id=validate_id("event_id", mapping.get("event_id"), limits.max_id_bytes) or "",
         event_type=validate_event_type(mapping.get("event_type")),
         timestamp=now if sent_at is None else validate_timestamp(sent_at, now, limits.max_future_s),
-        user_id=validate_event_user(mapping.get("user_id")),
+        user_id=validate_user_id(mapping.get("user_id")),
         payload=validate_object("payload", mapping.get("payload"), limits.max_depth),
         extra=_extra(mapping, limits),
         **ids,

@@ -12,13 +12,16 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
 from relay.access import Identity, check_endpoint, local_identity
+from relay.changes import Changes
 from relay.config import EventLimits, PublisherSettings
 from relay.delivery import FlushReport, Outgoing, Progress, Tally, Window
 from relay.errors import (
@@ -74,9 +77,12 @@ class Publisher:
         self._epoch = time.time_ns()
         self._window = Window(self._settings.window)
         self._tally = Tally(on_progress)
-        self._changed = threading.Condition()
+        self._handed = deque[_Handed]()
+        self._refilled = self._spooled = 0
+        self._changes = Changes()
         self._away = self._closing = self._closed = False
         self._fatal: BaseException | None = None
+        self._unkept: BaseException | None = None
         self._progress_s = self._pause_until_s = 0.0
         shown = identity or local_identity(ingest)
         self._user_id = shown.user_id
@@ -104,17 +110,21 @@ class Publisher:
         relay.errors.MalformedEventError: user_id: is missing
         """
         checked, data = self._encoded(event)
+        if self._try_take(checked, data):
+            return checked.event_id
         wait_s = self._settings.publish_timeout_s if timeout_s is None else timeout_s
-        deadline_s = time.monotonic() + wait_s
-        with self._changed:
-            while not self._take(checked, data):
-                if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
-                    count = len(self._window)
-                    waiting = "1 event waits" if count == 1 else f"{count} events wait"
-                    raise RelayUnavailableError(f"{waiting} for an ack after {wait_s:.3g} s")
-            is_due = self._window.is_due or self._is_spooling
-        if is_due:
+        handed = _Handed(checked, data)
+        try:
+            self._handed.append(handed)
             self._socket.wake()
+            self._changes.until(lambda: self._is_taken(handed) is not None)
+            if not self._changes.until(lambda: self._is_taken(handed) is True, wait_s):
+                count = len(self._window)
+                waiting = "1 event waits" if count == 1 else f"{count} events wait"
+                raise RelayUnavailableError(f"{waiting} for an ack after {wait_s:.3g} s")
+        finally:
+            with contextlib.suppress(ValueError):  # it was taken
+                self._handed.remove(handed)
         return checked.event_id
 
     def try_publish(self, event: Event | Mapping[str, Any]) -> str | None:
@@ -124,15 +134,7 @@ class Publisher:
         'e-1'
         """
         checked, data = self._encoded(event)
-        with self._changed:
-            self._require_open()
-            if self._is_spooling or not self._window.room:
-                return None
-            self._take(checked, data)
-            is_due = self._window.is_due
-        if is_due:
-            self._socket.wake()
-        return checked.event_id
+        return checked.event_id if self._try_take(checked, data) else None
 
     def flush(self, timeout_s: float = 30.0) -> FlushReport:
         """Wait up to `timeout_s` until every event is acknowledged or rejected, and return the totals.
@@ -146,43 +148,38 @@ class Publisher:
         >>> report.acked, report.duplicates, report.pending, report.acked_through
         (1, 1, 0, {'alice': 1})
         """
-        deadline_s = time.monotonic() + timeout_s
-        with self._changed:
-            while self._unsettled and self._fatal is None:
-                if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
-                    break
+        self._changes.until(lambda: not self._unsettled or self._fatal is not None, timeout_s)
+        with self._changes.lock:
             self._raise_fatal()
-            return self._tally.report(*self._waiting)
+            return self._tally.report(*self._counts)
 
     @property
     def acked_through(self) -> dict[str, int]:
         """The highest journal number acknowledged for each user."""
-        with self._changed:
+        with self._changes.lock:
             return dict(self._tally.acked_through)
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Flush for up to `timeout_s`, move unacknowledged events into the spool, and stop. Idempotent.
 
         Raises `RelayUnavailableError` when events are lost, because there is no spool, or no room in it.
+        Interrupted, it waits for no more acks; called again, it returns once all is stopped.
 
         >>> publisher.close()
         >>> publisher.publish({"event_type": "user_input", "user_id": "alice"})
         Traceback (most recent call last):
         relay.errors.RelayUnavailableError: the publisher is closed
         """
-        if self._closed:
-            return
         self._closed = True
-        with self._changed:
-            deadline_s = time.monotonic() + timeout_s
-            while self._unsettled and not self._is_spooling_away and self._fatal is None:
-                if not self._changed.wait(max(0.0, deadline_s - time.monotonic())):
-                    break
+        try:
+            self._changes.until(self._may_stop, timeout_s)
+        finally:
             self._closing = True
-        self._socket.wake()
-        self._thread.join()
-        self._socket.close()
-        self._close_spool()
+            self._socket.wake()
+            self._thread.join()
+        unkept, self._unkept = self._unkept, None
+        if unkept is not None:
+            raise unkept
 
     def __enter__(self) -> Self:
         return self
@@ -194,7 +191,8 @@ class Publisher:
             if kind is None:
                 raise
 
-    # Called by the user's threads, under the lock.
+    # In the callers' threads. A `KeyboardInterrupt` may end one at any step: an event is added by one `append`, and the
+    # disk is left to the background thread.
 
     def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:
         mapping = _mapping(event) if isinstance(event, Event) else event
@@ -202,31 +200,32 @@ class Publisher:
             mapping = {**mapping, "user_id": self._user_id}
         return sendable(mapping, self._limits, datetime.now(UTC))
 
-    def _take(self, event: Event, data: bytes) -> bool:
-        self._require_open()
-        if self._is_spooling:
-            return self._take_to_disk(event)
-        if not self._window.room:
-            return False
+    def _try_take(self, event: Event, data: bytes) -> bool:
+        """Add an event to the window; False where that would wait or need the disk."""
+        with self._changes.lock:
+            self._require_open()
+            if self._is_spooling or not self._window.room:
+                return False
+            self._add(event, data)
+            is_due = self._window.is_due
+        if is_due:
+            self._socket.wake()
+        return True
+
+    def _add(self, event: Event, data: bytes) -> None:
         if not len(self._window):
             self._progress_s = time.monotonic()
         self._window.add(Outgoing(event.event_id, event.user_id, data))
-        self._tally.published += 1
-        return True
 
-    def _take_to_disk(self, event: Event) -> bool:
-        assert self._spool is not None
-        now = datetime.now(UTC)
-        try:
-            self._spool.keep(self._window, now)
-            new = self._spool.add(event, now)
-        except SpoolFullError:
-            if self._away:
-                raise
-            return False  # the spool is being drained: wait for room
-        self._tally.published += 1
-        self._tally.duplicates += not new
-        return True
+    def _is_taken(self, handed: _Handed) -> bool | None:
+        if handed.error is not None:
+            raise handed.error
+        if not handed.is_taken:
+            self._require_open()
+        return handed.is_taken
+
+    def _may_stop(self) -> bool:
+        return self._closing or self._fatal is not None or not self._unsettled or self._is_spooling_away
 
     @property
     def _is_spooling(self) -> bool:
@@ -243,10 +242,11 @@ class Publisher:
         return len(self._window) > 0 or (self._spool is not None and self._spool.unreleased > 0)
 
     @property
-    def _waiting(self) -> tuple[int, int]:
-        """How many events are on disk here, and how many only in memory."""
+    def _counts(self) -> tuple[int, int, int]:
+        """How many events were published, how many are on disk here, and how many only in memory."""
+        published = self._window.added - self._refilled + self._spooled
         spooled = self._spool.unreleased if self._spool is not None else 0
-        return spooled, sum(not outgoing.spool_seq for outgoing in self._window)
+        return published, spooled, sum(not outgoing.spool_seq for outgoing in self._window)
 
     def _require_open(self) -> None:
         self._raise_fatal()
@@ -257,28 +257,14 @@ class Publisher:
         if self._fatal is not None:
             raise self._fatal
 
-    def _close_spool(self) -> None:
-        kept = False
-        try:
-            if self._spool is not None:
-                self._spool.keep(self._window, datetime.now(UTC))
-                kept = True
-        finally:
-            if self._spool is not None:
-                self._spool.close()
-        count = len(self._window)
-        if count and not kept:
-            were, are = ("event was", "is") if count == 1 else ("events were", "are")
-            hint = "; is the relay running? (memory-agent serve)" if self._fatal is None else ""
-            raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process ends{hint}")
-
     # The background thread.
 
     def _run(self) -> None:
         try:
             while not self._closing:
-                with self._changed:
+                with self._changes.lock:
                     self._refill()
+                    self._take_handed()
                     self._send()
                     self._watch()
                     wait_s = self._wait_s()
@@ -286,9 +272,59 @@ class Publisher:
                 if frames is not None:
                     self._receive(frames)
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread, by `publish` and `flush`
-            with self._changed:
+            with self._changes.lock:
                 self._fatal = error
-                self._changed.notify_all()
+                self._changes.notify()
+        finally:
+            try:
+                with self._changes.lock:
+                    self._keep()
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread, by `close`
+                self._unkept = error
+            self._socket.close()
+
+    def _keep(self) -> None:
+        if self._spool is not None:
+            with contextlib.closing(self._spool):
+                self._spool.keep(self._window, datetime.now(UTC))
+        elif count := len(self._window):
+            were, are = ("event was", "is") if count == 1 else ("events were", "are")
+            hint = "; is the relay running? (memory-agent serve)" if self._fatal is None else ""
+            raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process ends{hint}")
+
+    def _take_handed(self) -> None:
+        """Take the events that did not fit or need the disk, in order, as far as there is room."""
+        for handed in tuple(self._handed):
+            try:
+                handed.is_taken = self._take(handed.event, handed.data)
+            except Exception as error:  # noqa: BLE001 - raised in the caller's thread, by `publish`
+                handed.error = error
+            if handed.is_taken or handed.error is not None:
+                with contextlib.suppress(ValueError):  # its caller gave up meanwhile
+                    self._handed.remove(handed)
+            self._changes.notify()
+
+    def _take(self, event: Event, data: bytes) -> bool:
+        if self._is_spooling:
+            return self._take_to_disk(event)
+        if not self._window.room:
+            return False
+        self._add(event, data)
+        return True
+
+    def _take_to_disk(self, event: Event) -> bool:
+        assert self._spool is not None
+        now = datetime.now(UTC)
+        try:
+            self._spool.keep(self._window, now)
+            new = self._spool.add(event, now)
+        except SpoolFullError:
+            if self._away:
+                raise
+            return False  # the spool is being drained: wait for room
+        self._spooled += 1
+        self._tally.duplicates += not new
+        return True
 
     def _refill(self) -> None:
         """Move events from disk into the window, oldest first."""
@@ -302,9 +338,10 @@ class Publisher:
                 self._progress_s = time.monotonic()
             for outgoing in taken:
                 self._window.add(outgoing)
+            self._refilled += len(taken)
         if self._spool is not None and not len(self._window) and not self._spool.untaken and self._spool.unreleased:
             self._release(self._spool.taken_through)
-            self._changed.notify_all()
+            self._changes.notify()
 
     def _send(self) -> None:
         """Send everything, if it is due: one message for each event would make as many small groups in the relay."""
@@ -350,23 +387,23 @@ class Publisher:
         if self._spool is not None:
             with contextlib.suppress(SpoolFullError):  # they stay in the window, and `publish` raises
                 self._spool.keep(self._window, datetime.now(UTC))
-        self._changed.notify_all()
+        self._changes.notify()
 
     def _receive(self, frames: list[bytes]) -> None:
         try:
             message = decode_receipt(frames[-1])
         except ProtocolError:
             return
-        with self._changed:
+        with self._changes.lock:
             if message.epoch != self._epoch:
                 return
             if isinstance(message, Ack):
                 self._settle(message)
             elif message.attempt == self._window.attempt:
                 self._refused(message)
-            self._changed.notify_all()
-            waiting = self._waiting
-        self._tally.call_back(*waiting)
+            self._changes.notify()
+            counts = self._counts
+        self._tally.call_back(*counts)
 
     def _settle(self, ack: Ack) -> None:
         self._away = False
@@ -396,6 +433,16 @@ class Publisher:
         if isinstance(error, (JournalPausedError, ConsumerBehindError)):
             self._pause_until_s = time.monotonic() + self._settings.full_pause_s
             self._go_away()
+
+
+@dataclass(eq=False)
+class _Handed:
+    """An event that its caller waits to have taken by the background thread; None: not looked at yet."""
+
+    event: Event
+    data: bytes
+    is_taken: bool | None = None
+    error: Exception | None = None
 
 
 class AsyncPublisher:

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from relay.changes import Changes
+
 
 class ReadWriteLock:
-    """A lock with a shared, reentrant side and an exclusive side. A shared lock cannot be upgraded."""
+    """A lock with a shared, reentrant side and an exclusive side. A shared lock cannot be upgraded.
+
+    Each block has a token. Its removal is one step, which a `KeyboardInterrupt` cannot cut in two.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._readers: Counter[int] = Counter()
-        self._has_writer = False
+        self._changes = Changes()
+        self._readers: dict[object, int] = {}  # the thread of each token
+        self._writer: object | None = None
 
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Hold the lock with other readers; waits while a writer has it or waits for it."""
-        me = threading.get_ident()
-        with self._changed:
-            while self._has_writer and me not in self._readers:
-                self._changed.wait()
-            self._readers[me] += 1
+        me, token = threading.get_ident(), object()
+
+        def enter() -> bool:
+            if self._writer is not None and me not in self._readers.values():
+                return False
+            self._readers[token] = me
+            return True
+
         try:
+            self._changes.until(enter)
             yield
         finally:
-            with self._changed:
-                self._readers[me] -= 1
-                if not self._readers[me]:
-                    del self._readers[me]
-                if self._has_writer:
-                    self._changed.notify_all()
+            self._readers.pop(token, None)
+            if self._writer is not None:
+                self._notify()
 
     @contextmanager
     def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
@@ -40,19 +45,28 @@ class ReadWriteLock:
 
         Without a timeout it waits for ever. Raises `TimeoutError`.
         """
-        with self._changed:
-            if not self._changed.wait_for(lambda: not self._has_writer, timeout_s):
-                raise TimeoutError("another writer holds the lock")
-            self._has_writer = True
-            if not self._changed.wait_for(lambda: not self._readers, timeout_s):
-                self._release()
-                raise TimeoutError("readers hold the lock")
+        token = object()
+
+        def enter() -> bool:
+            if self._writer is None:
+                self._writer = token
+            return self._writer is token
+
         try:
+            if not self._changes.until(enter, timeout_s):
+                raise TimeoutError("another writer holds the lock")
+            if not self._changes.until(lambda: not self._readers, timeout_s):
+                raise TimeoutError("readers hold the lock")
             yield
         finally:
-            with self._changed:
-                self._release()
+            if self._writer is token:
+                self._writer = None
+                self._notify()
 
-    def _release(self) -> None:
-        self._has_writer = False
-        self._changed.notify_all()
+    @property
+    def _has_writer(self) -> bool:
+        return self._writer is not None
+
+    def _notify(self) -> None:
+        with self._changes.lock:
+            self._changes.notify()

@@ -86,8 +86,12 @@ class Subscriber:
                 return True
         return False
 
-    def follow(self, topics: Sequence[str] = ("*",), after: int | None = None) -> Iterator[JournalEntry]:
+    def follow(
+        self, topics: Sequence[str] = ("*",), after: int | None = None, user_id: str | None = None
+    ) -> Iterator[JournalEntry]:
         """Iterate over entries under `topics`, from the cursor or after number `after`, waiting for more for ever.
+
+        They are of all users, or of one.
 
         >>> for entry in subscriber.follow(["user_input"]):
         ...     print(entry.seq, read_event(entry.data).payload["text"])
@@ -98,13 +102,14 @@ class Subscriber:
         """
         position = self.cursor() if after is None else after
         while True:
-            batch = self.fetch(position, _ITERATION_EVENTS)
+            batch = self.fetch(position, _ITERATION_EVENTS, user_id=user_id)
             for entry in batch.entries:
                 position = entry.seq
                 if matches_any(topics, entry.event_type):
                     yield entry
             if not batch.entries:
                 position = max(position, batch.last_seq)  # the rest was erased, or its keys were destroyed
+            if not batch.entries and not batch.has_more:
                 self.wait(self._timeout_s)
 
     def __iter__(self) -> Iterator[JournalEntry]:

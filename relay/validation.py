@@ -16,7 +16,8 @@ from relay.errors import MalformedEventError
 SYSTEM_USER = "system"
 """The user id under which conductors publish events that belong to the users of their runs."""
 SHARED_USER = "shared-knowledge"
-"""The name among users of the store of what users share: no key and no event is for it."""
+"""The name among users of the store of what users share. No key is for it. Its events are for the groups that each
+names as its `audience`, and come from the data folder's own key alone."""
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

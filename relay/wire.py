@@ -208,12 +208,14 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Entries in order, and the journal's first and last numbers when they were read.
 
-    A `first_seq` beyond the cursor + 1 means that retention deleted entries this consumer had not read.
+    A `first_seq` beyond the cursor + 1 means that retention deleted entries this consumer had not read. With
+    `has_more`, many entries were passed that are not for this reader, and `last_seq` is where to read on.
     """
 
     entries: list[JournalEntry]
     last_seq: int
     first_seq: int = 1
+    has_more: bool = False
 
 
 class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from memory_agent.care.records_check import RecordsCheckup
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.knowledge.items import faults_of_items
 from memory_agent.knowledge.offers import faults_of_offers
+from memory_agent.knowledge.publish_log import faults_of_log
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
@@ -68,7 +69,7 @@ def check_user(
             is_sound = not findings.listed()
             if is_sound and user_id == SHARED_USER:
                 snapshot = Snapshot(transaction)
-                for fault in (*faults_of_items(snapshot), *faults_of_offers(snapshot)):
+                for fault in (*faults_of_items(snapshot), *faults_of_offers(snapshot), *faults_of_log(snapshot)):
                     findings.add(ITEMS, fault)
             if is_sound and not is_copy:
                 check_learner(Snapshot(transaction), folder, key, findings)

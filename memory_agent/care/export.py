@@ -37,7 +37,8 @@ from memory_agent.erasure.eraser import note_reimported
 from memory_agent.erasure.history import fingerprint, read_history
 from memory_agent.erasure.selection import passes, with_excluded_memories
 from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
-from memory_agent.knowledge.items import check_item, file_of_item, ids_of_many, keep_item
+from memory_agent.knowledge.items import all_offerers, check_item, file_of_item, keep_item
+from memory_agent.knowledge.publish_log import note_published
 from memory_agent.layout import Layout
 from memory_agent.recall.query import check_filter
 from memory_agent.records import MemoryFilter, MemoryRecord
@@ -219,7 +220,7 @@ def import_lines(
 
 def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: MemoryFilter | None) -> Iterator[bytes]:
     snapshot = Snapshot(transaction)
-    of_many = ids_of_many(snapshot)  # they stand on offers, which nobody else is shown
+    of_many = {one.item_id for one in all_offerers(snapshot)}  # they stand on offers, which nobody else is shown
     state, total = snapshot.state, snapshot.counts().memories - len(of_many)
     if filter is not None:
         filter = with_excluded_memories(filter, snapshot)
@@ -325,6 +326,7 @@ def _take(
             row = batch.put_stored(record, vector, passages, words)
             if head.user_id == SHARED_USER:
                 keep_item(batch, record, attachment)
+                note_published(batch, record)
             taken += 1
             without_vector += vector is None
         if row is not None:

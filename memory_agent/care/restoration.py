@@ -181,7 +181,7 @@ def _reapply_to_user(
 ) -> int:
     with open_memory(stage, settings, user_id) as memory:
         if isinstance(memory, Knowledge):
-            count = memory.follow(history)
+            count = memory.removal.follow(history)
             memory.expire(now)
             return count
         intents = memory.erasure.erase_again(history, made_at, known)

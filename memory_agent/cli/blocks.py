@@ -7,24 +7,18 @@ import msgspec
 
 from memory_agent.cli.access import open_client
 from memory_agent.cli.failure import note
+from memory_agent.cli.following import each, following_options, named_relay
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import one_line, plain
 from memory_agent.triggers.block import Block
 from memory_agent.triggers.table import TriggerTable
-from relay import Endpoints, relay_endpoints
-
-_WAIT_S = 3_600.0
 
 
 @click.command()
 @click.option("--role", help="Only blocks for this role: conductor, worker, writer, or one of your own table's.")
 @click.option("--run", metavar="ID", help="Only about this run. As --user system: of the user that owns it.")
 @click.option("--session", metavar="ID", help="Only about this session. As --user system: of the user that owns it.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many blocks. Default: follow until Ctrl-C.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S",
-              help="End when no block came for so long, with exit code 1.")  # fmt: skip
-@click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder.")
-@click.option("--relay-feed", "feed", metavar="URL", help="The relay's feed. Default: that of the data folder.")
+@following_options
 @daemon_options
 def blocks(
     target: Target,
@@ -49,19 +43,12 @@ def blocks(
       memory-agent blocks --role worker --run run-7 --json
       memory-agent blocks --user system --run run-7 --count 1 --timeout 10
     """
-    here = relay_endpoints(target.data_dir)
-    named = Endpoints(ingest or here.ingest, feed or here.feed) if ingest or feed or target.endpoint is None else None
-    with open_client(target) as client, client.blocks(role, run, session, relay=named) as following:
+    relay = named_relay(target, ingest, feed)
+    with open_client(target) as client, client.blocks(role, run, session, relay=relay) as following:
         if not target.as_json:
             note(f"{_caused(target, role)}; end with Ctrl-C")
-        shown = 0
-        while count is None or shown < count:
-            block = following.wait(_WAIT_S if timeout_s is None else timeout_s)
-            if block is not None:
-                shown += 1
-                click.echo(msgspec.json.encode(block)) if target.as_json else _print(block)
-            elif timeout_s is not None:
-                raise SystemExit(1)
+        for block in each(following, count, timeout_s):
+            click.echo(msgspec.json.encode(block)) if target.as_json else _print(block)
 
 
 def _caused(target: Target, role: str | None) -> str:

@@ -49,7 +49,7 @@ def keys() -> None:
       publish        store events and memories, report runs
       recall         read memories and runs
       share          publish items for other users, unpublish them, rate items
-      shared-admin   withdraw an item of any user
+      shared-admin   with share: withdraw an item of any user
       admin          forget, export, and with --all-users manage the daemon
 
     \b

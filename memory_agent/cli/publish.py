@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +16,7 @@ import msgspec
 
 from memory_agent.cli.access import listens, open_client
 from memory_agent.cli.failure import note
+from memory_agent.cli.interrupts import Interrupts
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import counted, plain, print_document
@@ -37,6 +39,8 @@ _ALWAYS = ("published", "acknowledged", "duplicates", "rejected")
 _MOST_LINES_KEPT = 1_000
 _MOST_TYPES_SHOWN = 10
 _SLICE_S = 1.0
+_LAST_ACKS_S = 5.0
+INTERRUPTED = "interrupted"
 
 
 @click.command()
@@ -55,7 +59,8 @@ def publish(
 
     Bad lines are reported on standard error and counted; the others are sent, and the exit code is 1. A duplicate (same
     event_id) is recognised and counted. An explicit --user owns the events that name no user. With --wait, events of
-    types that the table of signals does not keep are counted by type.
+    types that the table of signals does not keep are counted by type. Interrupted, it sends no more, waits up to 5 s
+    for acks, and says what was acknowledged; a second Ctrl-C ends it at once.
 
     \b
     Examples:
@@ -71,20 +76,34 @@ def publish(
     reachable = listens(endpoint)
     if not reachable and (spool is None or wait):
         raise UnavailableError(unreachable(target, endpoint, is_named=ingest is not None, may_spool=not wait))
-    with progress_bars() as report, ExitStack() as stack:
+    with progress_bars() as report, Interrupts() as interrupts, ExitStack() as stack:
         client = stack.enter_context(open_client(target)) if wait else None
         lines = EventLines(file, target.user_id if target.user_named else None)
         bar = _SendingBar(report, count_lines(file))
         started_s = time.monotonic()
         patience_s = timeout_s if reachable else 0
         summary = send(
-            lines, endpoint, target.identity, target.settings.relay, spool, patience_s, bar.on_progress, bar.on_bad_line
+            lines,
+            endpoint,
+            target.identity,
+            target.settings.relay,
+            spool,
+            patience_s,
+            bar.on_progress,
+            bar.on_bad_line,
+            interrupts,
         )
-        if client is not None and summary.all_arrived():
-            wait_until_recallable(client, summary.acked_through, summary.published, timeout_s, report)
-            summary.recallable_s = round(time.monotonic() - started_s, 3)
-            summary.not_kept = not_kept(lines.types, SignalTable.load(target.settings.ingest.signals))
+        if client is not None and not interrupts.heard and summary.all_arrived():
+            through, events = summary.acked_through, summary.published
+            interrupts.cut_short(lambda: wait_until_recallable(client, through, events, timeout_s, report))
+            if not interrupts.heard:
+                summary.recallable_s = round(time.monotonic() - started_s, 3)
+                summary.not_kept = not_kept(lines.types, SignalTable.load(target.settings.ingest.signals))
+    if interrupts.heard:
+        summary.failure = summary.failure or INTERRUPTED
     print_document(summary) if target.as_json else print_summary(summary)
+    if interrupts.heard:
+        raise click.Abort
     if summary.rejected or summary.unacknowledged or summary.failure:
         raise SystemExit(1)
 
@@ -276,11 +295,12 @@ def send(
     flush_timeout_s: float,
     on_progress: Callable[[Progress], None],
     on_bad_line: OnBadLine,
+    interrupts: Interrupts,
 ) -> Summary:
     """Publish every line that is an event and wait for the acks, at most `flush_timeout_s`.
 
-    Bad lines are reported to `on_bad_line` and raise nothing. Raises `JournalInUseError` if another publisher has the
-    spool.
+    Interrupted, it sends no more, and waits a short time for acks. Bad lines are reported to `on_bad_line` and raise
+    nothing. Raises `JournalInUseError` if another publisher has the spool.
     """
     summary = Summary()
     publisher = Publisher(
@@ -293,16 +313,22 @@ def send(
     )
     started_s = time.monotonic()
     try:
-        _publish_all(publisher, lines, summary, on_bad_line)
-        report = publisher.flush(0 if summary.failure else flush_timeout_s)
+        _publish_all(publisher, lines, summary, on_bad_line, interrupts)
+        wait_s = 0 if summary.failure else flush_timeout_s
+        report = interrupts.cut_short(lambda: publisher.flush(wait_s)) or _last_acks(publisher, wait_s)
         summary.settle(report, on_bad_line, spools=spool is not None)
         summary.acknowledged_s = round(time.monotonic() - started_s, 3)
     except RelayError as error:
         summary.failure = str(error)
     finally:
         with suppress(RelayUnavailableError):  # events without ack and spool are in the summary
-            publisher.close()
+            publisher.close(0)
     return summary
+
+
+def _last_acks(publisher: Publisher, wait_s: float) -> FlushReport:
+    note("interrupted; waiting for acks of what was sent, another Ctrl-C ends it at once")
+    return publisher.flush(min(wait_s, _LAST_ACKS_S))
 
 
 def _publish_all(
@@ -310,14 +336,17 @@ def _publish_all(
     lines: Iterable[tuple[int, dict[str, Any] | BadLine]],
     summary: Summary,
     on_bad_line: OnBadLine,
+    interrupts: Interrupts,
 ) -> None:
     """Publish line by line; stop, with the reason, when the publisher accepts no more."""
-    for number, line in lines:
+    rest = iter(lines)
+    while (read := interrupts.cut_short(lambda: next(rest, None))) is not None:
+        number, line = read
         if isinstance(line, BadLine):
             summary.reject(line, on_bad_line)
             continue
         try:
-            publisher.publish(line)
+            interrupts.cut_short(partial(publisher.publish, line))
         except MalformedEventError as error:
             names_no_user = error.field == "user_id" and not line.get("user_id")
             hint = "; --user NAME is the user of events that name none" if names_no_user else ""

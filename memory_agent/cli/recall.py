@@ -330,7 +330,7 @@ def get(target: Target, record_id: str) -> None:
         found = memory.get([record_id])
     if not found:
         note_unknown_user(target)
-        raise InvalidInputError("id", f"{record_id} is not known: `list` has the memories of {target.user_id}")
+        raise InvalidInputError("id", f"{record_id} is not known: `list` has the memories of this user")
     if target.as_json:
         print_document(record_document(found[0]))
     else:

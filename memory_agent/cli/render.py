@@ -26,6 +26,7 @@ from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
 
 _PIPE_WIDTH = 10_000
 _INDENT = 3
+_QUOTED = "| "
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _NAMES_WIDTH = 24
 _LEAST_WIDTH = 20
@@ -80,10 +81,20 @@ def print_memories(result: RecallResult, now: datetime) -> None:
 def print_memory(place: int, memory: RetrievedMemory, now: datetime, further: Iterable[str] = ()) -> None:
     """Print one memory of several, with `further` facts below its text."""
     emit(_heading(place, memory, now))
-    emit(Padding(Text(plain(memory.record.text)), (0, 0, 0, _INDENT)))
+    text = Text(plain(memory.record.text))
+    if memory.tier == "global":
+        text = _quoted(text)
+    emit(Padding(text, (0, 0, 0, _INDENT)))
     for fact in further:
         emit(Padding(Text(fact, style="dim"), (0, 0, 0, _INDENT)))
     click.echo()
+
+
+def _quoted(text: Text) -> Text:
+    """Return others' words with a bar before each line as it is printed: none can look like the facts around them."""
+    console = _console()
+    lines = text.wrap(console, console.width - _INDENT - len(_QUOTED))
+    return Text("\n").join([Text.assemble(_QUOTED, line) for line in lines])
 
 
 def print_record(record: MemoryRecord) -> None:

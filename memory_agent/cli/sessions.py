@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, islice
@@ -15,9 +15,10 @@ import msgspec
 
 from memory_agent.cli.access import listens, open_client, open_memory, uses_daemon
 from memory_agent.cli.failure import note
+from memory_agent.cli.interrupts import Interrupts
 from memory_agent.cli.options import Moment, Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.cli.publish import BadLine, relay_ingest, send, unreachable, wait_until_recallable
+from memory_agent.cli.publish import INTERRUPTED, BadLine, relay_ingest, send, unreachable, wait_until_recallable
 from memory_agent.cli.render import counted, print_document
 from memory_agent.errors import UnavailableError
 from memory_agent.sessions.finding import NAMES, Places
@@ -93,7 +94,7 @@ def import_sessions(
     relay where one runs, else onto the files; secrets are masked. Turns and runs come with their outcome. A session's
     project is its channel: `recall --channel project:DIR`. Left out and counted: what the client or a memory put into
     the prompt, output of tools that only read, and what cannot be read, which is named (exit code 1). Repeating an
-    import changes nothing, and brings nothing back that was forgotten.
+    import changes nothing, and brings nothing back that was forgotten. Interrupted, it says what was imported.
 
     \b
     Examples:
@@ -109,32 +110,35 @@ def import_sessions(
     folder = None if project is None else str(project.expanduser().absolute())
     places = Places(paths, Path.home(), os.environ, clients or NAMES)
     delivered = None if dry_run else Delivered()
-    with progress_bars("bytes") as report:
+    with progress_bars("bytes") as report, Interrupts() as interrupts:
         imported = SessionImport(places, Scope(target.user_id, since, folder), report)
         if delivered is None:
-            for _ in imported.events():
-                pass
+            interrupts.cut_short(lambda: sum(1 for _ in imported.events()))
         elif watch:
-            _follow(target, ingest, imported, delivered)
+            _follow(target, ingest, imported, delivered, interrupts)
         else:
-            _deliver(target, ingest, _with_forgotten(target, imported.events(), delivered), delivered)
+            _deliver(target, ingest, _with_forgotten(target, imported.events(), delivered), delivered, interrupts)
             if wait and delivered.failure is None:
-                _wait(target, delivered, report)
+                interrupts.cut_short(lambda: _wait(target, delivered, report))
+            if interrupts.heard:
+                delivered.failure = delivered.failure or INTERRUPTED
     result = _Result(found=imported.counts, delivered=delivered, looked_in=places.names())
     print_document(result) if target.as_json else _print(result)
+    if interrupts.heard and not watch:
+        raise click.Abort
     if _has_failed(result):
         raise SystemExit(1)
 
 
-def _follow(target: Target, ingest: str | None, imported: SessionImport, delivered: Delivered) -> None:
+def _follow(
+    target: Target, ingest: str | None, imported: SessionImport, delivered: Delivered, interrupts: Interrupts
+) -> None:
     """Import what is there, then what is added, until the user interrupts or the relay fails."""
-    pause = threading.Event()
-    try:
-        while delivered.failure is None:
-            news = _with_forgotten(target, imported.events(is_growing=True), delivered)
-            _deliver(target, ingest, news, delivered)
-            pause.wait(_LOOK_AGAIN_S)
-    except KeyboardInterrupt:
+    while delivered.failure is None and not interrupts.heard:
+        news = _with_forgotten(target, imported.events(is_growing=True), delivered)
+        _deliver(target, ingest, news, delivered, interrupts)
+        interrupts.cut_short(lambda: time.sleep(_LOOK_AGAIN_S))
+    if interrupts.heard:
         note("no longer watching")
 
 
@@ -148,25 +152,29 @@ def _with_forgotten(target: Target, events: Iterator[dict[str, Any]], delivered:
         yield event
 
 
-def _deliver(target: Target, ingest: str | None, events: Iterator[dict[str, Any]], delivered: Delivered) -> None:
+def _deliver(
+    target: Target, ingest: str | None, events: Iterator[dict[str, Any]], delivered: Delivered, interrupts: Interrupts
+) -> None:
     """Send events through the relay, or ingest them into the files where no daemon runs."""
-    first = next(events, None)
+    first = interrupts.cut_short(lambda: next(events, None))
     if first is None:
         return
     events = chain((first,), events)
     endpoint = relay_ingest(target, ingest)
     if listens(endpoint):
-        _publish(target, endpoint, events, delivered)
+        _publish(target, endpoint, events, delivered, interrupts)
     elif uses_daemon(target) or ingest is not None:
         raise UnavailableError(unreachable(target, endpoint, is_named=ingest is not None, may_spool=False))
     else:
         with open_memory(target, "remember") as memory:
-            _ingest(memory, events, delivered)  # type: ignore[arg-type]  # no daemon: it is the files
+            _ingest(memory, events, delivered, interrupts)  # type: ignore[arg-type]  # no daemon: it is the files
 
 
-def _publish(target: Target, endpoint: str, events: Iterator[dict[str, Any]], delivered: Delivered) -> None:
-    lines = enumerate(events, 1)
-    summary = send(lines, endpoint, target.identity, target.settings.relay, None, _FLUSH_S, lambda _: None, _warn)
+def _publish(
+    target: Target, endpoint: str, events: Iterator[dict[str, Any]], delivered: Delivered, interrupts: Interrupts
+) -> None:
+    lines, settings = enumerate(events, 1), target.settings.relay
+    summary = send(lines, endpoint, target.identity, settings, None, _FLUSH_S, lambda _: None, _warn, interrupts)
     delivered.new += summary.acknowledged
     delivered.known += summary.duplicates
     delivered.rejected += summary.rejected
@@ -176,9 +184,9 @@ def _publish(target: Target, endpoint: str, events: Iterator[dict[str, Any]], de
         delivered.failure = f"no ack for {counted(summary.unacknowledged, 'event')}; repeat the import"
 
 
-def _ingest(memory: Memory, events: Iterator[dict[str, Any]], delivered: Delivered) -> None:
+def _ingest(memory: Memory, events: Iterator[dict[str, Any]], delivered: Delivered, interrupts: Interrupts) -> None:
     noise = delivered.noise = dict(delivered.noise)
-    while batch := list(islice(events, _BATCH)):
+    while batch := interrupts.cut_short(lambda: list(islice(events, _BATCH))):
         report = memory.ingest(batch)
         delivered.new += report.kept
         delivered.known += report.duplicates

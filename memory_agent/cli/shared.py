@@ -15,9 +15,10 @@ import click
 import msgspec
 from rich.text import Text
 
-from memory_agent.cli.access import open_for_reading
+from memory_agent.cli.access import open_client, open_for_reading
 from memory_agent.cli.failure import confirm as ask_person
 from memory_agent.cli.failure import note
+from memory_agent.cli.following import each, following_options, named_relay
 from memory_agent.cli.options import Target, daemon_options, given, read_text
 from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import (
@@ -58,8 +59,7 @@ def shared() -> None:
     """What users share: publish something for others, see to it, find and rate what others published.
 
     Nothing leaves a user but by `confirm` and `offer`, and then exactly what the preview showed. Others see a
-    pseudonym, or the name that `name` sets. (`memory-agent publish` sends events to your own memory, which nobody else
-    sees.)
+    pseudonym, or the name that `name` sets. (`memory-agent publish` sends events to your own memory.)
 
     \b
     Examples:
@@ -67,7 +67,6 @@ def shared() -> None:
       memory-agent shared confirm preview.json
       memory-agent shared search "the deploy to staging hangs"
       memory-agent recall "the deploy to staging hangs" --tier local --tier global
-      memory-agent shared offer offer.json
       memory-agent shared unpublish 01KHJY9080NWG22H9Q8BBD7B80
     """
 
@@ -83,8 +82,8 @@ def shared() -> None:
 @click.option("--version", default="1", show_default=True, help="The name of this version.")
 @click.option("--item", "item_id", metavar="ID", help="The item of yours of which this is the next version.")
 @_tags
-@click.option("--policy", "access_policy", default="public", show_default=True, metavar="POLICY",
-              help="Who finds it: public (every user of this deployment), org:NAME or tier:NAME, "
+@click.option("--policy", "access_policy", metavar="POLICY",
+              help="Who finds it: public (every user of this deployment, the default), org:NAME or tier:NAME, "
               "which your key must name.")  # fmt: skip
 @click.option("--reference", metavar="TEXT", help="Where the original lies: a path or an address, which others see.")
 @click.option("--attach", type=_file, metavar="FILE", help="A file of at most 1 MiB that others can fetch.")
@@ -103,7 +102,7 @@ def preview(
     version: str,
     item_id: str | None,
     tags: tuple[str, ...],
-    access_policy: str,
+    access_policy: str | None,
     reference: str | None,
     attach: Path | None,
     offer: bool,
@@ -122,7 +121,7 @@ def preview(
       memory-agent shared preview --title "Staging needs the VPN" --summary "Connect before a deploy" --json
       memory-agent shared preview --memory 01KHJY9080NWG22H9Q8BBD7B80 --policy org:acme --out preview.json
       memory-agent shared preview agent.md --type agent --version 1.2 --attach agent.tar.gz --out preview.json
-      memory-agent shared preview runbook.md --item 01KHJY9080NWG22H9Q8BBD7B80 --version 2 --body --out preview.json
+      memory-agent shared preview new.md --item 01KHJY9080NWG22H9Q8BBD7B80 --version 2 --policy public --out new.json
     """
     if sum(source is not None for source in (file, text, memory_id)) > 1:
         raise click.UsageError("give one of FILE, --text and --memory")
@@ -133,6 +132,8 @@ def preview(
             raise click.UsageError("name what to share: FILE, --text, --memory ID, or --title and --summary")
     if item_id is not None and not given("version"):
         raise click.UsageError("--item needs --version: the name of the next version")
+    if item_id is not None and access_policy is None:
+        raise click.UsageError("--item needs --policy: for whom the next version is")
     body = None
     if file is not None or text is not None:
         document = _document(file) if file is not None else read_text(text or "")
@@ -216,14 +217,12 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
 def offer(target: Target, preview: Path, yes: bool) -> None:
     """Offer what the file PREVIEW shows, which `shared preview --offer --out` wrote; it is durable on return.
 
-    Shows it again and asks. Nobody sees it, and no search finds it, until five users (the setting
-    shared.offers_together) offer the same words. Then the next upkeep makes an item of these words, by "5 users": it
-    names none of them. `shared unpublish` takes an offer back.
+    Shows it again and asks. Nobody sees it until five users (the setting shared.offers_together) offer the same words.
+    Then the next upkeep makes an item of them, by "5 users", which names nobody. `shared unpublish` takes it back.
 
     \b
     Examples:
-      memory-agent shared offer preview.json
-      memory-agent shared offer preview.json --yes --user alice --json
+      memory-agent shared offer offer.json --user alice
     """
     found = _preview_in(preview, is_offer=True)
     if not yes:
@@ -248,7 +247,6 @@ def offered(target: Target) -> None:
     \b
     Examples:
       memory-agent shared offered
-      memory-agent list --kind pattern
       memory-agent shared offered --user alice --json
     """
     with open_for_reading(target, "offered") as memory:
@@ -284,7 +282,7 @@ def unpublish(target: Target, item_id: str) -> None:
     elif receipt.found:
         click.echo(f"took away {receipt.item_id}, version {', '.join(receipt.versions)}")
     else:
-        note(f"nothing was taken away: {one_line(item_id)} is not an item of {target.user_id}")
+        note(f"nothing was taken away: {one_line(item_id)} is not an item of this user")
     if not receipt.found:
         raise SystemExit(1)
 
@@ -333,7 +331,8 @@ def published(target: Target) -> None:
         print_document([_item_document(item) for item in items])
         return
     columns = ("published", "type", "version", "for", "figures", "id", "title")
-    print_table(counted(len(items), "item"), columns, map(_row, items), whole="id")
+    total = f"{counted(len(items), 'item')}, {size(sum(item.size_bytes for item in items))}"
+    print_table(total, columns, map(_row, items), whole="id")
 
 
 @shared.command(short_help="Find what others published.")
@@ -371,7 +370,62 @@ def search(
     if target.as_json:
         print_document([{**msgspec.to_builtins(one), "item": _item_document(one.item)} for one in found])
     else:
-        _print_found(found)
+        _print_items(found)
+        emit(Text(counted(len(found), "item"), style="dim"))
+
+
+@shared.command(short_help="Show an item by its id.")
+@_item
+@daemon_options
+def show(target: Target, item_id: str) -> None:
+    """Show the item ID, which others published for the user or the user for others. Its text is its author's words.
+
+    \b
+    Examples:
+      memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80
+      memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80 --json
+    """
+    with open_for_reading(target, "shared_item") as memory:
+        item = memory.shared.item(item_id)
+    if target.as_json:
+        print_document(_item_document(item))
+    else:
+        _print_items([FoundItem(item=item, score=None, sona_score=0.0)])
+
+
+@shared.command(short_help="Follow what is published, unpublished and rated.")
+@click.option("--after", type=click.IntRange(min=0), metavar="NUMBER",
+              help="Go on after this number of the journal (`seq` in --json). Default: from now on.")  # fmt: skip
+@following_options
+@daemon_options
+def follow(
+    target: Target,
+    after: int | None,
+    count: int | None,
+    timeout_s: float | None,
+    ingest: str | None,
+    feed: str | None,
+) -> None:
+    """Print what becomes of shared items, as far as the key admits: published, unpublished, or rated anew.
+
+    What is gone has no id any more, but the fingerprint (`item`) that it had before. With --json each change is an
+    object on a line.
+
+    \b
+    Examples:
+      memory-agent shared follow
+      memory-agent shared follow --after 0 --count 10 --json
+    """
+    relay = named_relay(target, ingest, feed)
+    with open_client(target) as client, client.shared_changes(after, relay=relay) as following:
+        if not target.as_json:
+            note("following what becomes of shared items; end with Ctrl-C")
+        for change in each(following, count, timeout_s):
+            if target.as_json:
+                click.echo(msgspec.json.encode({"seq": following.seq, **msgspec.to_builtins(change)}))
+                continue
+            named = (change.item_id or change.item, change.version, change.content_type, change.access_policy)
+            click.echo(plain(" · ".join(filter(None, (change.kind, *named)))))
 
 
 @shared.command(short_help="Fetch the file of an item.")
@@ -409,6 +463,8 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
 @daemon_options
 def name(target: Target, name: str | None, is_none: bool) -> None:
     """Set NAME as what others see on all items of --user, also on those that are published.
+
+    A part of the user's pseudonym is added, as in "Ann #3f2a9c": nobody else can look the same.
 
     \b
     Examples:
@@ -457,8 +513,7 @@ def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
     """Return the preview in a file, for this use. Raises `InvalidInputError`."""
     found = _read_preview(file)
     if found is None or found.is_offer != is_offer:
-        option = "--offer " if is_offer else ""
-        raise InvalidInputError("preview", f"{file} is not what `shared preview {option}--out` wrote")
+        raise InvalidInputError("preview", f"{file} is not what `shared preview {'--offer ' * is_offer}--out` wrote")
     return found
 
 
@@ -506,13 +561,12 @@ def _marked(line: str, mentioned: Iterable[str]) -> Text:
     return text
 
 
-def _print_found(found: list[FoundItem]) -> None:
+def _print_items(found: list[FoundItem]) -> None:
     from memory_agent.recall.shared_items import as_memories
 
     now = datetime.now(UTC)
     for place, (one, memory) in enumerate(zip(found, as_memories(found, with_embedding=False), strict=True), 1):
         print_memory(place, memory, now, _further(one.item))
-    emit(Text(counted(len(found), "item"), style="dim"))
 
 
 def _further(item: GlobalRecord) -> Iterable[str]:

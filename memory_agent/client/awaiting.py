@@ -8,11 +8,13 @@ from typing import Any, Self
 
 from memory_agent.client.address import GRACE_S, check_named, find_daemon
 from memory_agent.client.async_methods import AsyncMemoryMethods
-from memory_agent.client.blocks import AsyncBlocks, Feed
+from memory_agent.client.blocks import AsyncBlocks
+from memory_agent.client.following import AsyncFollowing, Feed
 from memory_agent.protocol import DEFAULT_USER, decode_reply
+from memory_agent.shared_changes import SharedChange
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs import BY_METHOD, Call
-from relay import Endpoints
+from relay import SHARED_USER, Endpoints
 from relay.net import AsyncRequestSocket
 
 
@@ -60,6 +62,13 @@ class AsyncMemoryClient(AsyncMemoryMethods):
         self._address.require()
         ask = partial(self.owner, run) if run is not None else partial(self.owner, None, session)
         return AsyncBlocks(Feed.of(self._address, relay), self.user_id, wanted, ask)
+
+    def shared_changes(
+        self, after: int | None = None, *, relay: Endpoints | None = None
+    ) -> AsyncFollowing[SharedChange]:
+        """As `MemoryClient.shared_changes`; follows from `async with`, `begin` or the first change on."""
+        self._address.require()
+        return AsyncFollowing(Feed.of(self._address, relay), SHARED_USER, SharedChange.in_entry, after=after)
 
     async def close(self) -> None:
         """Close the connection."""

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from memory_agent.client.address import GRACE_S, check_named, find_daemon
-from memory_agent.client.blocks import Blocks, Feed
+from memory_agent.client.blocks import Blocks
+from memory_agent.client.following import Feed, Following
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.errors import DeadlineExceededError
 from memory_agent.protocol import DEFAULT_USER, decode_reply
+from memory_agent.shared_changes import SharedChange
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs import BY_METHOD, Call
-from relay import Endpoints
+from relay import SHARED_USER, Endpoints
 from relay.net import RequestSocket
 
 
@@ -86,6 +88,20 @@ class MemoryClient(MemoryMethods):
         self._address.require()
         ask = partial(self.owner, run) if run is not None else partial(self.owner, None, session)
         return Blocks(Feed.of(self._address, relay), self.user_id, wanted, ask)
+
+    def shared_changes(self, after: int | None = None, *, relay: Endpoints | None = None) -> Following[SharedChange]:
+        """Follow what becomes of shared items that the key admits, from this call on or after a number of the journal.
+
+        The number of the last one is `seq` of the result. The rest is as in `blocks`.
+
+        >>> with memory.shared_changes() as changes:
+        ...     item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
+        ...     change = next(changes)
+        ...     change.kind, change.item_id == item.id
+        ('published', True)
+        """
+        self._address.require()
+        return Following(Feed.of(self._address, relay), SHARED_USER, SharedChange.in_entry, after=after)
 
     def close(self) -> None:
         """Close the connections. No request may be running."""

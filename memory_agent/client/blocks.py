@@ -1,207 +1,26 @@
-"""Follows the blocks that memory publishes for one user, by the relay's live feed.
-
-The feed says that there is something new, the journal says what: a subscriber that stops reading costs nobody
-anything, and one that continues misses only what the journal no longer keeps. Only blocks that the data folder's own
-key published count, which is the daemon's: no other key can fake one.
-"""
+"""The blocks that memory publishes for one user, as clients follow them."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import NamedTuple, Self
+from collections.abc import Awaitable, Callable
 
-from memory_agent.client.address import Address
-from memory_agent.errors import InvalidInputError, UnavailableError
+from memory_agent.client.following import AsyncFollowing, Feed, Following
 from memory_agent.triggers.block import Block, Wanted
-from relay import (
-    SYSTEM_USER,
-    AsyncSubscriber,
-    Batch,
-    Endpoints,
-    Identity,
-    RelayUnavailableError,
-    Subscriber,
-    relay_endpoints,
-)
-
-_AT_ONCE = 200
-_WAIT_S = 5.0
-_UNKNOWN_OWNER_S = 0.2
-_PAUSE_S = 0.2
 
 
-class Feed(NamedTuple):
-    """Where a relay listens, and what to present there; None for the token of the data folder."""
-
-    endpoints: Endpoints
-    identity: Identity | None
-
-    @classmethod
-    def of(cls, address: Address, relay: Endpoints | None) -> Self:
-        """Return the feed of the daemon at `address`: of its data folder, or at `relay`. Raises `InvalidInputError`."""
-        if relay is None and address.endpoint != address.layout.gateway:
-            raise InvalidInputError("relay", "name the relay's endpoints, as its daemon listens at another one")
-        shown = address.identity
-        if address.named_token is not None:
-            shown = shown._replace(token=address.named_token)
-        return cls(relay or relay_endpoints(address.layout.data_dir), shown if shown != Identity() else None)
-
-
-class Blocks:
-    """The blocks from now on, for one thread. Iterating waits for ever and survives restarts of daemon and relay.
-
-    Raises, while following, what the key is refused: `UnauthorizedError`, `ScopeMissingError`, `UserNotAllowedError`.
-    """
+class Blocks(Following[Block]):
+    """The blocks from now on."""
 
     def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], str | None]) -> None:
-        """Follow from the journal's end. `owner` returns whose blocks `system` follows, None while unknown.
-
-        Raises `UnavailableError`, `InvalidInputError`.
-        """
-        self._reading = _Reading(user_id, wanted)
-        self._owner = owner
-        self._subscriber = Subscriber(*feed.endpoints, identity=feed.identity)
-        try:
-            self._reading.begin(self._subscriber.fetch(0, 0, user_id=user_id))
-        except RelayUnavailableError as error:
-            self.close()
-            raise UnavailableError(f"relay: {error}") from error
-        except BaseException:
-            self.close()
-            raise
-
-    def wait(self, timeout_s: float) -> Block | None:
-        """Return the next block, or None after `timeout_s`."""
-        end_s = time.monotonic() + timeout_s
-        while not self._reading.ready:
-            try:
-                is_over = self._look(end_s)
-            except (RelayUnavailableError, UnavailableError):
-                is_over = _rest_s(end_s, _PAUSE_S) <= 0
-                time.sleep(max(0.0, _rest_s(end_s, _PAUSE_S)))
-            if is_over and not self._reading.ready:
-                return None
-        return self._reading.ready.popleft()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._subscriber.close()
-
-    def __iter__(self) -> Iterator[Block]:
-        return self
-
-    def __next__(self) -> Block:
-        block = None
-        while block is None:
-            block = self.wait(_WAIT_S)
-        return block
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _look(self, end_s: float) -> bool:
-        """Read on, or wait for more; return whether the time is over."""
-        reading = self._reading
-        if reading.user_id is None:
-            reading.user_id = self._owner()
-        if reading.user_id is None:
-            time.sleep(max(0.0, _rest_s(end_s, _UNKNOWN_OWNER_S)))
-        elif not reading.advance(self._subscriber.fetch(reading.seq, _AT_ONCE, user_id=reading.user_id)):
-            self._subscriber.wait(max(0.0, _rest_s(end_s, _WAIT_S)))
-        return _rest_s(end_s, 1.0) <= 0
+        """Follow from the journal's end. Raises `UnavailableError`, `InvalidInputError`."""
+        wanted.check(user_id)
+        super().__init__(feed, user_id, wanted.block_in, owner)
 
 
-class AsyncBlocks:
-    """`Blocks` inside an event loop, for one task."""
+class AsyncBlocks(AsyncFollowing[Block]):
+    """`Blocks` inside an event loop."""
 
     def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], Awaitable[str | None]]) -> None:
         """As `Blocks`, which follows from `begin` on."""
-        self._reading = _Reading(user_id, wanted)
-        self._owner = owner
-        self._subscriber = AsyncSubscriber(*feed.endpoints, identity=feed.identity)
-
-    async def begin(self) -> Self:
-        """Follow from the journal's end, now instead of with the first `wait`. Raises `UnavailableError`."""
-        try:
-            self._reading.begin(await self._subscriber.fetch(0, 0, user_id=self._reading.key_user_id))
-        except RelayUnavailableError as error:
-            raise UnavailableError(f"relay: {error}") from error
-        return self
-
-    async def wait(self, timeout_s: float) -> Block | None:
-        """Return the next block, or None after `timeout_s`."""
-        if not self._reading.has_begun:
-            await self.begin()
-        end_s = time.monotonic() + timeout_s
-        while not self._reading.ready:
-            try:
-                is_over = await self._look(end_s)
-            except (RelayUnavailableError, UnavailableError):
-                is_over = _rest_s(end_s, _PAUSE_S) <= 0
-                await asyncio.sleep(max(0.0, _rest_s(end_s, _PAUSE_S)))
-            if is_over and not self._reading.ready:
-                return None
-        return self._reading.ready.popleft()
-
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._subscriber.close()
-
-    def __aiter__(self) -> AsyncIterator[Block]:
-        return self
-
-    async def __anext__(self) -> Block:
-        block = None
-        while block is None:
-            block = await self.wait(_WAIT_S)
-        return block
-
-    async def __aenter__(self) -> Self:
-        return await self.begin()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def _look(self, end_s: float) -> bool:
-        reading = self._reading
-        if reading.user_id is None:
-            reading.user_id = await self._owner()
-        if reading.user_id is None:
-            await asyncio.sleep(max(0.0, _rest_s(end_s, _UNKNOWN_OWNER_S)))
-        elif not reading.advance(await self._subscriber.fetch(reading.seq, _AT_ONCE, user_id=reading.user_id)):
-            await self._subscriber.wait(max(0.0, _rest_s(end_s, _WAIT_S)))
-        return _rest_s(end_s, 1.0) <= 0
-
-
-class _Reading:
-    """How far the journal was read for whom, and the blocks of it that wait to be returned."""
-
-    def __init__(self, user_id: str, wanted: Wanted) -> None:
         wanted.check(user_id)
-        self.key_user_id = user_id
-        self.user_id = None if user_id == SYSTEM_USER else user_id
-        self.seq = 0
-        self.has_begun = False
-        self.ready: deque[Block] = deque()
-        self._wanted = wanted
-
-    def begin(self, batch: Batch) -> None:
-        """Begin after the journal's last number."""
-        self.seq, self.has_begun = batch.last_seq, True
-
-    def advance(self, batch: Batch) -> bool:
-        """Take the blocks of a batch; return whether there may be more at once."""
-        self.ready.extend(block for entry in batch.entries if (block := self._wanted.block_in(entry)) is not None)
-        # Without entries, the rest is other users'. A restored journal may end before what was read.
-        self.seq = batch.entries[-1].seq if batch.entries else batch.last_seq
-        return bool(batch.entries)
-
-
-def _rest_s(end_s: float, most_s: float) -> float:
-    return min(end_s - time.monotonic(), most_s)
+        super().__init__(feed, user_id, wanted.block_in, owner)

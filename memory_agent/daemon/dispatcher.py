@@ -31,7 +31,7 @@ from memory_agent.records import IngestReport, MemoryStats
 from memory_agent.settings import DaemonSettings
 from memory_agent.signals.table import is_own
 from memory_agent.storage.owners import Owners, named_owner, owner_keys, ownership_keys, quarantined_traces
-from relay import SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
+from relay import SHARED_USER, SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
 from relay.log import log
 
 _FETCH_EVENTS = 100  # routing them takes 2 ms, during which recalls wait
@@ -288,7 +288,8 @@ class Dispatcher:
 
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1
-        if not is_own(entry.event_type):  # a block names the run of its cause, which proves nothing
+        # A block names the run of its cause, which proves nothing; what users share is nobody's memory.
+        if not is_own(entry.event_type) and entry.user_id != SHARED_USER:
             self._route_to_owner(entry)
         self._read_through = entry.seq
         self._progress.set()

@@ -23,6 +23,7 @@ import msgspec
 
 from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.actors import Cluster, shared_socket
+from memory_agent.daemon.announcer import Announcer
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
@@ -183,6 +184,8 @@ class Daemon:
         )
         self._shared = RemoteKnowledge(ipc_endpoint(shared_socket(self._layout.run)), self._shared_folder)
         stack.callback(self._shared.close)
+        ingest = relay_endpoints(self._layout.data_dir).ingest
+        self._announcer = Announcer(self._shared, self._journal, ingest, self._settings.relay.events)
         absent = AbsentUsers(
             self._layout.data_dir,
             self._layout.absent_users,
@@ -191,9 +194,12 @@ class Daemon:
             self._shared,
         )
         stack.callback(absent.close)
-        self._service = Service(self._hosts, self._dispatcher, self._journal, self._eraser, absent, self._status)
+        self._service = Service(
+            self._hosts, self._dispatcher, self._journal, self._eraser, absent, self._status, self._announcer.wake
+        )
         await self._eraser.resume()
         await self._keep_shared_awake()
+        self._announcer.wake()
         credentials = Credentials(self._layout.data_dir)
         reception = Reception(self._service, credentials, self._capacity.requests_in_flight)
         gateway = self._make_gateway(reception, credentials)
@@ -205,6 +211,7 @@ class Daemon:
         for work in (
             self._dispatcher.run(),
             self._reactor.run(),
+            self._announcer.run(),
             self._keep_up(),
             rounds.run(),
             self._watch_ray(),
@@ -301,6 +308,7 @@ class Daemon:
             await self._hosts.balance()
             await self._keep_shared_awake()
             await self._hosts.keep_up()
+            self._announcer.wake()
             await self._eraser.finish(self._hosts.awake())
             with contextlib.suppress(ModelError):
                 self._model = (await asyncio.to_thread(lambda: embedder.info)).stamp
@@ -316,6 +324,7 @@ class Daemon:
             return 0
         asked = AskSharedParams(caller=Caller(user_id=user_id), ask=ForgetUser())
         reply = await self._hosts.call(SHARED_USER, "ask_shared", encode_fields(asked), LONGEST_DEADLINE_MS)
+        self._announcer.wake()
         return decode_reply(reply, int)
 
     async def _keep_shared_awake(self) -> None:

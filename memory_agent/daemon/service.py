@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 from ulid import ULID
@@ -54,7 +55,7 @@ from memory_agent.protocol import (
 from memory_agent.records import IngestReport, MemoryRecord, RecallResult, Utility
 from memory_agent.shared_asks import Rights, rights_of
 from memory_agent.trajectory import Trajectory
-from memory_agent.verbs import BY_NAME, OF_ANY_STORE
+from memory_agent.verbs import BY_NAME, OF_ANY_STORE, Verb
 from relay import (
     SHARED_USER,
     AsyncSubscriber,
@@ -70,6 +71,8 @@ from relay.log import log
 _PAGE = 200
 _WRITES_SHARED = ("publish_confirm", "offer", "shared_name")
 """Verbs that create the store of what users share."""
+_CHANGES_SHARED = ("publish_confirm", "unpublish")
+"""Verbs of which followers hear."""
 
 
 class Service:
@@ -83,13 +86,18 @@ class Service:
         eraser: DaemonEraser,
         absent_users: AbsentUsers,
         describe: Callable[[], Awaitable[DaemonStatus]],
+        on_shared: Callable[[], None] = lambda: None,
     ) -> None:
-        """`describe` returns the status, which only the daemon as a whole knows."""
+        """`describe` returns the status, which only the daemon as a whole knows.
+
+        `on_shared` is called after each request that may have changed what users share, failed ones included.
+        """
         self._absent_users = absent_users
         self._hosts = hosts
         self._dispatcher = dispatcher
         self._journal = journal
         self._describe = describe
+        self._on_shared = on_shared
         self._eraser = eraser
         self.recall_latency = LatencyWindow()
 
@@ -105,6 +113,9 @@ class Service:
             return encode_fault(error)
         except RelayError as error:
             return encode_fault(UnavailableError(f"relay: {error}"))
+        finally:
+            if request.method in _CHANGES_SHARED:
+                self._on_shared()
         if request.method == "recall":
             took_ms = (time.monotonic() - started_s) * 1000
             asyncio.get_running_loop().call_soon(self._note_recall, request.user_id, took_ms)  # after the reply
@@ -119,14 +130,14 @@ class Service:
             answer = getattr(self, f"answer_{verb.name}")
             return encode_result(await answer(request, decode(request.params, verb.params)))
         rights = rights_of(principal)
-        if verb.name in _WRITES_SHARED:
-            await self.wake_shared(request.deadline_ms)
         if verb.repeat != "read" or not self._hosts.is_awake(user_id):
             absent = await self._absent_users.answer(user_id, verb, request, rights)
             if absent is not None:
                 return absent
         if verb.name == "recall":
             return await self._recall(user_id, request, rights)
+        if verb.name in _WRITES_SHARED:
+            return await self._write_shared(user_id, verb, request, rights)
         reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms, rights)
         if verb.name == "remember" and Scope.RECALL not in principal.scopes:
             return _as_stated(reply, decode(request.params, RememberParams))
@@ -134,6 +145,22 @@ class Service:
             run = decode_reply(reply, Trajectory)
             self._dispatcher.claim_run(run.id, user_id, is_vouched=principal.origin.for_all)
         return reply
+
+    async def _write_shared(self, user_id: str, verb: Verb, request: Request, rights: Rights) -> bytes:
+        """Return the answer of the user's memory, which asks the store of what users share.
+
+        The store is created after the memory has refused what it can refuse, when nothing but the store is missing.
+        """
+        started_s = time.monotonic()
+        is_known = self._hosts.is_awake(SHARED_USER)
+        if is_known:
+            await self.wake_shared(request.deadline_ms)
+        reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms, rights)
+        if is_known or not _is_unavailable(reply):
+            return reply
+        await self.wake_shared(request.deadline_ms)
+        left_ms = request.deadline_ms - (time.monotonic() - started_s) * 1000
+        return await self._hosts.call(user_id, verb.name, bytes(request.params), left_ms, rights)
 
     async def wake_shared(self, deadline_ms: float) -> None:
         """Wake the store of what users share, which the users' hosts then ask themselves. Creates it where needed."""
@@ -245,6 +272,16 @@ def _as_stated(reply: bytes, params: RememberParams) -> bytes:
         updated_at=None,
     )
     return encode_result(stated)
+
+
+def _is_unavailable(reply: bytes) -> bool:
+    try:
+        decode_reply(reply, Any)
+    except UnavailableError:
+        return True
+    except MemoryAgentError:
+        pass
+    return False
 
 
 def _with_waking(reply: bytes) -> bytes:

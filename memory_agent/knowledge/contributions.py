@@ -8,6 +8,7 @@ counts alone, and `figures` says what that hides.
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,9 +18,19 @@ from memory_agent.shared_asks import LARGEST_COUNT, LARGEST_REPORT, Report, Repo
 QUARTERS = 4
 """A value counts as one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting: what a release tells depends on it."""
 
+COUNTS_PER_USER = 3
+"""What counts at most of the retrievals, and of the uses, of one user. Not a setting: sums of it are stored."""
+
 _THOUSAND = 1_000
 _LARGEST_NUMBER = 1 << 53  # what JSON carries exactly
 _OFFSET_BYTES = 8
+
+
+class Vote(NamedTuple):
+    """What counts of one user for one figure: a capped count, and a level where the figure has one."""
+
+    counted: int = 0
+    level: int | None = None
 
 
 class Contribution(msgspec.Struct, frozen=True, array_like=True):
@@ -54,6 +65,12 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
         if rating is not None and not 0.0 <= rating <= 1.0:
             raise InvalidInputError("rating", f"is 0 to 1, not {rating}")
         return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
+
+    def votes(self, user: bytes, key: bytes) -> tuple[Vote | None, Vote | None, Vote | None]:
+        """Return what counts for usage, quality and rating; None where the user does not contribute."""
+        usage = Vote(min(self.retrievals, COUNTS_PER_USER)) if self.retrievals else None
+        quality = Vote(min(self.uses, COUNTS_PER_USER), self.quality_level(user, key)) if self.uses else None
+        return usage, quality, None if self.rating is None else Vote(level=self.rating_level(user, key))
 
     def quality_level(self, user: bytes, key: bytes) -> int:
         """Return the level of the mean quality of the user's runs that used the version; there is at least one."""

@@ -21,20 +21,22 @@ What they do not hide
     the error of the mean of five users from .09 to .23, the levels to .10 (decision 0054).
 
 Erasing a user takes the contribution out, exactly. A figure that counted it is withdrawn at once, since an updated one
-would differ from it by this user alone, and returns when five of the others are new or changed since its release. All
-that is known of a version is in one value, its key included: deleting that deletes everything.
+would differ from it by this user alone, and returns when five of the others are new or changed since its release.
+
+What is released lies with the sums that it is made of in one small value, a `Standing`; what each user contributed
+lies apart, as a `Part`. So a report, a release and an erasure touch the same few bytes however many users there are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Annotated, Generic, Self, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from memory_agent.knowledge.contributions import QUARTERS, Contribution
+from memory_agent.knowledge.contributions import QUARTERS, Contribution, Vote
 from memory_agent.knowledge.proof import lower_bound, mean, shrunk_mean
 from memory_agent.shared_asks import ReportedItem
 from memory_agent.shared_records import QualityMetrics
@@ -48,8 +50,8 @@ T = TypeVar("T")
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When figures are released, and what they are worth.
 
-    A figure needs `users` users, and a new one `changed` that are new or changed. `counts_per_user` caps the
-    retrievals and the uses of one user; `count_step` and `score_step` round what is released. `prior` is the mean
+    A figure needs `users` users, and a new one `changed` that are new or changed. `count_step` and `score_step` round
+    what is released. `prior` is the mean
     quality of runs in general: a constant, or computed from releases, never from contributions. In the released score
     it counts as `prior_weight` users. A version no better than the prior is proven with a probability of at most
     `doubt`. A proven one gains up to `largest_boost`, and all of it when its lower bound is `full_boost_above` above
@@ -58,7 +60,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     users: Annotated[int, Meta(ge=5)] = 5
     changed: Annotated[int, Meta(ge=5)] = 5
-    counts_per_user: Annotated[int, Meta(ge=1)] = 3
     count_step: Annotated[int, Meta(ge=1)] = 5
     score_step: Annotated[float, Meta(ge=0.01, le=0.5)] = 0.05
     prior: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.6
@@ -86,56 +87,81 @@ class Rating(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Series(msgspec.Struct, Generic[T], array_like=True):
-    """One figure: its current release, and the users that are new or changed since the last one.
+    """One figure: its current release, the number of all its releases, and the sums for the next one.
 
-    `waiting` maps these to whether the last release counts them. It counts everybody else who contributes.
+    `waiting` users are new or changed since the last release. Of each of these the part has a mark: the number of
+    that release, and whether it counts the user. It counts everybody else who contributes.
     """
 
     released: T | None = None
-    waiting: dict[bytes, bool] = {}
+    number: int = 0
+    waiting: int = 0
+    users: int = 0
+    count: int = 0
+    levels: list[int] = msgspec.field(default_factory=lambda: [0] * (QUARTERS + 1))
 
-    def change(self, user: bytes, *, before: bool, now: bool) -> None:
-        """Note a change of a user who contributed to it `before`, and does `now`."""
-        counted = self.waiting.get(user, before)
-        if counted or now:
-            self.waiting[user] = counted
-        else:
-            self.waiting.pop(user, None)
+    def is_waiting(self, mark: int | None) -> bool:
+        """Whether a user's mark is of the last release."""
+        return mark is not None and mark >> 1 == self.number
 
-    def remove(self, user: bytes, *, before: bool) -> None:
-        """Remove a user, and withdraw a release that counts this user."""
-        if self.waiting.pop(user, before):
+    def add(self, vote: Vote | None, by: int = 1) -> None:
+        """Add a user's vote to the sums, or take it out with -1."""
+        if vote is not None:
+            self.users += by
+            self.count += by * vote.counted
+            if vote.level is not None:
+                self.levels[vote.level] += by
+
+    def change(self, mark: int | None, before: Vote | None, now: Vote | None) -> int | None:
+        """Replace a user's vote; return the user's mark from now on."""
+        was_waiting, counted = self.is_waiting(mark), self._counts(mark, before)
+        self.add(before, -1)
+        self.add(now)
+        waits = counted or now is not None
+        self.waiting += waits - was_waiting
+        return self.number << 1 | counted if waits else None
+
+    def remove(self, mark: int | None, before: Vote | None) -> None:
+        """Take out a user, and withdraw a release that counts this user."""
+        if self._counts(mark, before):
             self.released = None
+        self.waiting -= self.is_waiting(mark)
+        self.add(before, -1)
 
-    def update(self, rules: Rules, users: int, figure: Callable[[], T]) -> None:
-        """Release `figure` if it is due, where `users` contribute to it; withdraw the release if these are too few."""
-        if users < rules.users:
+    def update(self, rules: Rules, figure: Callable[[Series[T], Rules], T]) -> None:
+        """Release `figure` if it is due; withdraw the release if too few users contribute to it."""
+        if self.users < rules.users:
             self.released = None
-        elif len(self.waiting) >= rules.changed:
-            self.released, self.waiting = figure(), {}
+        elif self.waiting >= rules.changed:
+            self.released, self.number, self.waiting = figure(self, rules), self.number + 1, 0
+
+    def _counts(self, mark: int | None, before: Vote | None) -> bool:
+        """Whether the last release counts a user."""
+        return bool(mark & 1) if mark is not None and self.is_waiting(mark) else before is not None
 
 
-class Figures(msgspec.Struct, array_like=True):
-    """Contributions to one version and what is released of them. Not thread-safe.
+Marks = tuple[int | None, int | None, int | None]
 
-    Users are named by short pseudonyms, secret or not. Make it with `create` or `from_bytes`.
 
-    >>> figures = Figures.create(secrets.token_bytes(KEY_BYTES), author=b"author")
-    >>> item = ReportedItem(item_id="i", version="1", retrievals=2, uses=1, quality=1.0)
-    >>> [figures.report(user, 1, item) for user in (b"1", b"2", b"3", b"4", b"5", b"author")]
-    [True, True, True, True, True, False]
-    >>> figures.metrics().distinct_users, figures.release(Rules()), figures.metrics().distinct_users
-    (0, True, 5)
-    >>> figures.metrics().avg_trajectory_score, figures.is_proven
-    (0.8, False)
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of one user for one version: the contribution, and the marks for usage, quality and rating."""
+
+    sums: Contribution = Contribution()
+    marks: Marks = (None, None, None)
+
+
+class Standing(msgspec.Struct, array_like=True):
+    """What is kept of one version for all of its users: what is released, and the sums.
+
+    `left` are users who contribute nothing any more, but whom the released rating counts.
     """
 
     key: bytes
     author: bytes
-    contributions: dict[bytes, Contribution] = {}
     usage: Series[int] = msgspec.field(default_factory=Series)
     quality: Series[Quality] = msgspec.field(default_factory=Series)
     rating: Series[Rating] = msgspec.field(default_factory=Series)
+    left: list[bytes] = []
 
     @classmethod
     def create(cls, key: bytes, author: bytes) -> Self:
@@ -144,79 +170,20 @@ class Figures(msgspec.Struct, array_like=True):
             raise ValueError(f"a key has {KEY_BYTES} bytes")
         return cls(key, author)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Return what `to_bytes` encoded. Raises `msgspec.DecodeError` for anything else."""
-        return msgspec.msgpack.decode(data, type=cls)
+    @property
+    def series(self) -> tuple[Series[Any], Series[Any], Series[Any]]:
+        """Usage, quality and rating."""
+        return self.usage, self.quality, self.rating
 
-    def to_bytes(self) -> bytes:
-        """Encode everything. The same bytes for the same contributions and releases."""
-        self.contributions = dict(sorted(self.contributions.items()))
-        for waiting in (self.usage.waiting, self.quality.waiting, self.rating.waiting):
-            ordered = sorted(waiting.items())
-            waiting.clear()
-            waiting.update(ordered)
-        return msgspec.msgpack.encode(self)
+    @property
+    def is_proven(self) -> bool:
+        """Whether the released lower bound of the mean quality is above the prior."""
+        return self.quality.released is not None and self.quality.released.is_proven
 
-    def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
-        """Count what a checked report says of this version, once. Return whether it counted.
-
-        The author's reports do not count, nor do those with a number that is not above all counted ones of this user.
-        A report that arrives after its user was erased counts as the first of a new user: refuse it before.
-        """
-        before = self.contributions.get(user, Contribution())
-        after = before.with_item(number, item)
-        if user == self.author or after is before:
-            return False
-        self.contributions[user] = after
-        if item.retrievals:
-            self.usage.change(user, before=before.retrievals > 0, now=True)
-        if item.uses:
-            self.quality.change(user, before=before.uses > 0, now=True)
-        return True
-
-    def rate(self, user: bytes, rating: float | None) -> bool:
-        """Replace the user's rating, or remove it with None. Return whether it changed.
-
-        The author's rating does not count. Raises `InvalidInputError` for a rating outside 0 to 1.
-        """
-        before = self.contributions.get(user, Contribution())
-        after = before.with_rating(rating)
-        if user == self.author or after == before:
-            return False
-        self.contributions[user] = after
-        if after == Contribution():
-            del self.contributions[user]
-        self.rating.change(user, before=before.rating is not None, now=after.rating is not None)
-        return True
-
-    def erase(self, user: bytes) -> bool:
-        """Remove a user's contribution, exactly, and withdraw the figures that count it.
-
-        Return whether there was anything of this user.
-        """
-        known = user in self.contributions or user in self.rating.waiting
-        before = self.contributions.pop(user, Contribution())
-        self.usage.remove(user, before=before.retrievals > 0)
-        self.quality.remove(user, before=before.uses > 0)
-        self.rating.remove(user, before=before.rating is not None)
-        return known
-
-    def release(self, rules: Rules) -> bool:
-        """Release the figures that are due. Return whether anything released has changed.
-
-        It also withdraws a rating when too few are left. Call it on a timer: a release right after a report would tell
-        when its user reported.
-        """
-        released = (self.usage.released, self.quality.released, self.rating.released)
-        contributions = self.contributions.items()
-        counts = [each.retrievals for each in self.contributions.values() if each.retrievals]
-        self.usage.update(rules, len(counts), lambda: _rounded_count(counts, rules))
-        used = {user: each for user, each in contributions if each.uses}
-        self.quality.update(rules, len(used), lambda: _quality(used, self.key, rules))
-        rated = {user: each for user, each in contributions if each.rating is not None}
-        self.rating.update(rules, len(rated), lambda: _rating(rated, self.key, rules))
-        return released != (self.usage.released, self.quality.released, self.rating.released)
+    @property
+    def boost(self) -> float:
+        """What is added to the score of the item, for everyone: 0 unless proven, at most .05, never negative."""
+        return self.quality.released.boost if self.quality.released else 0.0
 
     def metrics(self) -> QualityMetrics:
         """Return what is released."""
@@ -230,43 +197,152 @@ class Figures(msgspec.Struct, array_like=True):
             raters=rating.raters if rating else 0,
         )
 
-    @property
-    def is_proven(self) -> bool:
-        """Whether the released lower bound of the mean quality is above the prior."""
-        return self.quality.released is not None and self.quality.released.is_proven
+    def counted(self, parts: Mapping[bytes, Part]) -> Standing:
+        """Return this with the sums of these parts."""
+        usage, quality, rating = (Series(one.released, one.number) for one in self.series)
+        standing = Standing(self.key, self.author, usage, quality, rating)
+        for user, part in parts.items():
+            for one, mark, vote in zip(standing.series, part.marks, part.sums.votes(user, self.key), strict=True):
+                one.add(vote)
+                one.waiting += one.is_waiting(mark)
+        standing.left = sorted(user for user, part in parts.items() if _is_empty(part))
+        return standing
 
-    @property
-    def boost(self) -> float:
-        """What is added to the score of the item, for everyone: 0 unless proven, at most .05, never negative."""
-        return self.quality.released.boost if self.quality.released else 0.0
+
+class Parts(Protocol):
+    """The part of each user in one version; a dictionary is one."""
+
+    def get(self, user: bytes, /) -> Part | None:
+        """Return the part of a user."""
+        ...
+
+    def __setitem__(self, user: bytes, part: Part, /) -> None:
+        """Keep the part of a user."""
+        ...
+
+    def pop(self, user: bytes, default: None, /) -> Part | None:
+        """Remove the part of a user, and return it."""
+        ...
 
 
-def _quality(used: dict[bytes, Contribution], key: bytes, rules: Rules) -> Quality:
-    counts = _histogram([each.quality_level(user, key) for user, each in used.items()])
-    above = lower_bound(counts, rules.doubt) - rules.prior
+class Figures:
+    """Counts what users contribute to one version, and releases its figures. Changes `standing`. Not thread-safe.
+
+    Users are named by short pseudonyms, secret or not.
+
+    >>> figures = Figures(Standing.create(secrets.token_bytes(KEY_BYTES), author=b"author"), {})
+    >>> item = ReportedItem(item_id="i", version="1", retrievals=2, uses=1, quality=1.0)
+    >>> [figures.report(user, 1, item) for user in (b"1", b"2", b"3", b"4", b"5", b"author")]
+    [True, True, True, True, True, False]
+    >>> figures.release(Rules()), figures.standing.metrics().distinct_users
+    (True, 5)
+    >>> figures.standing.metrics().avg_trajectory_score, figures.standing.is_proven
+    (0.8, False)
+    """
+
+    def __init__(self, standing: Standing, parts: Parts) -> None:
+        self.standing = standing
+        self._parts = parts
+
+    def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
+        """Count what a checked report says of this version, once. Return whether it counted.
+
+        The author's reports do not count, nor do those with a number that is not above all counted ones of this user.
+        A report that arrives after its user was erased counts as the first of a new user: refuse it before.
+        """
+        part = self._parts.get(user) or Part()
+        sums = part.sums.with_item(number, item)
+        if user == self.standing.author or sums is part.sums:
+            return False
+        self._change(user, part, sums, (item.retrievals > 0, item.uses > 0, False))
+        return True
+
+    def rate(self, user: bytes, rating: float | None) -> bool:
+        """Replace the user's rating, or remove it with None. Return whether it changed.
+
+        The author's rating does not count. Raises `InvalidInputError` for a rating outside 0 to 1.
+        """
+        part = self._parts.get(user) or Part()
+        sums = part.sums.with_rating(rating)
+        if user == self.standing.author or sums == part.sums:
+            return False
+        self._change(user, part, sums, (False, False, True))
+        return True
+
+    def erase(self, user: bytes) -> bool:
+        """Remove a user's contribution, exactly, and withdraw the figures that count it.
+
+        Return whether there was anything of this user.
+        """
+        standing, part = self.standing, self._parts.pop(user, None)
+        if part is None:
+            return False
+        for series, mark, vote in zip(standing.series, part.marks, part.sums.votes(user, standing.key), strict=True):
+            series.remove(mark, vote)
+        standing.left = [one for one in standing.left if one != user]
+        if not any(series.users or series.waiting for series in standing.series):  # nobody has a mark
+            for series in standing.series:
+                series.number = 0
+        return True
+
+    def release(self, rules: Rules) -> bool:
+        """Release the figures that are due. Return whether there was a release, or one was withdrawn.
+
+        It also withdraws a rating when too few are left. Call it on a timer: a release right after a report would tell
+        when its user reported.
+        """
+        standing = self.standing
+        before, rating_number = [(series.released, series.number) for series in standing.series], standing.rating.number
+        standing.usage.update(rules, lambda usage, rules: _rounded_count(usage.count, rules))
+        standing.quality.update(rules, _quality)
+        standing.rating.update(rules, _rating)
+        if standing.rating.number > rating_number:
+            for user in standing.left:
+                self._parts.pop(user, None)
+            standing.left = []
+        return before != [(series.released, series.number) for series in standing.series]
+
+    def _change(self, user: bytes, part: Part, sums: Contribution, changed: tuple[bool, bool, bool]) -> None:
+        key, left = self.standing.key, [one for one in self.standing.left if one != user]
+        votes = zip(part.sums.votes(user, key), sums.votes(user, key), strict=True)
+        usage, quality, rating = (
+            series.change(mark, *vote) if is_changed else mark
+            for series, mark, vote, is_changed in zip(self.standing.series, part.marks, votes, changed, strict=True)
+        )
+        kept = Part(sums, (usage, quality, rating))
+        if not _is_empty(kept):
+            self._parts[user] = kept
+        elif rating is not None:
+            self._parts[user] = kept
+            left = sorted([*left, user])
+        else:
+            self._parts.pop(user, None)
+        self.standing.left = left
+
+
+def _is_empty(part: Part) -> bool:
+    return part.sums == Contribution()
+
+
+def _quality(votes: Series[Quality], rules: Rules) -> Quality:
+    above = lower_bound(votes.levels, rules.doubt) - rules.prior
     share = min(max(above / rules.full_boost_above, 0.0), 1.0)
     return Quality(
-        score=_rounded(shrunk_mean(counts, rules.prior, rules.prior_weight), rules.score_step),
-        used=_rounded_count([each.uses for each in used.values()], rules),
-        users=len(used) // rules.count_step * rules.count_step,
+        score=_rounded(shrunk_mean(votes.levels, rules.prior, rules.prior_weight), rules.score_step),
+        used=_rounded_count(votes.count, rules),
+        users=votes.users // rules.count_step * rules.count_step,
         is_proven=above > 0.0,
         boost=math.ceil(share * _BOOST_STEPS) / _BOOST_STEPS * rules.largest_boost,
     )
 
 
-def _rating(rated: dict[bytes, Contribution], key: bytes, rules: Rules) -> Rating:
-    counts = _histogram([each.rating_level(user, key) for user, each in rated.items()])
-    return Rating(_rounded(mean(counts), rules.score_step), len(rated) // rules.count_step * rules.count_step)
+def _rating(votes: Series[Rating], rules: Rules) -> Rating:
+    raters = votes.users // rules.count_step * rules.count_step
+    return Rating(_rounded(mean(votes.levels), rules.score_step), raters)
 
 
-def _histogram(levels: Sequence[int]) -> list[int]:
-    return [levels.count(level) for level in range(QUARTERS + 1)]
-
-
-def _rounded_count(counts: Sequence[int], rules: Rules) -> int:
-    """Return the sum of the capped counts, rounded down."""
-    total = sum([min(count, rules.counts_per_user) for count in counts])
-    return total // rules.count_step * rules.count_step
+def _rounded_count(count: int, rules: Rules) -> int:
+    return count // rules.count_step * rules.count_step
 
 
 def _rounded(value: float, step: float) -> float:

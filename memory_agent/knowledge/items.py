@@ -1,22 +1,23 @@
-"""The stored form of shared items: a record with what describes it, and what is kept beside it.
-
-The names of blobs are readable in an encrypted store. So they are digests, keyed with the secret of the store.
-"""
+"""The stored form of shared items: a record with what describes it, and what is kept beside it."""
 
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from datetime import datetime
-from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.figures import KEY_BYTES, Figures
+from memory_agent.knowledge.figures import Standing
+from memory_agent.knowledge.kept_figures import FORMER, begin_figures, standings_at, versions_at
+from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, OFFERERS, PARTS, SECRET, USED, place_of
 from memory_agent.records import MemoryRecord
 from memory_agent.shared_content import (
     attachment_of,
+    author_of_many,
     check_content,
     digest_of,
     is_pseudonym,
@@ -28,15 +29,11 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 ABOUT = "shared"  # the metadata of a record that make it an item
-SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
-FILE, FIGURES, NAME, NAMED = "shared:file:", "shared:figures:", "shared:name:", "shared:named:"
-OFFERERS = "shared:offerers:"  # of an item that many offered
-ERASED = "shared:erased:"  # pseudonyms that are no more
-_ids = msgspec.msgpack.Decoder(list[str])
-_versions = msgspec.msgpack.Decoder(dict[str, Figures])
-OF_ITEMS = (FILE, FIGURES, OFFERERS)
-_PLACE_BYTES = 16
+FORMER_NAMED = "shared:named:"  # of former versions, in which a name was one user's alone
+_END_CHARS = 6
 _USERS_STEP = 5  # of the number that is shown, so that nobody sees one user come or go
+_ids = msgspec.msgpack.Decoder(list[str])
+_names = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,6 +49,17 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachment: Attachment | None = None
 
 
+class Used(NamedTuple):
+    """What an author has published."""
+
+    items: int = 0
+    size_bytes: int = 0
+
+    def with_item(self, record: MemoryRecord, by: int = 1) -> Used:
+        """Add an item, or take it away with -1."""
+        return Used(self.items + by, self.size_bytes + by * _size_of(record, about_of(record)))
+
+
 class Offerers(msgspec.Struct, frozen=True, kw_only=True):
     """Who stands behind an item that many offered: the offer of each, by pseudonyms."""
 
@@ -59,10 +67,31 @@ class Offerers(msgspec.Struct, frozen=True, kw_only=True):
     offers: dict[str, str]
 
 
+_used = msgspec.msgpack.Decoder(Used)
 _offerers = msgspec.msgpack.Decoder(Offerers)
 
 
-def shown_item(snapshot: Snapshot, record: MemoryRecord, figures: Figures | None) -> GlobalRecord:
+def used_by(snapshot: Snapshot, author: str) -> Used:
+    """Return what an author has published."""
+    blob = snapshot.blob(place_of(snapshot, USED, author))
+    return _used.decode(blob) if blob else Used()
+
+
+def keep_used(batch: Batch, author: str, used: Used) -> None:
+    """Store what an author has published."""
+    batch.set_blob(place_of(batch, USED, author), msgspec.msgpack.encode(used) if used.items else None)
+
+
+def used_in(snapshot: Snapshot) -> dict[str, Used]:
+    """Return what each author has published, counted item by item."""
+    found: defaultdict[str, Used] = defaultdict(Used)
+    for _, record in snapshot.scan():
+        author = about_of(record).author
+        found[author] = found[author].with_item(record)
+    return found
+
+
+def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | None) -> GlobalRecord:
     """Return an item as its readers see it, with the figures of its version."""
     about = about_of(record)
     summary, body = parts_of_text(record.text, about.summary_chars)
@@ -74,15 +103,16 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, figures: Figures | None
         summary=summary,
         body=body,
         author_id=about.author,
-        author=f"{users} users" if users else name_in(snapshot, about.author),
+        author=author_of_many(users) if users else name_in(snapshot, about.author),
         published_at=record.timestamp,
         version=about.version,
         access_policy=about.policy,
         tags=record.tags,
         reference=about.reference,
         attachment=about.attachment,
-        quality_metrics=QualityMetrics() if figures is None else figures.metrics(),
+        quality_metrics=QualityMetrics() if standing is None else standing.metrics(),
         embedding=record.embedding,
+        size_bytes=_size_of(record, about),
         offered_by=users,
     )
 
@@ -92,35 +122,14 @@ def about_of(record: MemoryRecord) -> About:
     return msgspec.convert(record.metadata[ABOUT], About)
 
 
-def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
-    """Return the name of a blob: without the secret it tells neither the item, the author nor the chosen name."""
-    key = snapshot.blob(SECRET) or b""
-    return kind + blake2b(name.encode(), key=key, digest_size=_PLACE_BYTES).hexdigest()
+def place_in(snapshot: Snapshot, item_id: str) -> str:
+    """Return the place of an item: the digest that names what is kept beside it."""
+    return place_of(snapshot, "", item_id)
 
 
-def mark_removal(batch: Batch) -> None:
-    """Note that bytes are left of what goes, for the next upkeep."""
-    batch.set_blob(PURGE, secrets.token_bytes(8))
-
-
-def figures_in(snapshot: Snapshot, item_id: str) -> dict[str, Figures]:
-    """Return the figures of each version of an item that was ever published."""
-    return versions_of(snapshot.blob(place_of(snapshot, FIGURES, item_id)))
-
-
-def present_figures(snapshot: Snapshot, record: MemoryRecord) -> Figures | None:
-    """Return the figures of an item's present version. Reads every contribution: once for each item shown."""
-    return figures_in(snapshot, record.id).get(about_of(record).version)
-
-
-def versions_of(blob: bytes | None) -> dict[str, Figures]:
-    """Return the figures in the blob of an item, by version."""
-    return _versions.decode(blob) if blob else {}
-
-
-def keep_figures(batch: Batch, item_id: str, versions: dict[str, Figures]) -> None:
-    """Store the figures of an item, by version."""
-    batch.set_blob(place_of(batch, FIGURES, item_id), msgspec.msgpack.encode(versions))
+def standing_in(snapshot: Snapshot, record: MemoryRecord) -> Standing | None:
+    """Return what is known of an item's present version."""
+    return standings_at(snapshot, place_in(snapshot, record.id)).get(about_of(record).version)
 
 
 def due_in(snapshot: Snapshot) -> list[str]:
@@ -136,18 +145,14 @@ def keep_due(batch: Batch, item_ids: Collection[str]) -> None:
 
 def offerers_of(snapshot: Snapshot, item_id: str) -> dict[str, str]:
     """Return the offers behind an item, by their users; none of an item that one user published."""
-    name = place_of(snapshot, OFFERERS, item_id)
-    return {} if snapshot.blob(name) is None else offerers_at(snapshot, name).offers
+    blob = snapshot.blob(place_of(snapshot, OFFERERS, item_id))
+    return {} if blob is None else _offerers.decode(blob).offers
 
 
-def ids_of_many(snapshot: Snapshot) -> set[str]:
-    """Return the ids of the items that many offered."""
-    return {offerers_at(snapshot, name).item_id for name in snapshot.blobs(OFFERERS)}
-
-
-def offerers_at(snapshot: Snapshot, name: str) -> Offerers:
-    """Return what is stored under one of the names of `OFFERERS`."""
-    return _offerers.decode(snapshot.blob(name) or b"")
+def all_offerers(snapshot: Snapshot) -> Iterator[Offerers]:
+    """Yield who stands behind each item that many offered."""
+    for name in snapshot.blobs(OFFERERS):
+        yield _offerers.decode(snapshot.blob(name) or b"")
 
 
 def keep_offerers(batch: Batch, offerers: Offerers) -> None:
@@ -168,9 +173,25 @@ def is_repeat(known: MemoryRecord, about: About) -> bool:
 
 
 def name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    """Return the name that others see of an author: the chosen one, else the pseudonym."""
-    chosen = snapshot.blob(place_of(snapshot, NAME, pseudonym))
-    return pseudonym if chosen is None else chosen.decode()
+    """Return the name that others see of an author: the chosen one with an end that nobody chooses, else the pseudonym.
+
+    So no two authors look alike, and nobody learns that somebody else has a name.
+    """
+    blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
+    if blob is None:
+        return pseudonym
+    _, chosen = _names.decode(blob)
+    return f"{chosen} #{pseudonym.removeprefix('user-')[:_END_CHARS]}"
+
+
+def keep_name(batch: Batch, author: str, name: str) -> None:
+    """Store the name that an author chose."""
+    batch.set_blob(place_of(batch, NAME, author), msgspec.msgpack.encode((author, name)))
+
+
+def authors_with_names(snapshot: Snapshot) -> list[str]:
+    """Return the authors who chose a name."""
+    return [_names.decode(snapshot.blob(place) or b"")[0] for place in snapshot.blobs(NAME)]
 
 
 def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
@@ -210,7 +231,14 @@ def keep_item(batch: Batch, record: MemoryRecord, data: bytes | None) -> None:
     """Store the attachment of a checked item, and reset its figures."""
     if batch.blob(SECRET) is None:
         batch.set_blob(SECRET, secrets.token_bytes(32))
-    keep_beside(batch, record.id, about_of(record), data)
+    keep_beside(batch, record, None, data)
+
+
+def _size_of(record: MemoryRecord, about: About) -> int:
+    """Return the bytes of an item's texts and of its attachment."""
+    texts = (record.text, record.title or "", about.reference or "", *record.tags)
+    file = about.attachment
+    return sum(len(text.encode()) for text in texts) + (0 if file is None else file.size_bytes)
 
 
 def record_of(content: SharedContent, about: About, now: datetime) -> MemoryRecord:
@@ -227,32 +255,45 @@ def record_of(content: SharedContent, about: About, now: datetime) -> MemoryReco
     )
 
 
-def keep_beside(batch: Batch, item_id: str, about: About, data: bytes | None) -> None:
-    """Store an attachment, and begin the figures of a version."""
-    batch.set_blob(place_of(batch, FILE, item_id), data)
-    versions = figures_in(batch, item_id)
-    versions.setdefault(about.version, Figures.create(secrets.token_bytes(KEY_BYTES), about.author.encode()))
-    keep_figures(batch, item_id, versions)
+def keep_beside(batch: Batch, record: MemoryRecord, former: MemoryRecord | None, data: bytes | None) -> None:
+    """Store an attachment, begin the figures of a version, and count what the author has published by now."""
+    about, place = about_of(record), place_in(batch, record.id)
+    batch.set_blob(FILE + place, data)
+    begin_figures(batch, place, about.version, about.author)
+    used = used_by(batch, about.author)
+    keep_used(batch, about.author, (used if former is None else used.with_item(former, -1)).with_item(record))
+
+
+def is_former(snapshot: Snapshot) -> bool:
+    """Whether a store is as a former version left it."""
+    return bool(snapshot.blobs(FORMER) or snapshot.blobs(FORMER_NAMED))
 
 
 def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
     """Yield what is wrong with the items of a store whose values can be read: with each what is kept beside it."""
-    beside = {kind: set(snapshot.blobs(kind)) for kind in OF_ITEMS}
+    left = {name for kind in (FILE, FIGURES, FORMER, OFFERERS, PARTS) for name in snapshot.blobs(kind)}
+    described = True
     for _, record in snapshot.scan():
+        place = place_in(snapshot, record.id)
         try:
-            about, versions = about_of(record), figures_in(snapshot, record.id)
+            about, versions = about_of(record), versions_at(snapshot, place)
         except (KeyError, msgspec.MsgspecError):
             yield "an item is not described"
+            described = False
             continue
         file, data = about.attachment, snapshot.blob(place_of(snapshot, FILE, record.id))
         if file != attachment_of(data, None if file is None or data is None else file.name):
             yield "an attachment is not that of its item"
         if about.version not in versions:
             yield "an item has no figures"
-        for kind, names in beside.items():
-            names.discard(place_of(snapshot, kind, record.id))
-    yield from ("what was kept of an item is left" for names in beside.values() for _ in names)
-    named = {snapshot.blob(name) for name in snapshot.blobs(NAMED)}
-    chosen = {place_of(snapshot, NAME, author.decode()) for author in named if author is not None}
-    if chosen != set(snapshot.blobs(NAME)):
-        yield "a name is not that of one user"
+        if not all(versions.values()):
+            yield "figures are not those of their users"
+        beside = (kind + place for kind in (FILE, FIGURES, FORMER, OFFERERS))
+        left.difference_update(beside, snapshot.blobs(PARTS + place))
+    yield from ("what was kept of an item is left" for _ in left)
+    if described and not is_former(snapshot):
+        counted = {place_of(snapshot, USED, author): one for author, one in used_in(snapshot).items()}
+        if counted != {name: _used.decode(snapshot.blob(name) or b"") for name in snapshot.blobs(USED)}:
+            yield "what an author has published is not counted right"
+    if {place_of(snapshot, NAME, author) for author in authors_with_names(snapshot)} != set(snapshot.blobs(NAME)):
+        yield "a name is not that of its user"

@@ -6,10 +6,11 @@ from typing import Any
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_now
-from memory_agent.shared_asks import AnyAsk, Fetch, Offer, Publish, Rate, SetName, Unpublish
+from memory_agent.shared_asks import AnyAsk, Fetch, Offer, Publish, Rate, ReadLog, SetName, ShowItem, Unpublish
+from memory_agent.shared_changes import Untold
 from memory_agent.shared_records import FoundItem, UnpublishReceipt
 
-_UNKNOWN = (Rate, Fetch)
+_UNKNOWN = (Rate, ShowItem, Fetch)
 _CREATING = (Publish, Offer, SetName)
 
 
@@ -24,6 +25,8 @@ def answer_without_store(ask: AnyAsk) -> Any:
         raise InvalidInputError("item_id", "is no shared item that this user may see")
     if isinstance(ask, Unpublish):
         return UnpublishReceipt(item_id=ask.item_id, found=False, at=check_now(None))
+    if isinstance(ask, ReadLog):
+        return Untold()
     return 0 if ask.result is int else []
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import secrets
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -28,26 +28,26 @@ from ulid import ULID
 from memory_agent.embedded import Embedded, Embedding
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.items import (
-    OFFERERS,
     About,
     Offerers,
     about_of,
-    figures_in,
+    all_offerers,
     item_in,
     keep_beside,
-    keep_figures,
     keep_offerers,
-    offerers_at,
-    place_of,
+    place_in,
     record_of,
 )
+from memory_agent.knowledge.kept_figures import erase_user
+from memory_agent.knowledge.places import OFFERS, place_of
+from memory_agent.knowledge.publish_log import note_published
 from memory_agent.records import MemoryRecord
 from memory_agent.shared_content import PSEUDONYM_BYTES, digest_of, parts_of_text, pseudonym
 from memory_agent.shared_records import OfferedPattern, SharedContent
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
-OFFERS, CHANGED = "shared:offers:", "shared:offers-changed"
+CHANGED = "shared:offers-changed"
 MOST_OFFERS = 100
 """Offers of one user: they are one value, which is rewritten with each."""
 _ENDS = ".,;:!…"
@@ -86,7 +86,7 @@ def keep_offer(batch: Batch, author: str, content: SharedContent, now: datetime)
     if known is not None:
         if known.content != content:
             raise InvalidInputError("item_id", "is that of another offer of this user: preview a new one")
-        return _shown(known, _items_with(batch, author))
+        return _shown(known, items_offered_by(batch, author))
     if len(own) >= MOST_OFFERS:
         raise InvalidInputError("item_id", "is one offer too many of this user: take others back first")
     if item_in(batch, content.item_id) is not None:
@@ -96,13 +96,13 @@ def keep_offer(batch: Batch, author: str, content: SharedContent, now: datetime)
         raise InvalidInputError("preview", "says what this user offers already")
     offer = Offer(content=content, at=now)
     _keep(batch, author, own | {content.item_id: offer})
-    batch.set_blob(CHANGED, content.item_id.encode())
+    batch.set_blob(CHANGED, secrets.token_bytes(8))
     return _shown(offer, {})
 
 
 def offers_by(snapshot: Snapshot, author: str) -> list[OfferedPattern]:
     """Return what a user offers, newest first."""
-    items = _items_with(snapshot, author)
+    items = items_offered_by(snapshot, author)
     found = [_shown(offer, items) for offer in _offers_of(snapshot, author).values()]
     return sorted(found, key=lambda one: (one.offered_at, one.content.item_id), reverse=True)
 
@@ -113,34 +113,53 @@ def version_of_offer(snapshot: Snapshot, author: str, offer_id: str) -> str | No
     return None if offer is None else offer.content.version
 
 
+def items_offered_by(snapshot: Snapshot, author: str) -> dict[str, MemoryRecord]:
+    """Return the items that stand on offers of a user, by the ids of these."""
+    if not _offers_of(snapshot, author):
+        return {}
+    behind = (
+        (one.offers[author], item_in(snapshot, one.item_id)) for one in all_offerers(snapshot) if author in one.offers
+    )
+    return {offer_id: record for offer_id, record in behind if record is not None}
+
+
+def authors_with_offers(snapshot: Snapshot, among: Iterable[str] | None = None) -> list[str]:
+    """Return the users who offer anything; `among` these, if given."""
+    if among is not None:
+        return [author for author in among if _offers_of(snapshot, author)]
+    return [author for author, _ in _all_offers(snapshot)]
+
+
 def fallen_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
     """Return the ids of the items that do not stand without the offers that are gone, by their id or their author."""
     fallen = []
-    offers = dict(_all_offers(snapshot))
     for record, offerers in _items_of_many(snapshot):
-        left = {author: id_ for author, id_ in offerers.items() if not (is_gone(author) or is_gone(id_))}
-        words = _words_of(record)
-        contents = (offers[author][id_].content for author, id_ in left.items() if id_ in offers.get(author, {}))
-        written = [(one.title, one.summary, one.body) for one in contents]
-        if len(written) < least or words not in written:
+        left = [author for author, id_ in offerers.items() if not (is_gone(author) or is_gone(id_))]
+        if len(left) == len(offerers):
+            continue
+        offers = (_offers_of(snapshot, author).get(offerers[author]) for author in left)
+        written = [(one.content.title, one.content.summary, one.content.body) for one in offers if one is not None]
+        if len(written) < least or _words_of(record) not in written:
             fallen.append(record.id)
     return fallen
 
 
-def drop_offers(batch: Batch, is_gone: Callable[[str], bool]) -> None:
-    """Delete the offers that are gone, by their id or their author, also from the offerers of items."""
+def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
+    """Delete those offers of some users that are gone, by their id or their author, also from the offerers of items."""
     changed = False
-    for author, own in list(_all_offers(batch)):
+    for author in authors:
+        own = _offers_of(batch, author)
         left = {} if is_gone(author) else {id_: offer for id_, offer in own.items() if not is_gone(id_)}
         if len(left) < len(own):
             _keep(batch, author, left)
             changed = True
-    for record, offerers in list(_items_of_many(batch)):
-        standing = {author: id_ for author, id_ in offerers.items() if not (is_gone(author) or is_gone(id_))}
-        if len(standing) < len(offerers):
-            keep_offerers(batch, Offerers(item_id=record.id, offers=standing))
-    if changed:
-        batch.set_blob(CHANGED, b"dropped")
+    if not changed:
+        return
+    batch.set_blob(CHANGED, secrets.token_bytes(8))
+    for one in list(all_offerers(batch)):
+        standing = {author: id_ for author, id_ in one.offers.items() if not (is_gone(author) or is_gone(id_))}
+        if len(standing) < len(one.offers):
+            keep_offerers(batch, Offerers(item_id=one.item_id, offers=standing))
 
 
 def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
@@ -151,12 +170,16 @@ def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
     return [_proposal(group, now) for _, group in sorted(groups.items()) if len(group) >= least]
 
 
-def keep_proposal(batch: Batch, proposal: Proposal, vector: Embedded | Embedding | None) -> None:
-    """Store a new item of many, with figures that begin anew."""
-    record = proposal.record
-    batch.upsert(record, vector)
-    keep_beside(batch, record.id, about_of(record), None)
-    keep_offerers(batch, Offerers(item_id=record.id, offers=proposal.offerers))
+def keep_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Embedding | None]]) -> None:
+    """Store new items of many, with figures that begin anew, unless an offer is gone since or an item says the same."""
+    said = {_said_by_item(record) for record, _ in _items_of_many(batch)}
+    for (record, offerers), vector in found:
+        stands = all(id_ in _offers_of(batch, author) for author, id_ in offerers.items())
+        if stands and _said_by_item(record) not in said:
+            batch.upsert(record, vector)
+            keep_beside(batch, record, None, None)
+            keep_offerers(batch, Offerers(item_id=record.id, offers=offerers))
+            note_published(batch, record)
 
 
 def join_offerers(batch: Batch) -> None:
@@ -165,12 +188,11 @@ def join_offerers(batch: Batch) -> None:
     for record, offerers in list(_items_of_many(batch)):
         group = groups.get(_said_by_item(record), {})
         joined = {author: offer.content.item_id for author, offer in group.items() if author not in offerers}
-        if not joined:
-            continue
-        keep_offerers(batch, Offerers(item_id=record.id, offers=offerers | joined))
-        versions = figures_in(batch, record.id)
-        if [figures.erase(author.encode()) for figures in versions.values() for author in joined]:
-            keep_figures(batch, record.id, versions)
+        if joined:
+            keep_offerers(batch, Offerers(item_id=record.id, offers=offerers | joined))
+            place = place_in(batch, record.id)
+            for author in joined:
+                erase_user(batch, place, author.encode())
 
 
 def said_by(content: SharedContent) -> Said:
@@ -260,11 +282,10 @@ def _words_of(record: MemoryRecord) -> tuple[str, str, str | None]:
 
 def _items_of_many(snapshot: Snapshot) -> Iterator[tuple[MemoryRecord, dict[str, str]]]:
     """Yield the items that many offered, and their offers by their users."""
-    for name in snapshot.blobs(OFFERERS):
-        found = offerers_at(snapshot, name)
-        record = item_in(snapshot, found.item_id)
+    for one in all_offerers(snapshot):
+        record = item_in(snapshot, one.item_id)
         if record is not None:
-            yield record, found.offers
+            yield record, one.offers
 
 
 def _offers_of(snapshot: Snapshot, author: str) -> dict[str, Offer]:
@@ -283,10 +304,6 @@ def _keep(batch: Batch, author: str, offers: dict[str, Offer]) -> None:
     batch.set_blob(place_of(batch, OFFERS, author), kept)
 
 
-def _items_with(snapshot: Snapshot, author: str) -> dict[str, str]:
-    """Return the items that stand on offers of a user, by the ids of these."""
-    return {offerers[author]: record.id for record, offerers in _items_of_many(snapshot) if author in offerers}
-
-
-def _shown(offer: Offer, items: Mapping[str, str]) -> OfferedPattern:
-    return OfferedPattern(content=offer.content, offered_at=offer.at, proposed_as=items.get(offer.content.item_id))
+def _shown(offer: Offer, items: Mapping[str, MemoryRecord]) -> OfferedPattern:
+    record = items.get(offer.content.item_id)
+    return OfferedPattern(content=offer.content, offered_at=offer.at, proposed_as=None if record is None else record.id)

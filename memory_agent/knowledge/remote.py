@@ -30,8 +30,14 @@ class RemoteKnowledge:
         self._breaker = CircuitBreaker()
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
-        """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and what the store raises."""
-        if not creates_store(ask) and not self._folder.exists():
+        """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and what the store raises.
+
+        Where there is no store, a request that would create it is unavailable: the daemon starts its process then, and
+        repeats the request, which its user's memory has accepted.
+        """
+        if not self._folder.exists():
+            if creates_store(ask):
+                raise UnavailableError("nothing was shared yet, and the store of shared items does not exist")
             return answer_without_store(ask)
         return _Pending(self, caller, ask, timeout_s).result(timeout_s)
 

@@ -15,65 +15,53 @@ with the secret.
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from memory_agent.embedded import embedded_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
-from memory_agent.erasure.forgetting import Forgetting
-from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure, read_history
-from memory_agent.erasure.intent_log import Intent
+from memory_agent.erasure.history import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError
+from memory_agent.knowledge.authors import Authors, move_former_names
 from memory_agent.knowledge.contributions import check_report
-from memory_agent.knowledge.figures import Rules
+from memory_agent.knowledge.figures import Figures, Rules
 from memory_agent.knowledge.items import (
     ABOUT,
-    DUE,
-    ERASED,
-    FIGURES,
-    FILE,
-    NAME,
-    NAMED,
-    OF_ITEMS,
-    PURGE,
-    SECRET,
     About,
     about_of,
     due_in,
-    figures_in,
+    is_former,
     is_repeat,
     item_in,
     keep_beside,
     keep_due,
-    keep_figures,
-    mark_removal,
-    name_in,
+    keep_used,
     offerers_of,
-    place_of,
-    present_figures,
+    place_in,
     record_of,
     shown_item,
-    versions_of,
+    standing_in,
+    used_by,
+    used_in,
 )
+from memory_agent.knowledge.kept_figures import StoredParts, divide_former, keep_standings, standings_at
 from memory_agent.knowledge.offers import (
     CHANGED,
-    drop_offers,
-    fallen_without,
+    items_offered_by,
     join_offerers,
     keep_offer,
-    keep_proposal,
+    keep_proposals,
     offers_by,
     proposals,
     version_of_offer,
 )
+from memory_agent.knowledge.places import DUE, FILE, PURGE, mark_removal, place_of
+from memory_agent.knowledge.publish_log import drop_told, note_published, note_rated, untold
+from memory_agent.knowledge.removal import ItemForgetting, Removal
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, check_now, make_query
@@ -89,21 +77,22 @@ from memory_agent.shared_asks import (
     Offer,
     Publish,
     Rate,
+    ReadLog,
     Report,
     SearchItems,
     SetName,
     SharedStore,
+    ShowItem,
     Unpublish,
 )
+from memory_agent.shared_changes import Untold
 from memory_agent.shared_content import (
-    PSEUDONYM_BYTES,
-    PUBLIC,
     attachment_of,
+    check_admitted,
     check_content,
     check_name,
     check_offer,
     digest_of,
-    pseudonym,
 )
 from memory_agent.shared_records import (
     FoundItem,
@@ -115,24 +104,10 @@ from memory_agent.shared_records import (
     UnpublishReceipt,
 )
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from relay.rwlock import ReadWriteLock
 
-_FOLLOWED = "shared:followed"
 _WRITES = (Publish, Offer, Rate, SetName, Report, ForgetUser)
-
-
-class _ItemForgetting(Forgetting):
-    """Deletes items with all that is kept beside them."""
-
-    def remove(self, batch: Batch, rows: Sequence[int]) -> int:
-        """Delete items in a batch; return how many existed."""
-        for record in filter(None, map(batch.record, rows)):
-            for kind in OF_ITEMS:
-                batch.set_blob(place_of(batch, kind, record.id), None)
-        mark_removal(batch)
-        return super().remove(batch, rows)
 
 
 class Knowledge(Memory):
@@ -145,7 +120,7 @@ class Knowledge(Memory):
     ['global']
     """
 
-    _forgetting_kind = _ItemForgetting
+    _forgetting_kind = ItemForgetting
 
     def __init__(
         self,
@@ -166,11 +141,19 @@ class Knowledge(Memory):
         self._rules = Rules(prior=settings.shared.prior)
         self._quota = SearchQuota(settings.shared.searches, settings.shared.searches_per_s)
         self._asking = threading.Lock()  # of the quota
-        self._writing = ReadWriteLock()  # held alone to forget a user
-        self._removing = threading.Lock()
-        folder = archive.store.folder
-        if history_bytes(folder, user_id) != _followed(archive.store.blob(_FOLLOWED)):
-            self.follow(read_history(folder, user_id))
+        self._writing = ReadWriteLock()  # held alone to note that a user is forgotten
+        self._authors = Authors(archive, self.erasure)
+        self.removal = Removal(user_id, archive, self._forgetting, settings.shared.offers_together)
+        with archive.store.snapshot() as snapshot:
+            was_former = is_former(snapshot)
+        if was_former:
+            with archive.batch() as batch:
+                divide_former(batch)
+                move_former_names(batch)
+                for author, used in used_in(batch).items():
+                    keep_used(batch, author, used)
+        if self.removal.is_behind:
+            self.removal.follow(read_history(archive.store.folder, user_id))
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
         """Answer a caller; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`.
@@ -183,7 +166,9 @@ class Knowledge(Memory):
                 return self._answer(caller, ask, timeout_s)
             if timeout_s <= 0.0:
                 raise DeadlineExceededError("the store of shared items was reached too late")
-            with self._writing.exclusive() if isinstance(ask, ForgetUser) else self._writing.shared():
+            if isinstance(ask, ForgetUser):
+                return self._forget_user(caller)
+            with self._writing.shared():
                 return self._answer(caller, ask, timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Search:
@@ -209,58 +194,6 @@ class Knowledge(Memory):
                         batch.set_blob(PURGE, None)
         return super().expire(now)
 
-    def follow(self, history: History) -> int:
-        """Take away what a history of erasures names, and what belongs to no item; return how many items it named.
-
-        What erased users named, rated and contributed goes too. A history of this store need not be its own: a restore
-        has that of the store which it replaces.
-        """
-        gone = history.memories_in(check_now(None))
-        with self._removing, self._archive.batch() as batch:
-            ids = {row: record.id for row, record in batch.scan()}
-            is_gone = partial(self._is_in, gone)
-            fallen = fallen_without(batch, is_gone, self._limits.offers_together)
-            removed = [row for row, item_id in ids.items() if is_gone(item_id) or item_id in fallen]
-            self._forgetting.remove(batch, removed)
-            for row in removed:
-                del ids[row]
-            drop_offers(batch, is_gone)
-            self._drop_authors(batch, is_gone)
-            for kind in OF_ITEMS:
-                of_items = {place_of(batch, kind, item_id) for item_id in ids.values()}
-                for name in set(batch.blobs(kind)).difference(of_items):
-                    batch.set_blob(name, None)
-            mark_removal(batch)
-            self._set_followed(batch)
-        return len(removed)
-
-    def _drop_authors(self, batch: Batch, is_gone: Callable[[str], bool]) -> None:
-        """Take away the names and contributions of erased users."""
-        for name in batch.blobs(NAMED):
-            author = (batch.blob(name) or b"").decode()
-            if is_gone(author):
-                self._drop_name(batch, author)
-        for name in batch.blobs(FIGURES):
-            versions = versions_of(batch.blob(name))
-            users = [
-                (one, user)
-                for one in versions.values()
-                for user in {*one.contributions, *one.rating.waiting}
-                if is_gone(user.decode())
-            ]
-            for figures, user in users:
-                figures.erase(user)
-            if users:
-                batch.set_blob(name, msgspec.msgpack.encode(versions))
-
-    def _is_in(self, gone: Collection[str], name: str) -> bool:
-        return fingerprint(self.user_id, name) in gone
-
-    def _set_followed(self, batch: Batch) -> None:
-        """Note that nothing of the history is left to be taken away."""
-        size = history_bytes(self._archive.store.folder, self.user_id)
-        batch.set_blob(_FOLLOWED, size.to_bytes(8, "big"))
-
     def _answer(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
         match ask:
             case SearchItems():
@@ -273,30 +206,33 @@ class Knowledge(Memory):
                 return self._offer(caller, ask.content)
             case ListOffers():
                 with self._archive.store.snapshot() as snapshot:
-                    return offers_by(snapshot, self._pseudonym(caller.user_id))
+                    return offers_by(snapshot, self._authors.pseudonym(caller.user_id))
             case Unpublish():
                 return self._unpublish(caller, ask.item_id)
             case Rate():
                 return self._rate(caller, ask)
             case ListOwn():
-                return self._own(self._pseudonym(caller.user_id))
+                return self._own(self._authors.pseudonym(caller.user_id))
+            case ShowItem():
+                return self._show(caller, ask.item_id)
             case Fetch():
                 return self._fetch(caller, ask.item_id)
             case SetName():
                 return self._set_name(caller, ask.name)
             case Report():
                 return self._count(caller, ask)
-            case ForgetUser():
-                return self._forget_user(self._pseudonyms(caller.user_id))
+            case ReadLog():
+                return self._read_log(ask.told)
 
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
-        _check_admitted(caller, content)
+        check_content(content)
+        check_admitted(content.access_policy, caller.rights.policies)
         file = content.attachment
         if file != attachment_of(ask.data, None if file is None else file.name):
             raise InvalidInputError("attachment", "is not the file that the item names")
         about = About(
-            author=self._pseudonym(caller.user_id),
+            author=self._authors.pseudonym(caller.user_id),
             version=content.version,
             content_type=content.content_type,
             policy=content.access_policy,
@@ -308,38 +244,47 @@ class Knowledge(Memory):
         record = record_of(content, about, now)
         words = embedded_text(record)
         vectors = self._intake.embed((words,), is_awaited=True)
-        with self.erasure.admitting(record.id, now) as admit:
-            others = len(self._rows_of(about.author))  # before the batch, which a rebuild of the columns waits for
-            with self._archive.batch() as batch:
-                known = item_in(batch, content.item_id)
-                if known is not None and is_repeat(known, about):
-                    return shown_item(batch, known, present_figures(batch, known))
-                if self.erasure.is_forgotten(record.id, now):
-                    raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
-                self._check_new(known, about, figures_in(batch, content.item_id), others)
-                if known is None:
-                    admit()
-                batch.upsert(record, vectors.admitted(batch).get(words))
-                keep_beside(batch, record.id, about, ask.data)
-                if known is not None:
-                    mark_removal(batch)  # of the former version
-                return shown_item(batch, record, present_figures(batch, record))
+        with self.erasure.admitting(record.id, now) as admit, self._archive.batch() as batch:
+            known = item_in(batch, content.item_id)
+            if known is not None and is_repeat(known, about):
+                return shown_item(batch, known, standing_in(batch, known))
+            if self.erasure.is_forgotten(record.id, now):
+                raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
+            self._check_new(batch, known, record)
+            if known is None:
+                admit()
+            batch.upsert(record, vectors.admitted(batch).get(words))
+            keep_beside(batch, record, known, ask.data)
+            note_published(batch, record, known)
+            if known is not None:
+                mark_removal(batch)  # of the former version
+            return shown_item(batch, record, standing_in(batch, record))
 
-    def _check_new(self, known: MemoryRecord | None, about: About, versions: Collection[str], others: int) -> None:
-        """Raise `InvalidInputError` unless the author, who has `others` by now, may publish this."""
-        if known is None:
-            if others >= self._limits.items_per_author:
-                raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
-            return
-        former = about_of(known)
-        if former.author != about.author:
-            raise InvalidInputError("item_id", "is not an item of this user")
-        if about.version == former.version or about.version in versions:
-            raise InvalidInputError("version", f"{about.version} is published already, and never changes: name another")
+    def _check_new(self, snapshot: Snapshot, known: MemoryRecord | None, record: MemoryRecord) -> None:
+        """Raise `InvalidInputError` unless the author may publish this, in place of what is known."""
+        about = about_of(record)
+        used = used_by(snapshot, about.author)
+        if known is not None:
+            former = about_of(known)
+            if former.author != about.author:
+                raise InvalidInputError("item_id", "is not an item of this user")
+            if about.version in standings_at(snapshot, place_in(snapshot, record.id)):
+                raise InvalidInputError(
+                    "version", f"{about.version} is published already, and never changes: name another"
+                )
+            used = used.with_item(known, -1)
+        if used.items >= self._limits.items_per_author:
+            raise InvalidInputError("item_id", "is one item too many of this user: unpublish others first")
+        most, size = self._limits.bytes_per_author, used.with_item(record).size_bytes - used.size_bytes
+        if used.size_bytes + size > most:
+            left = max(most - used.size_bytes, 0)
+            reason = f"has {size:,} bytes, and {left:,} of this user's {most:,} are left: unpublish others first"
+            raise InvalidInputError("item_id", f"{reason} (shared.bytes_per_author)")
 
     def _offer(self, caller: Caller, content: SharedContent) -> OfferedPattern:
-        now, own = check_now(None), self._pseudonym(caller.user_id)
-        _check_admitted(caller, content)
+        now, own = check_now(None), self._authors.pseudonym(caller.user_id)
+        check_content(content)
+        check_admitted(content.access_policy, caller.rights.policies)
         check_offer(content)
         with self._archive.batch() as batch:
             if self.erasure.is_forgotten(content.item_id, now):
@@ -348,101 +293,105 @@ class Knowledge(Memory):
 
     def _propose(self, now: datetime) -> None:
         """Make items of what enough users offer, and add those who offer the words of an item since."""
-        with self._removing:
-            with self._archive.store.snapshot() as snapshot:
-                seen, found = snapshot.blob(CHANGED), proposals(snapshot, self._limits.offers_together, now)
-            vectors = self._intake.embed(embedded_text(one.record) for one in found)
-            with self._archive.batch() as batch:
-                admitted = vectors.admitted(batch)
-                for one in found:
-                    keep_proposal(batch, one, admitted.get(embedded_text(one.record)))
-                join_offerers(batch)
-                if batch.blob(CHANGED) == seen:  # else there are further offers
-                    batch.set_blob(CHANGED, None)
+        with self._archive.store.snapshot() as snapshot:
+            seen, found = snapshot.blob(CHANGED), proposals(snapshot, self._limits.offers_together, now)
+        vectors = self._intake.embed(embedded_text(one.record) for one in found)
+        with self.removal.kept_out(), self._archive.batch() as batch:
+            admitted = vectors.admitted(batch)
+            keep_proposals(batch, [(one, admitted.get(embedded_text(one.record))) for one in found])
+            join_offerers(batch)
+            if batch.blob(CHANGED) == seen:  # else there are further offers
+                batch.set_blob(CHANGED, None)
 
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
-        now, own = check_now(None), self._pseudonym(caller.user_id)
+        now, own = check_now(None), self._authors.pseudonym(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
             record, offered = item_in(snapshot, item_id), version_of_offer(snapshot, own, item_id)
             if record is not None and about_of(record).author != own and not caller.rights.is_admin:
                 record = None
-            offers = [] if record is None else offerers_of(snapshot, item_id).values()
+            offers = {} if record is None else offerers_of(snapshot, item_id)
         versions = [one for one in (offered, None if record is None else about_of(record).version) if one is not None]
         if versions:
-            self._remove([item_id, *offers])  # of an item of many all offers, or upkeep would make it again
+            ids = [item_id, *offers.values()]  # of an item of many all offers, or upkeep would make it again
+            self.removal.note(ids, offerers={own, *offers})
+            self.removal.carry_out([item_id])
         return UnpublishReceipt(item_id=item_id, found=bool(versions), at=now, versions=tuple(dict.fromkeys(versions)))
-
-    def _remove(self, ids: Sequence[str], authors: Sequence[str] = ()) -> None:
-        """Take away items and offers, and what erased authors left; note it first, so that nothing returns."""
-        folder, now, is_gone = self._archive.store.folder, check_now(None), {*ids, *authors}.__contains__
-        with self._removing:
-            with self._archive.store.snapshot() as snapshot:
-                item_ids = [*ids, *fallen_without(snapshot, is_gone, self._limits.offers_together)]
-            is_even = history_bytes(folder, self.user_id) == _followed(self._archive.store.blob(_FOLLOWED))
-            note_erasure(folder, self.user_id, Intent(started_at=now, record_ids=(*item_ids, *authors)), now)
-            with self._archive.batch() as batch:
-                rows = map(batch.row_of_id, item_ids)
-                self._forgetting.remove(batch, [row for row in rows if row is not None])
-                drop_offers(batch, is_gone)
-                if authors:
-                    self._drop_authors(batch, authors.__contains__)
-                    for author in authors:
-                        batch.set_blob(place_of(batch, ERASED, author), b"")
-                    mark_removal(batch)
-                if is_even:
-                    self._set_followed(batch)
 
     def _rate(self, caller: Caller, ask: Rate) -> QualityMetrics:
         record = self._visible(caller, self._archive.store.record_of_id(ask.item_id))
-        own = self._pseudonym(caller.user_id)
+        own = self._authors.pseudonym(caller.user_id)
         if about_of(record).author == own:
             raise InvalidInputError("item_id", "is an item of one's own")
         version = about_of(record).version if ask.version is None else ask.version
         with self._archive.batch() as batch:
             if own in offerers_of(batch, record.id):
                 raise InvalidInputError("item_id", "is an item of one's own, among others")
-            versions = figures_in(batch, record.id)
-            if (figures := versions.get(version)) is None:
+            place = place_in(batch, record.id)
+            standings = standings_at(batch, place)
+            if (standing := standings.get(version)) is None:
                 raise InvalidInputError("version", f"{version} is no version of this item")
+            figures = Figures(standing, StoredParts(batch, place, version))
             if figures.rate(own.encode(), ask.rating):
-                keep_figures(batch, record.id, versions)
+                keep_standings(batch, place, standings)
                 keep_due(batch, {*due_in(batch), record.id})
-            return figures.metrics()
+            return standing.metrics()
 
     def _count(self, caller: Caller, report: Report) -> int:
-        """Count a report; return how many of its items counted: those that the caller may see, and has not counted."""
+        """Count a report; return how many of its items counted.
+
+        It is of what recalls showed, as the caller's rights were then; a host's upkeep, which sends it, has no key.
+        """
         check_report(report)
-        own = self._pseudonym(caller.user_id)
+        own = self._authors.pseudonym(caller.user_id)
         counted = []
         with self._archive.batch() as batch:
             for item in report.items:
-                record, versions = item_in(batch, item.item_id), figures_in(batch, item.item_id)
-                figures = versions.get(item.version)
-                if record is None or figures is None or about_of(record).policy not in _admitted(caller):
-                    continue
-                if own in offerers_of(batch, item.item_id):
+                place = place_in(batch, item.item_id)
+                standings = standings_at(batch, place)
+                standing = standings.get(item.version)
+                if standing is None or own in offerers_of(batch, item.item_id):
                     continue  # no credit for an author's own runs
+                figures = Figures(standing, StoredParts(batch, place, item.version))
                 if figures.report(own.encode(), report.number, item):
                     counted.append(item.item_id)
-                    keep_figures(batch, item.item_id, versions)
+                    keep_standings(batch, place, standings)
             keep_due(batch, {*due_in(batch), *counted})
         return len(counted)
 
     def _release(self) -> None:
         with self._archive.batch() as batch:
             for item_id in due_in(batch):
-                versions = figures_in(batch, item_id)
-                released = [figures.release(self._rules) for figures in versions.values()]
-                if any(released):
-                    keep_figures(batch, item_id, versions)
+                record, place = item_in(batch, item_id), place_in(batch, item_id)
+                standings = standings_at(batch, place)
+                if record is None:
+                    continue  # it is gone
+                present = standings[about_of(record).version]
+                former = present.rating.released
+                for version, standing in standings.items():
+                    Figures(standing, StoredParts(batch, place, version)).release(self._rules)
+                keep_standings(batch, place, standings)
+                if present.rating.released not in (None, former):
+                    note_rated(batch, record, check_now(None))
             keep_due(batch, ())
+
+    def _read_log(self, told: int) -> Untold:
+        if told:
+            with self._archive.batch() as batch:
+                drop_told(batch, told)
+        with self._archive.store.snapshot() as snapshot:
+            return untold(snapshot)
 
     def _own(self, author: str) -> list[GlobalRecord]:
         rows = self._rows_of(author)
         with self._archive.store.snapshot() as snapshot:
             found = filter(None, map(snapshot.record, rows))
-            items = [shown_item(snapshot, record, present_figures(snapshot, record)) for record in found]
+            items = [shown_item(snapshot, record, standing_in(snapshot, record)) for record in found]
         return sorted(items, key=lambda item: (item.published_at, item.id), reverse=True)
+
+    def _show(self, caller: Caller, item_id: str) -> GlobalRecord:
+        with self._archive.store.snapshot() as snapshot:
+            record = self._visible(caller, item_in(snapshot, item_id))
+            return shown_item(snapshot, record, standing_in(snapshot, record))
 
     def _fetch(self, caller: Caller, item_id: str) -> SharedFile:
         with self._archive.store.snapshot() as snapshot:
@@ -453,42 +402,33 @@ class Knowledge(Memory):
         return SharedFile(attachment=file, data=data)
 
     def _set_name(self, caller: Caller, name: str | None) -> str:
-        own = self._pseudonym(caller.user_id)
         kept = None if name is None else self._masker.text(check_name(name))
-        with self._archive.batch() as batch:
-            named = None if kept is None else place_of(batch, NAMED, kept.casefold())
-            if named is not None and batch.blob(named) not in (None, own.encode()):
-                raise InvalidInputError("name", "is that of another user")
-            self._drop_name(batch, own)
-            if kept is not None and named is not None:
-                batch.set_blob(place_of(batch, NAME, own), kept.encode())
-                batch.set_blob(named, own.encode())
-            return name_in(batch, own)
+        return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
 
-    def _drop_name(self, batch: Batch, author: str) -> None:
-        former = batch.blob(place_of(batch, NAME, author))
-        if former is not None:
-            batch.set_blob(place_of(batch, NAMED, former.decode().casefold()), None)
-            batch.set_blob(place_of(batch, NAME, author), None)
-            mark_removal(batch)
-
-    def _forget_user(self, authors: Sequence[str]) -> int:
-        rows = [row for author in authors for row in self._rows_of(author)]
-        with self._archive.store.snapshot() as snapshot:
-            item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
-        self._remove(item_ids, authors)
+    def _forget_user(self, caller: Caller) -> int:
+        with self._writing.exclusive():  # who writes under a pseudonym is done, and nobody does after it is noted
+            authors = self._authors.pseudonyms(caller.user_id)
+            rows = [row for author in authors for row in self._rows_of(author)]
+            with self._archive.store.snapshot() as snapshot:
+                item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
+            self.removal.note(item_ids, authors, offerers=authors)
+        self.removal.carry_out(item_ids, authors)
         return len(item_ids)
 
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
         query = self._query(caller, ask, timeout_s)
         result = self._pipeline.answer(query, check_now(None))
+        admitted = caller.rights.policies
         with self._archive.store.snapshot() as snapshot:
-            items = [self._found(snapshot, found) for found in result.memories]
+            items = [
+                self._found(snapshot, found)
+                for found in result.memories
+                if about_of(found.record).policy in admitted  # else its next version came during the search
+            ]
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
     def _query(self, caller: Caller, ask: SearchItems, timeout_s: float) -> Query:
-        admitted: dict[str, Any] = {f"{ABOUT}.policy": _admitted(caller)}
-        about = admitted | ({f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {})
+        about: dict[str, Any] = {f"{ABOUT}.content_type": ask.content_types} if ask.content_types else {}
         chosen = msgspec.structs.replace(ask.filter or MemoryFilter(), metadata=about)
         query = make_query(
             ask.query,
@@ -504,64 +444,49 @@ class Knowledge(Memory):
             self._recall_settings,
             check_now(None),
         )
-        within = MemoryFilter(metadata=admitted)
-        return msgspec.structs.replace(query, is_noted=False, present_us=None, within=within)
+        within = MemoryFilter(metadata={f"{ABOUT}.policy": caller.rights.policies})
+        return msgspec.structs.replace(
+            query,
+            is_noted=False,
+            is_explained=False,
+            present_us=None,
+            within=within,
+            without=self._own_items(caller) if ask.of_others else None,
+        )
+
+    def _own_items(self, caller: Caller) -> MemoryFilter | None:
+        """Return what the caller's own items match, and those of many that the caller offered; None without any."""
+        own = self._authors.pseudonym(caller.user_id)
+        with self._archive.store.snapshot() as snapshot:
+            authors = [about_of(record).author for record in items_offered_by(snapshot, own).values()]
+            if used_by(snapshot, own).items:
+                authors.append(own)
+        return MemoryFilter(metadata={f"{ABOUT}.author": tuple(authors)}) if authors else None
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
-        figures = present_figures(snapshot, found.record)
+        standing = standing_in(snapshot, found.record)
         return FoundItem(
-            item=shown_item(snapshot, found.record, figures),
+            item=shown_item(snapshot, found.record, standing),
             score=found.score,
-            sona_score=found.sona_score + (0.0 if figures is None else figures.boost),
+            sona_score=found.sona_score + (0.0 if standing is None else standing.boost),
             relevance=found.relevance,
             highlights=found.highlights,
-            is_proven=figures is not None and figures.is_proven,
+            is_proven=standing is not None and standing.is_proven,
         )
 
     def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:
         """Return an item that the caller may see. Raises `InvalidInputError`, the same whether it exists or not."""
-        if record is None or not (
-            about_of(record).policy in _admitted(caller) or about_of(record).author == self._pseudonym(caller.user_id)
-        ):
-            raise InvalidInputError("item_id", "is no shared item that this user may see")
-        return record
+        if record is not None:
+            about = about_of(record)
+            if about.policy in caller.rights.policies or about.author == self._authors.pseudonym(caller.user_id):
+                return record
+        raise InvalidInputError("item_id", "is no shared item that this user may see")
 
     def _rows_of(self, author: str) -> list[int]:
         view = self._archive.settled_view()
         is_own = view.mask(MemoryFilter(metadata={f"{ABOUT}.author": author}))
         assert is_own is not None
         return [int(row) for row in view.rows[is_own]]
-
-    def _pseudonym(self, user_id: str) -> str:
-        """Return what this store calls a user: nobody without its secret finds the user, or the same user elsewhere."""
-        return self._pseudonyms(user_id)[-1]
-
-    def _pseudonyms(self, user_id: str) -> list[str]:
-        """Return what this store called a user until each erasure of the user, and what it calls the user now.
-
-        The history of erasures is that of this data folder; a store that was restored in another one knows by itself.
-        """
-        names: list[str] = []
-        user, key = user_id.encode(errors="surrogatepass"), self._secret()
-        with self._archive.store.snapshot() as snapshot:
-            while not names or self._is_erased(snapshot, names[-1]):
-                salt = len(names).to_bytes(8, "big")
-                names.append(pseudonym(blake2b(user, key=key, salt=salt, digest_size=PSEUDONYM_BYTES).digest()))
-        return names
-
-    def _is_erased(self, snapshot: Snapshot, author: str) -> bool:
-        is_noted = self.erasure.is_forgotten(author, check_now(None))
-        return is_noted or snapshot.blob(place_of(snapshot, ERASED, author)) is not None
-
-    def _secret(self) -> bytes:
-        known = self._archive.store.blob(SECRET)
-        if known is None:
-            with self._archive.batch() as batch:
-                known = batch.blob(SECRET)
-                if known is None:
-                    known = secrets.token_bytes(32)
-                    batch.set_blob(SECRET, known)
-        return known
 
 
 class _Search:
@@ -576,20 +501,3 @@ class _Search:
         """Search, and return the items."""
         found: list[FoundItem] = self._knowledge.ask(self._caller, self._ask, timeout_s)
         return found
-
-
-def _check_admitted(caller: Caller, content: SharedContent) -> None:
-    """Check what a caller sends, and that its readers are among the groups of the caller's key."""
-    check_content(content)
-    if content.access_policy not in _admitted(caller):
-        raise InvalidInputError("access_policy", f"{content.access_policy} is not one of the caller's key")
-
-
-def _admitted(caller: Caller) -> tuple[str, ...]:
-    """Return the policies that admit a caller."""
-    return (PUBLIC, *caller.rights.groups)
-
-
-def _followed(blob: bytes | None) -> int:
-    """Return how many bytes of the history of erasures have been applied."""
-    return int.from_bytes(blob or b"", "big")

@@ -29,6 +29,9 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
     number: int = 0
 
 
+MOST_AHEAD_US = 3_600_000_000
+"""How much of the history upkeep may read again, rather than store that there was nothing to report; and how far what
+is covered may be ahead of the clock."""
 _BLOB = "shared:outbox"
 _decoder = msgspec.msgpack.Decoder(Outbox)
 
@@ -45,7 +48,13 @@ def outbox_blob(outbox: Outbox) -> tuple[str, bytes]:
 
 
 def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
-    """Return the outbox with the reports of what happened since the last ones, until a time (exclusive)."""
+    """Return the outbox with the reports of what happened since the last ones, until a time (exclusive).
+
+    After a clock that was ahead for hours, what is covered ends at `until_us` again: else nothing would be reported
+    until the clock is there once more. Less is no such jump, and what was covered stays so, for nothing counts twice.
+    """
+    if not outbox.reports and outbox.through_us - until_us > MOST_AHEAD_US:
+        return msgspec.structs.replace(outbox, through_us=until_us)
     if outbox.reports or until_us <= outbox.through_us or SHOWED_ITEMS not in snapshot.state.counters:
         return outbox  # nothing to read through in upkeep, for a user who was never shown an item
     said = sorted(_said(snapshot, outbox.through_us, until_us).items())

@@ -60,8 +60,7 @@ class Answering:
         self._search = search
         self._advice = advice
         self._slots = np.array([pick.slot for pick in picks], dtype=np.int64)
-        alike = search.view.same(search.view.fingerprints[self._slots])
-        self._picks = [(pick, self._occurrences(pick, same)) for pick, same in zip(picks, alike, strict=True)]
+        self._picks = list(zip(picks, self._all_occurrences(picks), strict=True))
         named = dict.fromkeys(row for pick, occurring in self._picks for row in self._named(pick, occurring))
         found = zip(named, store.records(named, search.query.with_embedding), strict=True)
         self._records = {row: record for row, record in found if record is not None and self._may_show(row, record)}
@@ -93,6 +92,13 @@ class Answering:
         updated_us = microseconds(record.updated_at or record.timestamp, "updated_at")
         return updated_us == int(view.updated_us[view.slots([row])[0]])
 
+    def _all_occurrences(self, picks: Sequence[Pick]) -> list[_Occurrences]:
+        view = self._search.view
+        if not self._search.query.is_explained:
+            return [_Occurrences(1, time_us, time_us, [], 0) for time_us in view.times_us[self._slots].tolist()]
+        alike = view.same(view.fingerprints[self._slots])
+        return [self._occurrences(pick, same) for pick, same in zip(picks, alike, strict=True)]
+
     def _occurrences(self, pick: Pick, same: Slots) -> _Occurrences:
         view, slots = self._search.view, passing(self._search, same)
         placed = list(zip(view.times_us[slots].tolist(), view.rows[slots].tolist(), strict=True))
@@ -113,6 +119,8 @@ class Answering:
     def _named(self, pick: Pick, occurring: _Occurrences) -> list[int]:
         """Return the rows of all memories that the answer reads for a pick."""
         leader, like = pick.choice.leader, pick.choice.like
+        if not self._search.query.is_explained:
+            return [pick.row]
         places = [*leader.requests[:_MOST_REQUESTS], *(() if like is None else (like,))]
         return [pick.row, *pick.found.rows[places].tolist(), *self._lenders(pick), *occurring.newest]
 
@@ -129,7 +137,7 @@ class Answering:
             sona_score=pick.choice.score,
             retrieval=_retrieval(pick),
             highlights=self._highlights(record, self._passages.get(pick.row)),
-            explanation=self._explanation(pick),
+            explanation=self._explanation(pick) if self._search.query.is_explained else {},
             count=occurring.number,
             first_seen=time_of(occurring.first_us),
             last_seen=time_of(occurring.last_us),

@@ -21,6 +21,7 @@ from memory_agent.recall.dates.words import age_of
 from memory_agent.recall.fence import CLOSE, OPEN, SHARED
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import Origin, RecallResult, RetrievedMemory
+from memory_agent.shared_content import is_of_many, is_pseudonym
 from memory_agent.shared_records import QualityMetrics, SharedOrigin
 from memory_agent.trajectory import Reason, RunLine, SimilarRun
 
@@ -54,6 +55,7 @@ _ELLIPSIS = "…"
 _UNSEEN = ("Cc", "Cf")
 _PLAIN_ID = re.compile(r"[\w.:@+/#-]{1,128}")
 """Ids that can stand in a heading."""
+_END_OF_NAME = re.compile(r" #[0-9a-f]{6}\Z")
 _PLAIN_NAME = re.compile(r"[\w.@+-]+")
 _MOST_NAME_CHARS = 40
 
@@ -164,15 +166,17 @@ def endings(memory: RetrievedMemory) -> str:
 def sharing(memory: RetrievedMemory) -> str:
     """Return who shared a memory, or the same as it, in which version, and how it did, "" if nobody; fit for a heading.
 
-    Author and version are another user's words: cut, in quotation marks if they are more than one plain word, and only
-    of letters, digits and `-_.'@+`, so that they cannot end the quotation and go on as our facts.
+    Author and version are another user's words: cut, in quotation marks unless they are a pseudonym or a number of
+    users (a name that nobody can choose) and one plain word, and only of letters, digits and `-_.'@+`, so that they
+    cannot end the quotation and go on as our facts.
     """
     shared = memory.shared
     if shared is None:
         return "shared by another user" if memory.tier == "global" else ""
     by = "shared by" if memory.tier == "global" else "also shared by"
     version = _name(shared.version)
-    facts = [f"{by} {_name(shared.author) or 'another user'}", version and f"version {version}"]
+    quoted_version = version if _PLAIN_NAME.fullmatch(version) else f'"{version}"'
+    facts = [f"{by} {_author(shared.author)}", version and f"version {quoted_version}"]
     return ", ".join(filter(None, (*facts, *worth(shared.metrics))))
 
 
@@ -240,9 +244,8 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
 
 
 def worth(metrics: QualityMetrics) -> list[str]:
-    """Return the released figures of an item in words."""
-    people = "1 person" if metrics.distinct_users == 1 else f"{metrics.distinct_users} people"
-    told = [f"used by {people}"] if metrics.distinct_users else []
+    """Return the released figures of an item in words. Counts are rounded down, to fives: hence the +."""
+    told = [f"used by {metrics.distinct_users}+ people"] if metrics.distinct_users else []
     if metrics.avg_trajectory_score is not None:
         told.append(f"mean {_share(metrics.avg_trajectory_score)}")
     if metrics.user_rating is not None:
@@ -254,14 +257,22 @@ def _share(value: float) -> str:
     return f"{value:.2f}".removeprefix("0")
 
 
+def _author(text: str) -> str:
+    """Return who shared something for a heading: as it is, or a chosen name in quotation marks, its end whole."""
+    if is_pseudonym(text) or is_of_many(text):
+        return text
+    end = _END_OF_NAME.search(text)
+    name = _name(text[: end.start()] if end else text)
+    return f'"{name}{end[0] if end else ""}"' if name else "another user"
+
+
 def _name(text: str) -> str:
-    """Return a name of another user's for a heading."""
+    """Return words of another user's for a heading."""
     kept = (char if _is_of_a_name(char) else " " for char in _visible(text[: 2 * _MOST_NAME_CHARS]))
     name = " ".join("".join(kept).split())
     if not any(map(str.isalnum, name)):
         return ""
-    cut = name if len(name) <= _MOST_NAME_CHARS else name[: _MOST_NAME_CHARS - 1].rstrip() + _ELLIPSIS
-    return cut if _PLAIN_NAME.fullmatch(cut) else f'"{cut}"'
+    return name if len(name) <= _MOST_NAME_CHARS else name[: _MOST_NAME_CHARS - 1].rstrip() + _ELLIPSIS
 
 
 def _is_of_a_name(char: str) -> bool:

@@ -18,14 +18,15 @@ named in `degraded`. The deadline bounds the wait for the embedder, the one part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
 import numpy as np
 from ulid import ULID
 
-from memory_agent.embedded import Embedding
+from memory_agent.embedded import EmbeddedQuery, Embedding
+from memory_agent.embedders import Pending
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.learning.learner import USUAL, Advice, UserLearner
 from memory_agent.recall.answering import Answering
@@ -57,6 +58,9 @@ from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.view import View
 from memory_agent.trajectory import SimilarRun
 
+BeginShared = Callable[[Query], PendingItems | None]
+"""Begins to search what others share, where a query asks for it."""
+
 _SPARE = 25
 _FURTHER = 8
 """Factor on the shortlist while too few of it say different things."""
@@ -74,35 +78,41 @@ class RecallPipeline:
         self._learner = learner
         self._vectors = QueryVectors(archive, embedder)
 
-    def answer(self, query: Query, now: datetime, shared: PendingItems | None = None) -> RecallResult:
-        """Return the memories that resemble the query, best first, with those of `shared`. Raises only `StoreError`."""
+    def answer(self, query: Query, now: datetime, begin_shared: BeginShared | None = None) -> RecallResult:
+        """Return the memories that resemble the query, best first, with what others share. Raises only `StoreError`.
+
+        `begin_shared` is called once the query is with the embedder, whose answer both searches wait for.
+        """
         deadline = Deadline(query.deadline_ms)
         dates = _dates_in(query)
         recall_id = str(ULID.from_datetime(now))
         result = RecallResult(recall_id=recall_id, memories=(), dates=dates)
         if not deadline.expired():
-            result = self._with_memories(result, query, deadline, now, shared)
+            result = self._with_memories(result, query, deadline, now, begin_shared or _share_nothing)
         result = self._with_context(result, query, deadline)
         deadline.expired()
         return msgspec.structs.replace(result, degraded=tuple(deadline.degraded), took_ms=deadline.elapsed_s * 1000)
 
     def similar_runs(self, query: Query) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles the query, best first. Raises only `StoreError`."""
-        searched = self._search(query, (), self._archive.view, Deadline(query.deadline_ms))
+        deadline = Deadline(query.deadline_ms)
+        searched = self._search(query, (), self._archive.view, self._begun(query, deadline), deadline)
         return similar_runs(searched, self._archive.store, query.top_k)
 
     def _with_memories(
-        self, result: RecallResult, query: Query, deadline: Deadline, now: datetime, shared: PendingItems | None
+        self, result: RecallResult, query: Query, deadline: Deadline, now: datetime, begin_shared: BeginShared
     ) -> RecallResult:
         """Add the memories, and note the recall."""
         if "local" not in query.tiers:
-            found = self._merged((), shared, query, result, deadline)
+            found = self._merged((), begin_shared(query), query, result, deadline)
             self._note(note_of(result.recall_id, query, None, USUAL, (), now, found), query, ())
             return msgspec.structs.replace(result, memories=found)
+        pending = self._begun(query, deadline)
+        shared = begin_shared(query)
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")
-        view, store = _allowed(self._archive.view, query), self._archive.store
-        searched = self._search(query, result.dates, view, deadline)
+        view, store = self._archive.view.among(query.within), self._archive.store
+        searched = self._search(query, result.dates, view, pending, deadline)
         advice = self._advice(searched, result.recall_id)
         picks = self._select(searched, advice)
         answering = Answering(store, searched, advice, picks)
@@ -143,8 +153,18 @@ class RecallPipeline:
         others = as_memories(items, with_embedding=query.with_embedding)
         return merged(local, others, query.top_k, result.recall_id, query.min_relevance)
 
-    def _search(self, query: Query, dates: tuple[UnderstoodDate, ...], view: View, deadline: Deadline) -> Search:
-        return search(query, dates, view, self._archive.store, self._vectors, self._settings, deadline)
+    def _begun(self, query: Query, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
+        return self._vectors.begin(query.text, deadline) if query.needs_vector else None
+
+    def _search(
+        self,
+        query: Query,
+        dates: tuple[UnderstoodDate, ...],
+        view: View,
+        pending: Pending[EmbeddedQuery] | None,
+        deadline: Deadline,
+    ) -> Search:
+        return search(query, dates, view, self._archive.store, self._vectors, pending, self._settings, deadline)
 
     def _advice(self, searched: Search, recall_id: str) -> Advice:
         if searched.vector is None or searched.query.mode != "hybrid":
@@ -239,10 +259,8 @@ class RecallPipeline:
         return msgspec.structs.replace(result, context=block)
 
 
-def _allowed(view: View, query: Query) -> View:
-    """Return the memories that may count at all."""
-    mask = view.mask(query.within)
-    return view if mask is None or np.count_nonzero(mask) == view.live else view.among(mask)
+def _share_nothing(_: Query) -> None:
+    return None
 
 
 def _judged(found: Candidates, best: float, searched: Search) -> Candidates:

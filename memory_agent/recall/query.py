@@ -46,8 +46,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `by_event` are the run and the session that ask, and the event that makes them, `by_trigger` if nobody asked;
     `stored_text` is the text as an event with it would be stored, and `present_us` the time, in microseconds since
     1970, whose words are the caller's own; None for none. `runs` is the number of runs to add. `tiers` are searched.
-    Without `is_noted` the recall leaves nothing behind. What does not pass `within` counts for nothing: no figure of an
-    answer tells that it exists. Under a filter, figures do.
+    Without `is_noted` the recall leaves nothing behind; without `is_explained` its memories come without reasons and
+    without what is said of their other occurrences. What does not pass `within` counts for nothing: no figure of an
+    answer tells that it exists. Under a filter, figures do. What matches `without` is left out, beside the filter.
     """
 
     text: str
@@ -72,7 +73,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
     tiers: tuple[Tier, ...] = ("local",)
     is_noted: bool = True
+    is_explained: bool = True
     within: MemoryFilter | None = None
+    without: MemoryFilter | None = None
 
     @property
     def needs_vector(self) -> bool:

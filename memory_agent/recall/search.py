@@ -1,6 +1,6 @@
 """What the stages of one recall share: the checked query, one view of the memories, and what was searched in it.
 
-The query goes to the embedder first; its words are scored while that works.
+The query went to the embedder before; its words are scored while that works.
 
 A filter narrows an answer and protects nothing: a key reads all memories of a user or none. So memories outside it
 still count in the rarity of words, by which the same word weighs alike under any filter, and keep their places in
@@ -14,6 +14,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from memory_agent.embedded import EmbeddedQuery
+from memory_agent.embedders import Pending
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.own_words import OwnWords, own_words
 from memory_agent.recall.query import Query
@@ -56,14 +58,14 @@ def search(
     view: View,
     store: Store,
     vectors: QueryVectors,
+    pending: Pending[EmbeddedQuery] | None,
     settings: RecallSettings,
     deadline: Deadline,
 ) -> Search:
-    """Search all memories of `view` by words and by vector, under the query's filter, within the deadline.
+    """Search all memories of `view` by words and by `pending` vector, under the query's filter, within the deadline.
 
     The `store` names the rows of events and records; its memories are those of the view, or newer.
     """
-    pending = vectors.begin(query.text, deadline) if query.needs_vector else None
     words = query_words(query.text)
     mask = _filtered(query, dates, view, store)
     own = own_words(query, view, store, mask)
@@ -112,6 +114,9 @@ def looking_at_all(search: Search) -> Search:
 
 def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store: Store) -> Mask | None:
     mask = view.mask(query.filter, store.excluded_rows(query.filter))
+    left_out = None if query.without is None else view.mask(query.without)
+    if left_out is not None:
+        mask = (view.alive if mask is None else mask) & ~left_out
     if query.dates != "filter" or not dates:
         return mask
     within = view.within((date.since, date.until) for date in dates)

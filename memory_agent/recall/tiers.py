@@ -2,7 +2,8 @@
 
     class  tier    relevance                    proven  places of the answer
     1      local   at least the cut-off         -       all but the reserved ones
-    2      global  at least the cut-off         yes     what 1 leaves; half of it, rounded up, where 3 fills the rest
+    2      global  at least the cut-off         yes     what 1 leaves; half of it, rounded up, where 3 fills the rest;
+                                                        in half of the recalls a reserved one where 1 leaves none
     3      local   unknown, or below            -       what 2 leaves
     4      global  at least the cut-off         no      what 3 leaves, and the reserved ones
     5      global  unknown                      either  what 4 leaves; proven first
@@ -15,7 +16,9 @@ query, and a stranger's text is not shown on a guess.
 
 One place of five is reserved for class 4, so that new items are ever seen: `top_k // 5`, hence none below five, where
 one place would be a third of the answer of the profile `document`. It is taken from the last of the classes above. No
-place stays empty for want of a reservation. Items within a tenth of the best score of class 4 have equal chances of its
+place stays empty for want of a reservation. Where class 1 leaves no place, one of the reserved places is that of the
+best proven item in half of the recalls, drawn from the key: else an item would vanish from such answers by being proven
+(decision 0056). Items within a tenth of the best score of class 4 have equal chances of its
 places, drawn from the key of the recall: the score of an item is raised by at most .05 for past use, less than that
 tenth where scores are usual. Each item draws its own number, so a further item takes from all alike. The drawn ones are
 listed by score.
@@ -40,7 +43,10 @@ from memory_agent.records import RetrievedMemory, microseconds
 from memory_agent.storage.terms import fingerprint, said_words
 from sona.keyed_random import share
 
-_RESERVED_OF = 5
+RESERVED_OF = 5
+"""One place of so many is reserved for shared items. A measurement may change it, and the next."""
+PROVEN_SHARE = 0.5
+"""In how many of the recalls whose own memories leave no place a reserved one is that of the best proven item."""
 _NEAR = 0.1  # of the best score
 _HEAD_CHARS = 64
 
@@ -73,10 +79,13 @@ def merged(
     unproven = [item for item in ranked if _is_above(item, cut_off) and not _is_proven(item)]
     unknown = sorted((item for item in ranked if item.relevance is None), key=_is_proven, reverse=True)
 
-    room = top_k - min(top_k // _RESERVED_OF, len(unproven))
-    above = above[:room]
-    room -= len(above)
-    proven = proven[: max(-(-room // 2), room - len(below))]
+    most = top_k // RESERVED_OF
+    is_crowded = len(above) >= top_k - min(most, len(unproven))
+    kept = min(most, len(proven), 1) if is_crowded and share(key, "proven") < PROVEN_SHARE else 0
+    reserved = min(most - kept, len(unproven))
+    above = above[: top_k - kept - reserved]
+    room = top_k - reserved - len(above)
+    proven = proven[: max(kept, -(-room // 2), room - len(below))]
     better = [*above, *proven, *below[: room - len(proven)]]
     drawn = _drawn(unproven, top_k - len(better), key)
     answer = (*better, *drawn, *unknown)[:top_k]

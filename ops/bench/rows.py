@@ -252,17 +252,18 @@ def filters_rows(figures: Figures) -> Iterator[Row]:
 
 
 def shared_rows(figures: Figures) -> Iterator[Row]:
-    """Yield the cost of searching what users share, and of asking for it beside the own memories."""
+    """Yield the cost of searching what users share, of asking for it beside the own memories, and to who does not."""
     for size, one in figures.items():
-        what, own = f"shared, {int(size):,} items", f"{_spread(one['own_ms'])} ms, p99 {one['own_ms']['p99']:g}"
-        for name, figure, target in (
-            ("items", "search over a recall of as many own memories", "target_over_own"),
-            ("both", "recall of both tiers over one of the own", "target_both_over_own"),
+        for name, over, figure, target in (
+            ("items", "own", "search over a recall of as many own memories", "target_over_own"),
+            ("both", "own", "recall of both tiers over one of the own", "target_local"),
+            ("own", "unshared", "own recall beside a shared store over one without", "target_local"),
+            ("beside_both", "beside_own", "own recall while another user asks both tiers, over the own", None),
         ):
-            over = one[f"{name}_over_own"]
-            p99 = one[f"{name}_ms"]["p99"]
-            yield _at_most(f"{what}, {figure}", over["median"], one[target], "times", measured=_spread(over),
-                           beside=f"{_spread(one[f'{name}_ms'])} ms, p99 {p99:g}; {own}")  # fmt: skip
+            times = one[f"{name}_over_{over}"]
+            these, those = (f"{_spread(one[f'{way}_ms'])} ms, p99 {one[f'{way}_ms']['p99']:g}" for way in (name, over))
+            yield _at_most(f"shared, {int(size):,} items, {figure}", times["median"], one[target] if target else None,
+                           "times", measured=_spread(times), beside=f"{these}; {those}")  # fmt: skip
 
 
 def _at_most(

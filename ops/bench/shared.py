@@ -1,19 +1,27 @@
-"""Measures searches of shared items beside recalls of as many own memories, and what both tiers cost a recall.
+"""Measures searches of shared items beside recalls of as many own memories, and what the shared tier costs a recall.
 
-One user of a daemon has the memories of a grown store; the shared store has the same texts as items. The same questions
-are asked in turns: of the own memories, of the items, and of both, each way first in turn.
+Users of a daemon have the memories of a grown store; the shared store has the same texts as items. The same questions
+are asked in turns: of the own memories, of the items, and of both, each way first in turn. That the answer with both
+tiers takes so much longer is what the shared tier costs those who ask for it.
+
+What it costs those who do not: the own memories are asked in turns of another daemon, where nothing is shared; and here
+while another user, in a process of its own, asks as fast as it gets answers: of the own memories, or of both tiers.
 
 Run alone: `python -m ops.bench --only shared [--quick]`.
 """
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +39,25 @@ from ops.bench.texts import queries
 from relay import SHARED_USER
 
 TARGET_OVER_OWN = 1.5
-TARGET_BOTH_OVER_OWN = 1.1
+TARGET_LOCAL = 1.1
 
-_USER = "bench"
+_USER, _OTHER = "bench", "other"
 _TURNS = 6
 _QUESTIONS = 50
 _WARM_UP = 40
 _AT_ONCE = 1_000
 _TOP_K = 5
 _POLL_S = 0.2
+_OTHER_STARTS_S = 60.0
+_OTHERS_QUESTIONS, _OTHERS_SEED = 2_000, 900
+_BOTH: tuple[Tier, ...] = ("local", "global")
+_OTHERS_WAYS: tuple[tuple[str, tuple[Tier, ...]], ...] = (("beside_own", ("local",)), ("beside_both", _BOTH))
 _SETTINGS = Settings(
     shared=SharedSettings(searches=1_000_000, searches_per_s=1e6), daemon=DaemonSettings(upkeep_interval_s=600.0)
 )
 
 Ask = Callable[[str], None]
+Blocks = list[list[float]]
 
 
 def measure(growth: Growth) -> dict[str, Any]:
@@ -53,19 +66,59 @@ def measure(growth: Growth) -> dict[str, Any]:
 
 
 def _measure_one(folder: Path) -> dict[str, Any]:
-    with temporary_daemon(_SETTINGS) as data_dir, MemoryClient(_USER, data_dir=data_dir) as client:
-        shutil.copytree(folder, user_folder(data_dir, _USER))
-        _share(Path(shutil.copytree(folder, user_folder(data_dir, SHARED_USER))))
+    with (
+        temporary_daemon(_SETTINGS) as bare_dir,
+        temporary_daemon(_SETTINGS) as data_dir,
+        MemoryClient(_USER, data_dir=bare_dir) as bare,
+        MemoryClient(_USER, data_dir=data_dir) as client,
+    ):
+        for memory in (user_folder(bare_dir, _USER), user_folder(data_dir, _USER), user_folder(data_dir, _OTHER)):
+            shutil.copytree(folder, memory)
+        share(Path(shutil.copytree(folder, user_folder(data_dir, SHARED_USER))))
         client.shared.set_name(None)  # wakes its host
-        while client.recall("are the words there", deadline_ms=60_000.0).degraded:
-            time.sleep(_POLL_S)  # a large store loads them in the background
-        ways: dict[str, Ask] = {"own": partial(_recall, client), "items": partial(_search, client)}
-        ways["both"] = partial(_recall, client, tiers=("local", "global"))
-        figures = _take_turns(ways)
-        return figures | {"target_over_own": TARGET_OVER_OWN, "target_both_over_own": TARGET_BOTH_OVER_OWN}
+        _await_words(bare)
+        _await_words(client)
+        ways: dict[str, Ask] = {name: partial(_recall, one) for name, one in (("unshared", bare), ("own", client))}
+        ways |= {"items": partial(_search, client), "both": partial(_recall, client, tiers=_BOTH)}
+        taken_ms = _take_turns(ways, 0)
+        for series, (name, tiers) in enumerate((*_OTHERS_WAYS, *reversed(_OTHERS_WAYS)), 1):
+            with _another_user(data_dir, tiers):
+                taken_ms.setdefault(name, []).extend(_take_turns({"own": ways["own"]}, series)["own"])
+        return _figures(taken_ms) | {"target_over_own": TARGET_OVER_OWN, "target_local": TARGET_LOCAL}
 
 
-def _share(folder: Path) -> None:
+def _await_words(client: MemoryClient) -> None:
+    while client.recall("are the words there", deadline_ms=60_000.0).degraded:
+        time.sleep(_POLL_S)  # a large store loads them in the background
+
+
+@contextmanager
+def _another_user(data_dir: Path, tiers: tuple[Tier, ...]) -> Iterator[None]:
+    """Let another user recall all the time."""
+    spawn = multiprocessing.get_context("spawn")
+    begun, ended = spawn.Event(), spawn.Event()
+    process = spawn.Process(target=_ask_on, args=(data_dir, tiers, begun, ended))
+    process.start()
+    try:
+        assert begun.wait(_OTHER_STARTS_S)
+        yield
+    finally:
+        ended.set()
+        process.join()
+    assert process.exitcode == 0
+
+
+def _ask_on(data_dir: Path, tiers: tuple[Tier, ...], begun: Event, ended: Event) -> None:
+    with MemoryClient(_OTHER, data_dir=data_dir) as client:
+        _await_words(client)
+        for question in itertools.cycle(queries(_OTHERS_QUESTIONS, seed=_OTHERS_SEED + len(tiers))):
+            client.recall(question, _TOP_K, min_relevance=0.0, tiers=tiers)
+            begun.set()
+            if ended.is_set():
+                return
+
+
+def share(folder: Path) -> None:
     """Make every memory of a store an item that all users may see."""
     archive = Archive.open(folder, StoreSettings(), "library")
     try:
@@ -104,24 +157,36 @@ def _search(client: MemoryClient, question: str) -> None:
     assert len(client.shared.search(question, _TOP_K, min_relevance=0.0)) == _TOP_K
 
 
-def _take_turns(ways: dict[str, Ask]) -> dict[str, Any]:
+def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
+    """Return what each question took, in blocks by turn; the questions of a series are its own."""
     names = list(ways)
-    taken_ms: dict[str, list[list[float]]] = {name: [[] for _ in range(_TURNS)] for name in names}
-    for question in queries(_WARM_UP, seed=700):
+    taken_ms: dict[str, Blocks] = {name: [[] for _ in range(_TURNS)] for name in names}
+    for question in queries(_WARM_UP, seed=700 + series):
         for ask in ways.values():
             ask(question)
     for turn in range(_TURNS):
         for place in range(_QUESTIONS):
             first = place % len(names)
             for way, name in enumerate((*names[first:], *names[:first])):
-                (question,) = queries(1, seed=10_000 + 1_000 * turn + 10 * place + way)  # new to all caches
+                seed = 10_000 * (1 + series) + 1_000 * turn + 10 * place + way
+                (question,) = queries(1, seed=seed)  # new to all caches
                 began_s = time.perf_counter()
                 ways[name](question)
                 taken_ms[name][turn].append((time.perf_counter() - began_s) * 1000)
+    return taken_ms
+
+
+def _figures(taken_ms: dict[str, Blocks]) -> dict[str, Any]:
     p50 = {name: [statistics.median(block) for block in blocks] for name, blocks in taken_ms.items()}
     every = {name: list(chain.from_iterable(blocks)) for name, blocks in taken_ms.items()}
     return {
         **{f"{name}_ms": spread(found) | {"p99": round(percentile(every[name], 99), 1)} for name, found in p50.items()},
-        "items_over_own": spread([ours / one for ours, one in zip(p50["items"], p50["own"], strict=True)]),
-        "both_over_own": spread([ours / one for ours, one in zip(p50["both"], p50["own"], strict=True)]),
+        "items_over_own": _ratios(p50["items"], p50["own"]),
+        "both_over_own": _ratios(p50["both"], p50["own"]),
+        "own_over_unshared": _ratios(p50["own"], p50["unshared"]),
+        "beside_both_over_beside_own": _ratios(p50["beside_both"], p50["beside_own"]),
     }
+
+
+def _ratios(these: list[float], those: list[float]) -> dict[str, float]:
+    return spread([one / other for one, other in zip(these, those, strict=True)])

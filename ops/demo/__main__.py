@@ -94,7 +94,7 @@ def _play(stage: Stage, took_s: float) -> None:
     close_the_books(stage)
     screen.scene("8  A real coding agent is connected, and works in two sessions")
     connect_an_agent(stage)
-    screen.scene("9  One user shares what worked, and everybody's work says what it is worth")
+    screen.scene("9  A user shares what worked, and how others' work with it ends shows what it is worth")
     share_what_worked(stage)
 
 

@@ -29,7 +29,7 @@ _TEXT_LINES = 2
 _BAR = 10
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _ENDING_STYLES = {"approved": "green", "completed": "green", "retried": "yellow", "failed": "red"}
-_HEADER = ("score", "relevance", "when", "how it ended", "run")
+_HEADER = ("score", "relevance", "when", "how it ended", "from")
 _LEGEND = (
     "score: what ranks. relevance: how likely it bears on the request at all; "
     f"below {RecallSettings().min_relevance:g} it is left out."
@@ -169,13 +169,14 @@ def how_it_ended(memory: RetrievedMemory) -> str:
 
 
 def _figures(memory: RetrievedMemory, now: datetime) -> tuple[str, ...]:
+    shared = memory.shared if memory.tier == "global" else None
     bar = "█" * round(min(max(memory.sona_score, 0.0), 1.0) * _BAR)
     return (
         f"{memory.sona_score:.2f} {bar:<{_BAR}}",
         "not known" if memory.relevance is None else f"{memory.relevance:.2f}",
         age(memory.record.timestamp, now),
-        how_it_ended(memory),
-        memory.record.run_id or memory.record.source,
+        how_it_ended(memory) if shared is None else "not ours",
+        shared.author if shared is not None else memory.record.run_id or memory.record.source,
     )
 
 

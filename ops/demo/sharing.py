@@ -20,13 +20,15 @@ def share_what_worked(stage: Stage) -> None:
     question = stage.story.request[0].text
     item = _publish(stage)
     stage.client(OTHER).remember(_OWN)
+    stage.screen.say(f"{OTHER} noted before: {_OWN}")
     found = _asked(stage, OTHER, question)
     stage.screen.request(f"{OTHER} asks, of both tiers, what {HEROINE} asked three weeks ago", question)
     stage.screen.answer(found, stage.now)
     stage.screen.promise(
-        f"{OTHER}'s own memory comes first, and then what {HEROINE} shared, marked with her name for it",
+        f"{OTHER}'s own memory comes first, and then what {HEROINE} shared, under her name",
         [memory.tier for memory in found.memories[:2]] == ["local", "global"] and _shared(found, item) is not None,
     )
+    stage.screen.block(f"what {OTHER}'s planner gets", found.context or "")
     before = _shared(found, item)
     for number, user in enumerate(_USERS, 1):
         result = _asked(stage, user, question)
@@ -37,17 +39,20 @@ def share_what_worked(stage: Stage) -> None:
     after = _shared(_asked(stage, OTHER, question), item)
     metrics = stage.client().shared.published()[0].quality_metrics
     stage.screen.say(
-        f"{len(_USERS)} more users worked with it: used by {metrics.distinct_users} people, "
+        f"{len(_USERS)} more users worked with it: used by {metrics.distinct_users}+ people, "
         f"mean {metrics.avg_trajectory_score:g}, rated {metrics.user_rating:g}"
     )
     stage.screen.promise(
-        "only counts and sums of their work left them, and are told of five users and more together",
+        "only counts and sums of their work left them, and the figures change by five users at a time",
         metrics.distinct_users == metrics.raters == len(_USERS),
     )
     raised = 0.0 if before is None or after is None else after.sona_score - before.sona_score
-    stage.screen.promise("success with it raised it for everyone, by .05 at most", 0.0 < raised <= 0.0501)
+    stage.screen.promise(
+        f"success with it raised its score for everyone, by {raised:.3f}; .05 is the most there is",
+        0.0 < raised <= 0.0501,
+    )
     block = _asked(stage, OTHER, question).context or ""
-    stage.screen.block(f"what {OTHER}'s planner gets", block)
+    stage.screen.block(f"what {OTHER}'s planner gets now", block)
     _unpublish(stage, item, question)
 
 
@@ -64,11 +69,13 @@ def _publish(stage: Stage) -> GlobalRecord:
     memory = alice.recall(request.text, 1, of_run, deadline_ms=DEADLINE_MS, min_relevance=0.0).memories[0].record
     alice.shared.set_name(_NAME)
     preview = alice.shared.preview(_TITLE, memory_id=memory.id)
-    stage.screen.block(f"what would leave {HEROINE}'s memory, word for word", preview.content.summary)
+    leaves = f"{preview.content.title}\n{preview.content.summary}"
+    stage.screen.block(f"what would leave {HEROINE}'s memory, word for word: title and summary", leaves)
     item = alice.shared.confirm(preview)
     stage.screen.promise(
-        "what was previewed is what is published, and the item has neither her user id nor the memory's",
-        item.summary == preview.content.summary
+        "what was previewed is what is published, beside it the name that she chose, and not her user id",
+        (item.title, item.summary) == (preview.content.title, preview.content.summary)
+        and item.author == _NAME
         and HEROINE not in (item.author, item.author_id)
         and item.id != memory.id,
     )

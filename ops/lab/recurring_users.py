@@ -28,7 +28,7 @@ _MATTERS = 6
 _RECURRING = 0.8
 _NEW_QUESTIONS = 20
 _LEAST_QUESTIONS = 40
-_WORDINGS = (
+WORDINGS = (
     "{}",
     "Please tell me: {}",
     "Again: {}",
@@ -39,7 +39,7 @@ _WORDINGS = (
     "Quick question: {}",
     "For today: {}",
 )
-_LAST_WORDING = "As usual: {}"
+LAST_WORDING = "As usual: {}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def run_job(setup: Setup, job: UserJob) -> Lived:
     questions = [job.history.answerable[place] for place in random.permutation(len(job.history.answerable))]
     matters, others = questions[:_MATTERS], questions[_MATTERS:]
     unasked, never_asked = others[:-_NEW_QUESTIONS], others[-_NEW_QUESTIONS:]
-    asked = [*(_worded(matter, _LAST_WORDING) for matter in matters), *never_asked]
+    asked = [*(_worded(matter, LAST_WORDING) for matter in matters), *never_asked]
     opened: list[int] = []
 
     def watch(taught: int, memory: Memory) -> None:
@@ -155,7 +155,7 @@ def _over_off(answers: Sequence[tuple[str, Figures, Figures]]) -> dict[str, Diff
 def _runs(matters: Sequence[Question], others: Sequence[Question], random: np.random.Generator) -> list[Question]:
     runs = []
     for number in range(RUNS):
-        matter, wording = matters[int(random.integers(len(matters)))], _WORDINGS[int(random.integers(len(_WORDINGS)))]
+        matter, wording = matters[int(random.integers(len(matters)))], WORDINGS[int(random.integers(len(WORDINGS)))]
         is_recurring = random.random() < _RECURRING
         runs.append(_worded(matter, wording) if is_recurring else others[number % len(others)])
     return runs

@@ -22,13 +22,14 @@ from relay.access.key_file import (
     rotate_key,
     server_pair,
 )
-from relay.access.principal import ALL_SCOPES, Origin, Principal, Scope, publisher_for_all
+from relay.access.principal import ALL_SCOPES, PUBLIC, Origin, Principal, Scope, publisher_for_all
 
 __all__ = [
     "ALL_SCOPES",
     "CURVE",
     "LOCAL",
     "PRESENTED_WITH",
+    "PUBLIC",
     "TOKEN_FILE",
     "Credentials",
     "CurvePair",

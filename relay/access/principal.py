@@ -26,6 +26,8 @@ class Scope(StrEnum):
 
 
 ALL_SCOPES = frozenset(Scope)
+PUBLIC = "public"
+"""The audience of everybody with a key."""
 
 
 class Origin(NamedTuple):
@@ -49,6 +51,11 @@ class Principal(NamedTuple):
     user_id: str | None
     scopes: frozenset[Scope]
     groups: frozenset[str] = frozenset()
+
+    @property
+    def audiences(self) -> frozenset[str]:
+        """Whom events of what users share may be for, so that this principal may read them."""
+        return self.groups | {PUBLIC}
 
     @property
     def origin(self) -> Origin:

@@ -27,7 +27,7 @@ import xxhash
 from relay.disk.atomic_files import discard_copy, flush_copy, make_first_file, replace_by_copy, room_for_copy
 from relay.disk.errors import ErrorFamily
 from relay.disk.fence import WriterLock
-from relay.disk.pages import DATA_FILE, CommitGoneError, examine
+from relay.disk.pages import DATA_FILE, CommitGoneError, clear_unused, examine
 from relay.disk.room import means_no_room
 from relay.disk.transaction import EncryptedTransaction, Pair, PairCipher, Transaction
 from relay.rwlock import ReadWriteLock
@@ -254,6 +254,7 @@ class Environment:
         try:
             with self._without_writes(tries):
                 self.copy(copy)
+                clear_unused(copy)
                 self._require_equal(copy)
                 flush_copy(copy)
                 with self._swapping(), self._without_transactions(tries):

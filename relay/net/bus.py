@@ -164,8 +164,8 @@ class _Client(ABC, Generic[Socket]):
 
     def reconnect(self) -> None:
         """Drop what is queued in either direction, and connect again."""
-        self._socket.close()
-        self._socket = self._connected()
+        former, self._socket = self._socket, self._connected()  # interrupted, one of them is left
+        former.close()
 
     def close(self) -> None:
         self._socket.close()

@@ -139,10 +139,10 @@ class Waker:
 
     def close(self) -> None:
         """Idempotent."""
-        for descriptor in (self._read, self._write):
+        open_ones, self._read, self._write = (self._read, self._write), -1, -1  # before another file gets a number
+        for descriptor in open_ones:
             if descriptor >= 0:
                 os.close(descriptor)
-        self._read = self._write = -1  # a later `wake` must not write to a file that got the number
 
 
 class Watch:

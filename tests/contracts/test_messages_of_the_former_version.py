@@ -92,6 +92,7 @@ NEW = {
     "shared.rate",
     "shared.published",
     "shared.search",
+    "shared.item",
     "shared.attachment",
     "shared.set_name",
 }

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.records import RecallResult
+from memory_agent.shared_changes import SharedChange
 from memory_agent.shared_records import GlobalRecord
 from memory_agent.storage.folders import user_folder
-from relay import SHARED_USER, Scope, create_key
+from relay import ALL_SCOPES, SHARED_USER, Identity, Scope, Subscriber, create_key, relay_endpoints
 
-from .conftest import DaemonProcess
-from .test_killed import wait_until
+from .conftest import DaemonProcess, environment
+from .test_killed import part_pid, wait_until
 
 FIX = "The deploy to staging hangs while the VPN is off: connect it first"
 QUESTION = "why does the deploy to staging hang?"
@@ -59,6 +64,13 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_dae
         ben.remember("Lunch is at noon in the canteen")
         assert asked(ben, *BOTH).degraded == ()  # nothing was ever published, and no process runs for it
         assert SHARED_USER not in {part.name for part in ben.status().parts}
+        preview = ann.shared.preview("A title", "A summary")
+        changed = msgspec.structs.replace(preview, content=msgspec.structs.replace(preview.content, title="Another"))
+        for refused in (lambda: ann.shared.confirm(changed), lambda: ann.shared.set_name("...")):
+            with pytest.raises(InvalidInputError):
+                refused()
+        assert SHARED_USER not in {part.name for part in ben.status().parts}
+        assert not user_folder(own_daemon.data_dir, SHARED_USER).exists()
         item = published(ann)
         for reader in (ben, new):
             (found,) = asked(reader, *BOTH).memories
@@ -131,6 +143,51 @@ def test_a_policy_admits_those_whose_key_has_the_group(daemon: DaemonProcess) ->
         with pytest.raises(InvalidInputError, match="access_policy"):
             published(other, access_policy="org:acme")
         assert author.shared.unpublish(item.id).found
+
+
+def test_followers_hear_after_a_crash_what_they_were_not_told(own_daemon: DaemonProcess) -> None:
+    own_daemon.start()
+    scopes = frozenset({Scope.RECALL})
+    member, other = (
+        Identity(token=create_key(own_daemon.data_dir, name, name, scopes, orgs=orgs).token)
+        for name, orgs in (("member", frozenset({"acme"})), ("other", frozenset()))
+    )
+    author = create_key(own_daemon.data_dir, "author", "ann", ALL_SCOPES, orgs=frozenset({"acme"})).token
+    with client_of(own_daemon, "ann", author) as ann:
+        first = published(ann, access_policy="org:acme")
+        wait_until(lambda: len(changes(own_daemon, member)) == 1)
+        relay = part_pid(own_daemon, "relay")
+        assert relay is not None
+        os.kill(relay, signal.SIGSTOP)
+        second = published(ann, "Restart the tunnel before the deploy", access_policy="org:acme")
+        assert ann.shared.unpublish(first.id).found
+    own_daemon.kill()
+    os.kill(relay, signal.SIGKILL)
+    own_daemon.start()
+    wait_until(lambda: "unpublished" in {one.kind for one in changes(own_daemon, member)})
+    told = changes(own_daemon, member)
+    assert sorted((one.kind, one.item_id) for one in told) == sorted([("unpublished", None), ("published", second.id)])
+    assert [json.loads(line)["seq"] for line in followed(own_daemon, member)] == [2, 3]
+    with client_of(own_daemon, "ann", author) as ann:
+        assert ann.erasure.erase_user().unpublished == 1
+    wait_until(lambda: {one.kind for one in changes(own_daemon, member)} == {"unpublished"})
+    assert {one.item for one in told} == {one.item for one in changes(own_daemon, member)}
+    assert changes(own_daemon, other) == []
+
+
+def followed(daemon: DaemonProcess, identity: Identity) -> list[str]:
+    """What the command line says after number 1 of the journal."""
+    words = ["shared", "follow", "--user", "member", "--after", "1", "--count", "2", "--timeout", "60", "--json"]
+    command = [sys.executable, "-m", "memory_agent", *words, "--data-dir", str(daemon.data_dir)]
+    shown = {**environment(), "MEMORY_AGENT_TOKEN": identity.token}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=shown, timeout=120)
+    return done.stdout.splitlines()
+
+
+def changes(daemon: DaemonProcess, identity: Identity) -> list[SharedChange]:
+    with Subscriber(*relay_endpoints(daemon.data_dir), identity=identity) as subscriber:
+        entries = subscriber.fetch(0, 100, user_id=SHARED_USER).entries
+        return [change for entry in entries if (change := SharedChange.in_entry(entry))]
 
 
 def test_nobody_uses_the_store_as_a_user(daemon: DaemonProcess) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from memory_agent.daemon.absent_users import AbsentUsers
+from memory_agent.daemon.announcer import Announcer
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.host import MemoryHost
@@ -174,7 +175,9 @@ async def _serve(
 
         eraser = DaemonEraser(hosts, dispatcher, reactor, journal, layout.data_dir, settings.encryption, forget_shared)
         absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning, shared)
-        service = Service(hosts, dispatcher, journal, eraser, absent, describe)
+        announcer = Announcer(shared, journal, relay.ingest, settings.relay.events)
+        announcer.wake()
+        service = Service(hosts, dispatcher, journal, eraser, absent, describe, announcer.wake)
         await eraser.resume()
         reception = Reception(service, credentials, 64)
         gateway = Gateway(reception, sockets, 64, settings.daemon.requests_bytes)
@@ -187,7 +190,15 @@ async def _serve(
         upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)
         tasks = [
             asyncio.create_task(work)
-            for work in (dispatcher.run(), reactor.run(), gateway.run(), answering, rounds.run(), upkeep)
+            for work in (
+                dispatcher.run(),
+                reactor.run(),
+                announcer.run(),
+                gateway.run(),
+                answering,
+                rounds.run(),
+                upkeep,
+            )
         ]
         listening.append(Served(layout.data_dir, layout.gateway, sockets[1].endpoints[0], relay, host, door.url))
         ready.set()

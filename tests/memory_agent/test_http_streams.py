@@ -23,6 +23,7 @@ from memory_agent.embedders import open_embedder
 from memory_agent.settings import DaemonSettings, EmbedderSettings, HttpSettings, Settings
 from relay import (
     ALL_SCOPES,
+    SHARED_USER,
     AsyncSubscriber,
     Batch,
     BrokerSettings,
@@ -235,6 +236,39 @@ def test_idle_streams_read_nothing_while_others_are_busy(world: World, monkeypat
             assert texts(streams["pia"], 1) == [str(number)]
         assert reads["pia"] >= 30
         assert sum(reads[user_id] for user_id in idle) == len(idle)
+
+
+def test_followers_hear_of_shared_items_what_their_keys_admit(world: World) -> None:
+    scopes = frozenset({Scope.RECALL, Scope.SHARE, Scope.PUBLISH})
+    author, member, other = (
+        create_key(world.served.data_dir, user_id, user_id, scopes, orgs=frozenset(orgs)).token
+        for user_id, orgs in (("una", {"acme"}), ("vic", {"acme"}), ("wim", {"zoo"}))
+    )
+    with (
+        MemoryClient("una", endpoint=world.served.gateway, token=author) as una,
+        world.listen("events", member, user_id=SHARED_USER) as heard_by_member,
+        world.listen("events", other, user_id=SHARED_USER, type="global.*") as heard_by_other,
+        world.listen("events", member, user_id="vic") as own,
+    ):
+        for_acme = una.shared.confirm(una.shared.preview("The deploy hangs", VPN, access_policy="org:acme"))
+        for_all = una.shared.confirm(una.shared.preview("The tunnel", "Restart it before a deploy"))
+        frames = [heard_by_member.said() for _ in range(2)]
+        assert una.shared.unpublish(for_acme.id).found
+        frames.append(heard_by_member.said())
+        events = [frame.data["event"] for frame in frames]
+        types = ["global.published", "global.published", "global.unpublished"]
+        assert [event["event_type"] for event in events] == types
+        assert [event["payload"].get("item_id") for event in events] == [for_acme.id, for_all.id, None]
+        assert events[2]["payload"]["item"] == events[0]["payload"]["item"]
+        assert heard_by_other.said().data["event"] == events[1]
+        for quiet in (heard_by_other, own):
+            assert next(quiet).name == ""
+    with world.listen("events", member, frames[0].id, user_id=SHARED_USER) as again:
+        assert [again.said() for _ in range(2)] == frames[1:]
+    world.tell(SHARED_USER, VPN)  # as only the owner can
+    with MemoryClient("una", endpoint=world.served.gateway, token=world.token) as client:
+        client.wait({SHARED_USER: frames[2].id + 1}, 30)
+    assert world.served.host._memories[SHARED_USER].stats().memories == 1  # no event became a memory
 
 
 def test_one_user_cannot_take_all_streams(world: World) -> None:

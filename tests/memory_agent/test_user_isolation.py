@@ -345,6 +345,7 @@ def test_reads_need_recall_and_writes_need_publish() -> None:
         "sona_status",
         "published",
         "search_shared",
+        "shared_item",
         "shared_attachment",
     }
     assert needed[Scope.SHARE] == {"publish_preview", "publish_confirm", "offer", "unpublish", "rate", "shared_name"}

@@ -205,6 +205,11 @@ def fetch_of_other(user: User, asked: Asked) -> bytes:
     return user.ask("shared_attachment", {"item_id": msgspec.msgpack.decode(item)["result"]["id"]}, asked.named)
 
 
+def show_of_other(user: User, asked: Asked) -> bytes:
+    """Ask for an item that another user shares."""
+    return user.ask("shared_item", {"item_id": shared_by(asked.other)}, asked.named)
+
+
 def rate_of_other(user: User, asked: Asked) -> bytes:
     """Rate what another user shares, oneself where that is meant."""
     answer = user.ask("rate", {"item_id": shared_by(asked.other), "rating": 0.5}, asked.named)
@@ -273,6 +278,7 @@ OPERATIONS = (
     of_daemon("unpublish", lambda user, _: {"item_id": shared_by(user)}),
     Operation("rate", rate_of_other, verb="rate"),
     Operation("shared_attachment", fetch_of_other, verb="shared_attachment"),
+    Operation("shared_item", show_of_other, verb="shared_item"),
     of_daemon("published", lambda *_: NOTHING),
     of_daemon("search_shared", lambda *_: {"query": SHARED, "top_k": 50}),
     of_daemon("shared_name", lambda user, _: {"name": f"The platform team, {user.name}"}),

@@ -200,6 +200,7 @@ WORLDS: dict[Any, World] = {
     load_settings: a_memory,
     DaemonMethods: a_daemon,
     MemoryClient.blocks: a_daemon,
+    MemoryClient.shared_changes: a_daemon,
     Publisher: a_relay,
     Subscriber: a_full_relay,
     Journal: a_journal,
@@ -220,7 +221,7 @@ WORLDS: dict[Any, World] = {
 INNER: dict[Any, set[str]] = {
     Runs: {"judge"},
     Shared: {"begin_search", "of_caller"},
-    Knowledge: {"ask", "begin_search", "expire", "follow"},
+    Knowledge: {"ask", "begin_search", "expire"},
     Erasure: {
         "age",
         "admitting",

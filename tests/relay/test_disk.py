@@ -116,6 +116,23 @@ def test_no_write_is_lost_while_a_file_is_compacted(environment: Environment) ->
     assert numbers(environment) == [*range(50), *written]
 
 
+@pytest.mark.parametrize("size", range(1, 9))
+def test_a_compact_file_has_not_a_byte_of_what_was_deleted(environment: Environment, size: int) -> None:
+    """Wherever on its page it ends, beside an entry that stays, and in a long value."""
+    with environment.write() as transaction:
+        transaction.put("one", key(0), b"k" * size)
+        transaction.put("one", key(1), b"\xee" * 50)
+        transaction.put("two", key(0), b"\xee" * 10_000)
+    with environment.write() as transaction:
+        transaction.delete("one", key(1))
+        transaction.put("two", key(0), b"kept" * 2_000)
+    file = environment.path / "data.mdb"
+    assert b"\xee\xee" in file.read_bytes()
+    environment.compact()
+    assert b"\xee\xee" not in file.read_bytes()
+    assert numbers(environment) == [0]
+
+
 def test_a_writer_lock_names_its_owner_and_is_free_again_after_release(tmp_path: Path) -> None:
     lock = WriterLock.take(tmp_path, ERRORS)
     with pytest.raises(JournalInUseError, match="process") as caught:

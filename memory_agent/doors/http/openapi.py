@@ -49,7 +49,8 @@ _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
         "Follow the events of a user as they are journaled.",
         {"event": JournaledEvent, "gap": Gap, "problem": Problem},
         {
-            "user_id": "The user; default: that of the key. `*`: all users, with a key of scope admin for all of them.",
+            "user_id": "The user; default: that of the key. `*`: all users, with a key of scope admin for all of them. "
+            "`shared-knowledge`: what becomes of shared items that the key admits.",
             "type": "Only events whose type matches this pattern, such as `chat.*`. Repeatable.",
         },
     ),

@@ -161,6 +161,7 @@ class Stream:
                 yield event_frame(self._name, data, entry.seq)
         if not batch.entries:
             self._seq = batch.last_seq
+        if not batch.entries and not batch.has_more:
             rest_s = self._heartbeat_s - (time.monotonic() - self._said_s)
             await self._watch.wait(self._user_id, batch.last_seq, max(0.0, rest_s))
 

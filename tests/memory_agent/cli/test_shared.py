@@ -117,12 +117,16 @@ def test_what_one_user_publishes_others_find_and_fetch_until_it_is_taken_away(
     for nothing in (("--type", "app"), ("--tag", "other"), ("--min-relevance", "1")):
         assert run_json("shared", "search", QUESTION, *nothing, "--user", "ben") == []
     shown = run("shared", "search", QUESTION, "--user", "ben").stdout
-    assert f"\n   {FIX}\n   attachment: rules.toml, 21 B, SHA-256 {hashlib.sha256(ATTACHED).hexdigest()}\n" in shown
+    assert f"\n   | {FIX}\n   attachment: rules.toml, 21 B, SHA-256 {hashlib.sha256(ATTACHED).hexdigest()}\n" in shown
+
+    assert run_json("shared", "show", item["id"], "--user", "ben") == item
+    one = run("shared", "show", item["id"], "--user", "ben").stdout
+    assert (item["id"] in one, TITLE in one, f"\n   {FIX}\n   attachment: rules.toml" in one) == (True, True, True)
 
     (recalled,) = run_json("recall", QUESTION, *BOTH, "--user", "ben")["memories"]
     assert (recalled["tier"], recalled["record"]["id"]) == ("global", item["id"])
     assert recalled["shared"]["author"] == item["author"]
-    assert f"   {FIX}\n" in run("recall", QUESTION, "--tier", "global", "--user", "ben").stdout
+    assert f"   | {FIX}\n" in run("recall", QUESTION, "--tier", "global", "--user", "ben").stdout
     assert run_json("recall", QUESTION, "--user", "ben")["memories"] == []
     assert run_json("recall", QUESTION, "--tier", "local", "--user", "ben")["memories"] == []
 
@@ -143,8 +147,9 @@ def test_what_one_user_publishes_others_find_and_fetch_until_it_is_taken_away(
     assert (taken.exit_code, taken.stdout) == (0, f"took away {item['id']}, version 1\n")
     again = run("shared", "unpublish", item["id"], "--user", "ann")
     assert (again.exit_code, again.stdout) == (1, "")
-    assert again.stderr == f"note: nothing was taken away: {item['id']} is not an item of ann\n"
+    assert again.stderr == f"note: nothing was taken away: {item['id']} is not an item of this user\n"
     assert json.loads(run("shared", "unpublish", item["id"], "--user", "ann", "--json").stdout)["found"] is False
+    assert code_of(run("shared", "show", item["id"], "--user", "ben", "--json")) == (1, "invalid_input")
     assert run_json("shared", "search", QUESTION, "--user", "ben", "--min-relevance", "0") == []
     assert run_json("recall", QUESTION, *BOTH, "--user", "ben")["memories"] == []
 
@@ -155,13 +160,13 @@ def test_a_preview_shows_every_word_that_would_leave_and_marks_what_to_look_at(
     out = tmp_path / "p 1.json"
     stores = sorted(known_users(data_dir))
     words = (str(runbook), "--body", "--tag", "deploy", "--reference", "https://wiki/deploy", "--attach", str(rules))
-    named = ("--version", "1.2", "--policy", "org:acme", "--user", "cat", "--out", str(out))
+    named = ("--version", "1.2", "--user", "cat", "--out", str(out))
     shown = run("shared", "preview", *words, *named)
     assert shown.exit_code == 0, shown.output
     body = RUNBOOK.strip("\n").replace(SECRET, "[masked:github_token]").splitlines()
     assert shown.stdout.splitlines() == [
         "would be published, word for word",
-        "   document · version 1.2 · for the organisation acme",
+        "   document · version 1.2 · for every user of this deployment",
         "title",
         f"   {TITLE}",
         "summary",
@@ -287,8 +292,11 @@ def test_a_next_version_replaces_the_former_and_none_is_published_twice(
 ) -> None:
     out = tmp_path / "preview.json"
     item = publish(run, out, "--title", TITLE, "--summary", FIX, user="fay")
-    words = ("--title", TITLE, "--summary", "The deploy to staging needs no VPN.", "--item", item["id"])
+    said = ("--title", TITLE, "--summary", "The deploy to staging needs no VPN.")
+    words = (*said, "--item", item["id"], "--policy", "public")
     assert code_of(run("shared", "preview", *words, "--user", "fay", "--json")) == (2, "usage")
+    for_whom = run("shared", "preview", *said, "--item", item["id"], "--version", "2", "--user", "fay")
+    assert (for_whom.exit_code, "--item needs --policy" in for_whom.stderr) == (2, True)
     publish(run, out, *words, "--version", "2", user="fay")
     (found,) = run_json("shared", "search", QUESTION, "--user", "gil")
     assert (found["item"]["id"], found["item"]["version"]) == (item["id"], "2")
@@ -310,11 +318,10 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     for wrong in ((), ("1", "--take-back"), ("2",), ("good",)):
         assert run(*rate, *wrong, "--user", "ida").exit_code == 2, wrong
 
-    assert run_json("shared", "name", "Hal of the platform team", "--user", "hal") == {
-        "name": "Hal of the platform team"
-    }
+    named = run_json("shared", "name", "Hal of the platform team", "--user", "hal")
+    assert named == {"name": f"Hal of the platform team #{item['author_id'][5:11]}"}
     (found,) = run_json("shared", "search", QUESTION, "--user", "ida")
-    assert found["item"]["author"] == "Hal of the platform team"
+    assert found["item"]["author"] == named["name"]
     back = run("shared", "name", "--none", "--user", "hal")
     assert back.stdout == f"others see: {item['author']}\n"
     assert "hal" not in item["author"]

@@ -119,6 +119,21 @@ def test_what_one_session_found_stands_before_the_prompt_of_the_next(served: Ser
         assert "a mutex around the refresh fixed it" in block, client
 
 
+def test_no_hook_puts_what_others_share_into_a_prompt(served: Served) -> None:
+    """Nobody asked for it there, and it may hold instructions."""
+    finished_session(served)
+    with MemoryClient("sharer", endpoint=served.gateway, token=served.token) as sharer, caller(served) as client:
+        sharer.shared.confirm(sharer.shared.preview("A quagga", f"{REQUEST}: the quagga signs users out at random"))
+        assert "quagga" in str(client.recall(REQUEST, tiers=("global",), min_relevance=0.0, deadline_ms=30_000.0))
+    for said in (
+        of_codex("UserPromptSubmit", "s-8", "t-8", prompt="users are signed out at random"),
+        of_codex("SessionStart", source="startup"),
+    ):
+        block = answered("codex", said, served.data_dir)
+        assert "mutex" in block
+        assert "quagga" not in block
+
+
 def test_a_session_that_starts_gets_what_was_done_lately(served: Served) -> None:
     finished_session(served)
     assert "mutex" in answered("codex", of_codex("SessionStart", source="startup"), served.data_dir)

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from sharing_world import World
 
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.settings import EmbedderSettings
+
+settings.register_profile("deep", max_examples=1_000)
 
 
 @pytest.fixture(scope="session")

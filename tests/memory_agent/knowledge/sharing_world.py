@@ -14,12 +14,16 @@ import pytest
 from memory_agent.embedders import Embedder
 from memory_agent.erasure import history
 from memory_agent.knowledge import Knowledge
+from memory_agent.knowledge.figures import Part, Standing
+from memory_agent.knowledge.items import place_in
+from memory_agent.knowledge.kept_figures import StoredParts, parts_in, standings_at
 from memory_agent.memory import Memory
 from memory_agent.settings import EncryptionSettings, Settings, SharedSettings
 from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, Rights, SearchItems
 from memory_agent.shared_records import FoundItem, GlobalRecord
 from memory_agent.storage import derived
 from memory_agent.storage.folders import user_folder
+from memory_agent.storage.snapshot import Snapshot
 from relay import SHARED_USER
 from relay.disk import Transaction, environment
 
@@ -37,6 +41,10 @@ class World:
         self.settings = settings or Settings(shared=UNLIMITED, encryption=encryption)
         self.answers: list[tuple[str, object]] = []
         """All that the store answered, with who asked."""
+        self.asked: list[tuple[Caller, AnyAsk]] = []
+        """All that left a user's memory."""
+        self.journals: list[Callable[[], bytes]] = [lambda: bytes_below(self.data_dir / "erasures")]
+        """What tells of shared items outside their store: the history of what was taken away."""
         self._embedder = embedder
         self._memories: dict[str, Memory] = {}
         self.open()
@@ -104,10 +112,17 @@ class World:
             )
         return self._memories[user_id].with_rights(Rights(groups=groups, is_admin=is_admin))
 
+    def keep_up(self, user_id: str) -> Memory:
+        """A user's memory, after the upkeep that writes what waits, as its host has it: without a caller's rights."""
+        memory = self.user(user_id)
+        memory.expire()
+        return memory
+
     def published(
         self, user_id: str, text: str, *groups: str, data: bytes | None = None, **fields: Any
     ) -> GlobalRecord:
         shared = self.user(user_id, *groups).shared
+        fields = {"access_policy": "public", **fields}
         return shared.confirm(shared.preview(text[:80], text, attachment=data, **fields), data)
 
     def found(self, user_id: str, query: str, *groups: str) -> dict[str, FoundItem]:
@@ -116,9 +131,8 @@ class World:
         return {one.item.id: one for one in found}
 
     def bytes_of_the_store(self) -> bytes:
-        """The bytes of all its files, and of the history of what was taken away."""
-        files = [*self.folder.rglob("*"), *(self.data_dir / "erasures").glob("*")]
-        return b"".join(file.read_bytes() for file in files if file.is_file())
+        """The bytes of all its files, and of the journals that tell of it."""
+        return b"".join((bytes_below(self.folder), *(read() for read in self.journals)))
 
     def __enter__(self) -> Self:
         return self
@@ -127,18 +141,35 @@ class World:
         self.close()
 
 
+def parts_of(snapshot: Snapshot, item_id: str) -> dict[str, tuple[Standing, dict[bytes, Part]]]:
+    """By version of an item: what is known of it, and the part of each user."""
+    place = place_in(snapshot, item_id)
+    users = [user for _, at, user in parts_in(snapshot) if at == place]
+    found = {}
+    for version, standing in standings_at(snapshot, place).items():
+        of_version = StoredParts(snapshot, place, version)
+        found[version] = standing, {user: part for user in users if (part := of_version.get(user)) is not None}
+    return found
+
+
+def bytes_below(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
 class Heard:
-    """The store, with a list of what it answered. Satisfies `SharedStore`."""
+    """The store, with lists of what it was asked and what it answered. Satisfies `SharedStore`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+        self._world.asked.append((caller, ask))
         answer = self._world.shared.ask(caller, ask, timeout_s)
         self._world.answers.append((caller.user_id, answer))
         return answer
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
+        self._world.asked.append((caller, ask))
         return _HeardSearch(self._world, caller, self._world.shared.begin_search(caller, ask, timeout_s))
 
 

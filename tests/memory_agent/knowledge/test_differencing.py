@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import pytest
+from counted_version import CountedVersion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_agent.knowledge.contributions import QUARTERS, Contribution
-from memory_agent.knowledge.figures import Figures, Rules
+from memory_agent.knowledge.figures import Rules
 from memory_agent.shared_asks import ReportedItem
 from memory_agent.shared_records import QualityMetrics
 
@@ -27,7 +28,7 @@ def item(uses: int, quality: float, retrievals: int = 1) -> ReportedItem:
     return ReportedItem(item_id="i", version="1", retrievals=retrievals, uses=uses, quality=quality)
 
 
-def seen(figures: Figures) -> Seen:
+def seen(figures: CountedVersion) -> Seen:
     return figures.metrics(), figures.is_proven, figures.boost
 
 
@@ -38,7 +39,7 @@ def all_that_shows(key: bytes, value: float, kind: str, others: int) -> tuple[Se
     possible sum in turn; they are erased and begin again each time, and a release follows. The victim contributes once
     more each time, as good as ever, so that there are five changes even with four others.
     """
-    figures = Figures.create(key, b"author")
+    figures = CountedVersion(key, b"author")
     shown = []
     for number in range(1, QUARTERS * others + 2):
         whole, rest = divmod(number - 1, QUARTERS)
@@ -87,7 +88,7 @@ ACTIONS = st.lists(
 
 def shown_by(key: bytes, quality: float, uses: int, actions: Sequence[Action], rules: Rules) -> list[Seen]:
     """Return all that shows while the attacker acts; the victim's runs have this quality each, `uses` in a report."""
-    figures = Figures.create(key, b"author")
+    figures = CountedVersion(key, b"author")
     shown = []
     for number, (verb, place, value) in enumerate(actions, 1):
         if verb == "use":
@@ -129,8 +130,8 @@ def test_whatever_the_others_do_two_qualities_of_one_level_look_alike(
     assert shown_by(key, one, 3, actions, rules) == shown_by(key, other, 50, actions, rules)
 
 
-def contributors(qualities: Iterable[float], key: bytes) -> Figures:
-    figures = Figures.create(key, b"author")
+def contributors(qualities: Iterable[float], key: bytes) -> CountedVersion:
+    figures = CountedVersion(key, b"author")
     for liar, quality in zip(LIARS, qualities, strict=False):
         figures.report(liar, 1, item(1, quality))
         figures.rate(liar, quality)

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sharing_world import UNLIMITED, World, after_each_step
+from sharing_world import UNLIMITED, World, after_each_step, parts_of
 
 from memory_agent.care.backup import make_backup
 from memory_agent.care.export import export_user
@@ -20,10 +22,10 @@ from memory_agent.care.restoration import restore_all
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.items import figures_in
-from memory_agent.knowledge.offers import OFFERS
+from memory_agent.knowledge.places import OFFERS
 from memory_agent.settings import EmbedderSettings, Settings
-from memory_agent.shared_asks import Caller, ForgetUser, Report, ReportedItem
+from memory_agent.shared_asks import Caller, ForgetUser, ReadLog, Report, ReportedItem
+from memory_agent.shared_changes import SharedChange, Untold
 from memory_agent.shared_records import GlobalRecord, OfferedPattern
 from memory_agent.storage.batch import Batch
 from relay import SHARED_USER
@@ -138,7 +140,7 @@ def test_an_offer_that_is_taken_back_takes_the_item_with_it_below_five(world: Wo
     world.reopen()
     assert shown(world) == []
     with pytest.raises(InvalidInputError, match="taken back"):
-        offer(world, FIVE[0], item_id=offers[FIVE[0]].content.item_id)
+        offer(world, FIVE[0], item_id=offers[FIVE[0]].content.item_id, access_policy="public")
     offer(world, FIVE[0])
     [again] = shown(world)
     assert again.id != item.id
@@ -197,7 +199,7 @@ def test_offers_for_different_readers_do_not_count_together(world: World) -> Non
 
 def contributors(world: World, item: GlobalRecord) -> set[str]:
     with world.shared._archive.store.snapshot() as snapshot:
-        return {user.decode() for one in figures_in(snapshot, item.id).values() for user in one.contributions}
+        return {user.decode() for _, parts in parts_of(snapshot, item.id).values() for user in parts}
 
 
 def test_runs_and_ratings_of_those_who_offered_it_do_not_count(world: World) -> None:
@@ -214,6 +216,88 @@ def test_runs_and_ratings_of_those_who_offered_it_do_not_count(world: World) -> 
     offer(world, USERS[5])
     assert [one.id for one in shown(world)] == [item.id]
     assert len(contributors(world, item)) == 1, "what an offerer reported before counts no more"
+
+
+def told(world: World) -> list[SharedChange]:
+    """What followers are told since they were last told."""
+    caller, changes = Caller(user_id=SHARED_USER), list[SharedChange]()
+    untold: Untold = world.shared.ask(caller, ReadLog())
+    while untold.through:
+        changes += [change for _, change in untold.changes]
+        untold = world.shared.ask(caller, ReadLog(told=untold.through))
+    return changes
+
+
+def test_followers_hear_of_the_item_when_it_comes_and_goes_and_of_no_offer(world: World) -> None:
+    offers = five(world)
+    assert told(world) == []
+    [item] = shown(world)
+    [came] = told(world)
+    assert (came.kind, came.item_id, came.version, came.content_type) == ("published", item.id, "1", "pattern")
+    assert came.at == item.published_at
+    offer(world, USERS[5])
+    world.shared.expire()
+    assert told(world) == [], "another who offers it is nobody's business"
+    for user in FIVE[:2]:
+        world.user(user).shared.unpublish(offers[user].content.item_id)
+    [went] = told(world)
+    assert (went.kind, went.item, went.item_id) == ("unpublished", came.item, None)
+    offer(world, FIVE[0])
+    [again] = shown(world)
+    assert [one.item_id for one in told(world)] == [again.id]
+    world.shared.ask(Caller(user_id=USERS[5]), ForgetUser())
+    assert [one.kind for one in told(world)] == ["unpublished"]
+
+
+def test_readers_see_the_item_by_its_id_and_it_counts_for_no_author(world: World) -> None:
+    five(world)
+    [item] = shown(world)
+    for user in ("reader", FIVE[0]):
+        assert world.user(user).shared.item(item.id) == item
+    limits = Settings(
+        shared=msgspec.structs.replace(UNLIMITED, items_per_author=1), encryption=world.settings.encryption
+    )
+    with world.closed():
+        world.settings = limits
+    for user in FIVE:
+        assert world.user(user).shared.published() == []
+        world.published(user, f"Sheet of {user}")
+    assert damage(world) == []
+
+
+def test_a_recall_leaves_out_the_items_that_its_user_offered(world: World) -> None:
+    five(world)
+    [item] = shown(world)
+    other = world.published("author", "Deploys to staging may need another token")
+    own = world.published(FIVE[0], "Deploys to staging need a permit")
+
+    def recalled(user: str) -> set[str]:
+        found = world.user(user).recall(QUESTION, tiers=("global",), min_relevance=0.0, deadline_ms=30_000.0)
+        return {one.record.id for one in found.memories}
+
+    assert recalled("reader") == {item.id, other.id, own.id}
+    assert recalled(FIVE[0]) == {other.id}
+    assert recalled(FIVE[1]) == {other.id, own.id}
+    assert world.found(FIVE[0], QUESTION).keys() == {item.id, other.id, own.id}
+
+
+def test_an_offer_that_goes_while_upkeep_makes_the_item_is_not_in_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    five(world)
+    embed = world.shared._intake.embed
+
+    def embed_late(*texts: Any, **more: Any) -> Any:
+        take_back(world)
+        return embed(*texts, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.shared._intake, "embed", embed_late)
+        world.shared.expire()
+    assert world.found("reader", QUESTION) == {}
+    offer(world, FIVE[0])
+    assert len(shown(world)) == 1
+    assert damage(world) == []
 
 
 def test_an_item_that_an_administrator_takes_away_is_not_made_again(world: World) -> None:

@@ -15,7 +15,16 @@ from memory_agent import Memory
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import UnavailableError
 from memory_agent.knowledge import Knowledge
-from memory_agent.shared_asks import AnyAsk, Caller, ForgetUser, PendingItems, Report, ReportedItem, SearchItems
+from memory_agent.shared_asks import (
+    AnyAsk,
+    Caller,
+    ForgetUser,
+    PendingItems,
+    Report,
+    ReportedItem,
+    Rights,
+    SearchItems,
+)
 from memory_agent.shared_records import GlobalRecord
 
 QUESTION = "what does staging need?"
@@ -70,7 +79,9 @@ def opened(tmp_path: Path, between: Between) -> Iterator[Open]:
 
 
 def published(memory: Memory, **fields: Any) -> GlobalRecord:
-    return memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect first", **fields))
+    return memory.shared.confirm(
+        memory.shared.preview("Staging needs the VPN", "Connect first", **{"access_policy": "public", **fields})
+    )
 
 
 def recalled(memory: Memory) -> str:
@@ -105,6 +116,18 @@ def test_five_users_make_the_figures_and_the_author_does_not_count(opened: Open,
     assert (figures.distinct_users, figures.used_count, figures.usage_count) == (5, 5, 5)
     assert figures.avg_trajectory_score is not None
     assert figures.avg_trajectory_score > 0.6
+
+
+def test_what_an_organisation_shares_has_figures_though_upkeep_has_no_key(opened: Open, between: Between) -> None:
+    acme = Rights(groups=("org:acme",))
+    author = opened("author").with_rights(acme)
+    item = published(author, access_policy="org:acme")
+    for number in range(5):
+        user = opened(f"user-{number}")
+        used(user.with_rights(acme), item)
+        assert user.shared.report(soon()) == 1
+    between.keep_up()
+    assert author.shared.published()[0].quality_metrics.distinct_users == 5
 
 
 def test_a_report_has_counts_and_sums_of_what_was_shown_and_used_and_nothing_else(
@@ -164,6 +187,22 @@ def test_a_report_is_repeated_until_it_is_answered_and_counts_once(
     assert again.shared.report(soon() + timedelta(seconds=15)) == 0
 
 
+def test_a_clock_that_was_ahead_ends_no_reports_and_one_that_steps_back_repeats_none(
+    opened: Open, between: Between
+) -> None:
+    item, memory = published(opened("author")), opened("user")
+    used(memory, item)
+    assert memory.shared.report(soon()) == 1
+    assert memory.shared.report(soon() - timedelta(seconds=30)) == 0  # a step back
+    assert memory.shared.report(soon()) == 0
+    assert memory.shared.report(soon() + timedelta(days=400)) == 0
+    used(memory, item)
+    assert memory.shared.report(datetime.now(UTC) - timedelta(minutes=10)) == 0  # the clock is right again
+    used(memory, item)
+    assert memory.shared.report(soon()) == 1
+    assert [(report.number, sum(one.uses for one in report.items)) for report in between.reports] == [(1, 1), (2, 3)]
+
+
 def test_an_item_that_is_gone_meanwhile_is_passed_over(opened: Open, between: Between) -> None:
     author, memory = opened("author"), opened("user")
     item = published(author)
@@ -197,6 +236,26 @@ def test_a_rating_is_one_per_user_and_is_taken_back(opened: Open, between: Betwe
     between.keep_up()
     last = raters[0].shared.rate(second.id, 0.5, version="1")
     assert (last.raters, last.user_rating) == (5, pytest.approx(0.5, abs=0.25))
+
+
+def test_a_release_that_changes_no_figure_is_a_release(opened: Open, between: Between) -> None:
+    """Else the next change, of one user, would be released by itself."""
+    item = published(opened("author"))
+    raters = [opened(f"user-{number}") for number in range(6)]
+
+    def rate(memory: Memory, rating: float) -> None:
+        memory.shared.rate(item.id, None)
+        memory.shared.rate(item.id, rating)
+
+    for rating in (1.0, 1.0):
+        for rater in raters:
+            rate(rater, rating)
+        between.keep_up()
+    before = opened("author-again").shared.rate(item.id, None)
+    assert (before.raters, before.user_rating) == (5, 1.0)
+    rate(raters[0], 0.0)
+    between.keep_up()
+    assert raters[0].shared.rate(item.id, 0.0) == before
 
 
 def test_an_erased_user_is_taken_out_of_the_figures(opened: Open, between: Between) -> None:

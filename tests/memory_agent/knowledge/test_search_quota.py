@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from sharing_world import World
+
+from memory_agent.embedders import Embedder
 from memory_agent.errors import RateLimitedError
 from memory_agent.knowledge.search_quota import SearchQuota
+from memory_agent.settings import Settings, SharedSettings
 
 
 def taken(quota: SearchQuota, user: str, now_s: float) -> bool:
@@ -14,6 +19,24 @@ def taken(quota: SearchQuota, user: str, now_s: float) -> bool:
     except RateLimitedError:
         return False
     return True
+
+
+def test_who_searches_too_often_goes_on_without_shared_items_and_nobody_else_does(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    limits = SharedSettings(searches=2, searches_per_s=0.001)
+    with World(tmp_path / "data", embedder, Settings(shared=limits)) as world:
+        item = world.published("ann", "Staging needs the VPN")
+        ben = world.user("ben")
+        ben.remember("Staging needs a ticket", id="own")
+        for _ in range(2):
+            assert ben.shared.search("what does staging need?", min_relevance=0.0)
+        with pytest.raises(RateLimitedError, match="ask again in"):
+            ben.shared.search("what does staging need?")
+        result = ben.recall("what does staging need?", tiers=("local", "global"), deadline_ms=30_000.0)
+        assert [one.record.id for one in result.memories] == ["own"]
+        assert result.degraded == ("global_unavailable",)
+        assert world.found("cas", "what does staging need?").keys() == {item.id}
 
 
 def test_a_bucket_gives_its_tokens_at_once_and_then_fills() -> None:

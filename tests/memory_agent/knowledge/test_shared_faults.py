@@ -20,7 +20,7 @@ from memory_agent.knowledge import store
 from memory_agent.memory import Memory
 from memory_agent.recall.fence import CLOSE
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import Caller, ForgetUser, Publish, Rate, SetName
+from memory_agent.shared_asks import Caller, ForgetUser, Publish, Rate, Report, ReportedItem, SetName
 from memory_agent.shared_content import MOST_ATTACHED_BYTES, check_name, digest_of
 from memory_agent.shared_records import GlobalRecord, PublishPreview
 from memory_agent.storage.archive import Archive
@@ -46,7 +46,7 @@ def at_once(*calls: Callable[[], object]) -> list[object]:
 
 
 def confirm(memory: Memory, **fields: Any) -> Callable[[], GlobalRecord]:
-    preview = memory.shared.preview("The VPN", **{"summary": FIX, **fields})
+    preview = memory.shared.preview("The VPN", **{"summary": FIX, "access_policy": "public", **fields})
     return lambda: memory.shared.confirm(preview)
 
 
@@ -305,6 +305,8 @@ def test_hostile_text_is_shown_as_the_text_of_somebody_else(world: World, text: 
         "user-" + "0" * 20,
         "USER-" + "a" * 20,
         "user-" + "０" * 20,
+        "Ann #3f2a9c",
+        "Ann ＃3f2a9c",
         "\ud800",
         "﷽" * 40,
     ],
@@ -316,16 +318,18 @@ def test_a_name_that_cannot_be_read_or_is_a_pseudonym_is_refused(world: World, n
             ask()
 
 
-def test_a_name_is_one_users_alone_however_it_is_written(world: World) -> None:
-    assert world.user("ann").shared.set_name("Ann  Ågren") == "Ann Ågren"
-    for other in ("ann Ågren", "ＡNN Ågren", "Ann A\u030agren", "Ann\ufe0f Ågren"):
-        with pytest.raises(InvalidInputError, match="is that of another user"):
-            world.user("ben").shared.set_name(other)
+def test_two_users_of_one_name_are_told_apart_and_do_not_hear_of_each_other(world: World) -> None:
+    ann, ben = (f"Ann Ågren #{world.published(user, FIX + user).author_id[5:11]}" for user in ("ann", "ben"))
+    assert ann != ben
+    for name in ("Ann  Ågren", "ＡNN Ågren".title(), "Ann A\u030agren", "Ann\ufe0f Ågren"):
+        assert world.user("ann").shared.set_name(name) == ann
+        assert world.user("ben").shared.set_name(name) == ben
+    assert {one.item.author for one in world.found("cas", QUESTION).values()} == {ann, ben}
     assert check_name("李四") == "李四"
-    assert world.user("ann").shared.set_name().startswith("user-")
-    assert world.user("ben").shared.set_name("Ann Ågren") == "Ann Ågren"
+    assert world.user("ann").shared.set_name(None).startswith("user-")
+    assert world.user("ben").shared.set_name("Ann Ågren") == ben
     world.shared.expire()
-    assert world.user("ben").shared.set_name("Ben") == "Ben"
+    assert world.user("ben").shared.set_name("Ben").startswith("Ben #")
     world.shared.expire()
     assert b"gren" not in world.bytes_of_the_store()
 
@@ -350,6 +354,37 @@ def test_a_clock_that_jumps_back_loses_nothing_and_hides_nothing(world: World, m
     assert b"staging" not in world.bytes_of_the_store()
 
 
+def test_a_clock_that_was_ahead_leaves_what_is_gone_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "check_now", lambda _: datetime(2099, 1, 1, tzinfo=UTC))
+    gone, kept = world.published("ann", FIX), world.published("ben", "Restart the tunnel when the login times out")
+    again = confirm(world.user("ann"), item_id=gone.id, version="2")
+    assert world.user("ann").shared.unpublish(gone.id).found
+    world.shared.ask(Caller(user_id="cas"), ForgetUser())
+    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match="unpublished"):
+            again()
+        assert world.found("dot", QUESTION).keys() == {kept.id}
+        world.reopen()
+        again = confirm(world.user("ann"), item_id=gone.id, version="2")
+
+
+def test_a_report_counts_once_whatever_the_order_in_which_it_comes(world: World) -> None:
+    item = world.published("ann", FIX)
+
+    def report(number: int, user: str = "ben") -> int:
+        said = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=1.0)
+        counted: int = world.shared.ask(Caller(user_id=user), Report(number=number, items=(said,)))
+        return counted
+
+    assert [report(number) for number in (2, 2, 1, 3, 2, 3)] == [1, 0, 0, 1, 0, 0]
+    assert report(4, "ann") == 0  # the author's own
+    world.reopen()
+    assert [report(number) for number in (3, 4)] == [0, 1]
+    assert world.user("ann").shared.unpublish(item.id).found
+    assert report(5) == 0
+
+
 def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: World) -> None:
     ben = world.user("ben")
     world.user("ann").shared.set_name("Ann")
@@ -366,7 +401,7 @@ def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: Wor
     again = world.published("ann", FIX)
     assert again.author_id != item.author_id
     assert again.author == again.author_id
-    assert world.user("ben").shared.set_name("Ann") == "Ann"
+    assert world.user("ben").shared.set_name("Ann").startswith("Ann #")
     world.shared.expire()
     assert item.author_id.encode() not in world.bytes_of_the_store()
 

@@ -146,7 +146,8 @@ def asked_of(
     text = " ".join(said) + ("?" if asks else "")
     query = make_query(text, 5, filter, mode, 600_000, options, settings, START)
     given: Any = _Given(query_vector(said, info))
-    return search(query, (), archive.view, archive.store, given, settings, deadline or Deadline(600_000))
+    pending = given if query.needs_vector else None
+    return search(query, (), archive.view, archive.store, given, pending, settings, deadline or Deadline(600_000))
 
 
 def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
@@ -161,9 +162,6 @@ class _Given:
 
     def __init__(self, vector: QueryVector) -> None:
         self._vector = vector
-
-    def begin(self, text: str, deadline: Deadline) -> _Given:
-        return self
 
     def finish(self, pending: _Given, stored: str, deadline: Deadline) -> QueryVector:
         return self._vector

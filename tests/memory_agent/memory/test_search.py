@@ -68,9 +68,6 @@ class GivenVector:
     def __init__(self, vector: QueryVector | None) -> None:
         self._vector = vector
 
-    def begin(self, text: str, deadline: Deadline) -> GivenVector:
-        return self
-
     def finish(self, pending: GivenVector, stored: str, deadline: Deadline) -> QueryVector | None:
         return self._vector
 
@@ -129,7 +126,8 @@ def searched(
     words = np.zeros((0, NDIM), np.float16)
     vector = None if seed is None else QueryVector(vector_of(seed), "model", (), words, "")
     given: Any = GivenVector(vector)
-    return search(query, dates, world.archive.view, world.archive.store, given, RecallSettings(), Deadline(600_000))
+    pending, limits = given if query.needs_vector else None, (RecallSettings(), Deadline(600_000))
+    return search(query, dates, world.archive.view, world.archive.store, given, pending, *limits)
 
 
 def rows_in(found: Search) -> set[int]:

@@ -146,16 +146,20 @@ def test_every_place_is_filled_by_its_class(world: World, top_k: int, key: str) 
     everything = Counter(map(class_of, merged(world.local, world.shared, 1_000, key, CUT_OFF)))
     found = Counter(map(class_of, merged(world.local, world.shared, top_k, key, CUT_OFF)))
     assert found.total() == min(top_k, everything.total())
+    most = top_k // 5
+    is_crowded = everything[LOCAL] >= top_k - min(most, everything[UNPROVEN])
     if not any(found[kind] for kind in (PROVEN, UNPROVEN, UNKNOWN)):
         assert not everything[PROVEN] or everything[LOCAL] >= top_k
         assert not everything[UNPROVEN] or (top_k < 5 and everything[LOCAL] + everything[LOCAL_BELOW] >= top_k)
         return
     better = sum(everything[kind] for kind in (LOCAL, PROVEN, LOCAL_BELOW))
-    reserved = min(top_k // 5, everything[UNPROVEN])
+    kept = found[PROVEN] if is_crowded else 0
+    assert kept <= min(most, 1)
+    reserved = min(most - kept, everything[UNPROVEN])
     assert found[UNPROVEN] == min(everything[UNPROVEN], max(reserved, top_k - better))
-    assert found[LOCAL] == min(everything[LOCAL], top_k - reserved)
+    assert found[LOCAL] == min(everything[LOCAL], top_k - reserved - kept)
     left = top_k - reserved - found[LOCAL]
-    assert found[PROVEN] == min(everything[PROVEN], max((left + 1) // 2, left - everything[LOCAL_BELOW]))
+    assert found[PROVEN] == min(everything[PROVEN], max(kept, (left + 1) // 2, left - everything[LOCAL_BELOW]))
 
 
 @given(worlds(), PLACES)
@@ -181,8 +185,19 @@ def test_a_full_answer_gives_its_last_place_to_a_new_item() -> None:
     assert merge(local, [item("s", CUT_OFF, score=0.1)]) == ["m0", "m1", "m2", "m3", "s"]
     assert merge(local, [item("s", 0.59, score=2.0)]) == ["m0", "m1", "m2", "m3", "m4"]
     assert merge(local, [item("s", None, score=2.0)]) == ["m0", "m1", "m2", "m3", "m4"]
-    assert merge(local, [item("s", score=2.0, is_proven=True, mean=0.9)]) == ["m0", "m1", "m2", "m3", "m4"]
-    assert merge(local[:4], [item("s", None), item("t"), item("u", is_proven=True)]) == ["m0", "m1", "m2", "m3", "t"]
+    assert merge(local[:4], [item("s", None), item("t")]) == ["m0", "m1", "m2", "m3", "t"]
+
+
+@pytest.mark.parametrize("own_memories", [4, 5, 9])
+def test_half_of_the_full_answers_give_it_to_the_best_proven_item(own_memories: int) -> None:
+    local = [own(f"m{n}", score=0.9 - n / 10) for n in range(own_memories)]
+    proven = [item("p", score=0.2, is_proven=True, mean=0.9), item("q", score=0.1, is_proven=True, mean=0.9)]
+    shown = Counter(tuple(merge(local, [*proven, item("s", score=2.0)], key=key)) for key in recall_ids(2_000))
+    assert set(shown) == {("m0", "m1", "m2", "m3", last) for last in "ps"}
+    assert abs(shown["m0", "m1", "m2", "m3", "p"] - 1_000) <= 4 * sqrt(500)
+    others = Counter(merge(local, proven, key=key)[-1] for key in recall_ids(2_000))
+    assert set(others) == ({"p", "m4"} if own_memories > 4 else {"p"})
+    assert {tuple(merge(local[:4], proven, 4, key)) for key in recall_ids(50)} == {("m0", "m1", "m2", "m3")}
 
 
 @pytest.mark.parametrize(("top_k", "reserved"), [(1, 0), (2, 0), (3, 0), (4, 0), (5, 1), (9, 1), (10, 2), (50, 10)])
@@ -222,7 +237,7 @@ def recall_ids(count: int) -> list[str]:
 def test_each_new_item_that_is_about_as_good_gets_its_share(items: int, top_k: int) -> None:
     local = [own(f"m{n}") for n in range(top_k)]
     near = [item(f"01KHJY9080NWG22H9Q8BBD7B{n:02}", score=0.5 - 0.04 * n / items) for n in range(items)]
-    others = [item("far", score=0.44), item("below", 0.5, score=0.5), item("proven", is_proven=True, mean=0.9)]
+    others = [item("far", score=0.44), item("below", 0.5, score=0.5)]
     shown: Counter[str] = Counter()
     for key in recall_ids(2_000):
         shown.update(merge(local, [*near, *others], top_k, key)[top_k - top_k // 5 :])

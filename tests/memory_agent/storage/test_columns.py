@@ -337,6 +337,19 @@ def test_a_view_does_not_change() -> None:
     assert_holds(before, {1: _record(before, 1), 2: _record(before, 2)}, {})
 
 
+def test_a_part_of_the_memories_is_kept_until_they_change() -> None:
+    columns = columns_of(*(memory(metadata={"of": "all" if number % 3 else "us"}) for number in range(9)))
+    view, chosen = columns.view, MemoryFilter(metadata={"of": "all"})
+    part, alive = view.among(chosen), [number % 3 > 0 for number in range(9)]
+    assert view.among(None) is view.among(MemoryFilter(metadata={"of": ("all", "us")})) is view
+    assert (view.among(chosen) is part, part.live, part.mask(None).tolist()) == (True, 6, alive)  # type: ignore[union-attr]
+    for number in range(40):
+        view.among(MemoryFilter(metadata={"of": number}))
+    assert len(view._parts) <= 16
+    columns.apply(Changes(1, 2, puts([memory(metadata={"of": "all"})], 10)))
+    assert columns.view.among(chosen).alive.tolist() == [*alive, True]
+
+
 def test_a_filter_of_nothing_has_no_mask_and_a_time_without_zone_is_refused() -> None:
     view = columns_of(memory()).view
     assert view.mask(None) is None

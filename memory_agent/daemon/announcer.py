@@ -1,0 +1,67 @@
+"""Tells followers what became of shared items: publishes the store's publish log as events of the relay.
+
+At least once: an entry leaves the log when the relay has acknowledged its event, whose id recognises a repeat. The
+journal's former events of an item go before it is said that the item went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+from memory_agent.errors import MemoryAgentError
+from memory_agent.shared_asks import Caller, ReadLog, SharedStore
+from memory_agent.shared_changes import SharedChange, Untold
+from relay import SHARED_USER, AsyncSubscriber, Erasable, EventLimits, RelayError, check_events, submit
+from relay.access import local_identity
+from relay.log import log
+
+_TIMEOUT_S = 10.0
+_CALLER = Caller(user_id=SHARED_USER)
+
+
+class Announcer:
+    """Publishes the log of one store. Lives in one event loop."""
+
+    def __init__(self, store: SharedStore, journal: AsyncSubscriber, ingest: str, limits: EventLimits) -> None:
+        """`store` and `journal` stay the caller's to close. `ingest` is where the relay listens on this data folder."""
+        self._store = store
+        self._journal = journal
+        self._ingest = ingest
+        self._limits = limits
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look at the log soon. Does not wait."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Work until cancelled. What could not be told is told when it is woken again."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            try:
+                await self.tell()
+            except (MemoryAgentError, RelayError) as error:
+                log.warning("changes.not_told", code=error.code)
+
+    async def tell(self) -> None:
+        """Tell all that is in the log. Raises `MemoryAgentError`, `RelayError`; the next call goes on from there."""
+        untold = await self._read(0)
+        while untold.through:
+            await self._publish(untold.changes)
+            untold = await self._read(untold.through)
+
+    async def _read(self, told: int) -> Untold:
+        untold: Untold = await asyncio.to_thread(self._store.ask, _CALLER, ReadLog(told=told), _TIMEOUT_S)
+        return untold
+
+    async def _publish(self, changes: tuple[tuple[str, SharedChange], ...]) -> None:
+        gone = frozenset(change.item for _, change in changes if change.item_id is None)
+        if gone:
+            await self._journal.erase(Erasable(user_id=SHARED_USER, quoted=gone))
+        events = [change.to_event(event_id) for event_id, change in changes]
+        checked = check_events(events, self._limits, datetime.now(UTC))
+        for one in await submit(self._ingest, checked, identity=local_identity(self._ingest)):
+            if one.receipt.code:  # it would be refused for ever
+                log.error("change.refused", code=one.receipt.code, field=one.receipt.field)

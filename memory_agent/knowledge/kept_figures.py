@@ -1,0 +1,186 @@
+"""The figures of shared items as they are stored: one blob for each item, and one for each user of an item.
+
+The place of an item is the digest that names its blobs. Former versions kept all of an item in one blob, which the
+first opening divides.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from memory_agent.knowledge.contributions import Contribution
+from memory_agent.knowledge.figures import KEY_BYTES, Figures, Part, Quality, Rating, Series, Standing
+from memory_agent.knowledge.places import FIGURES, PARTS, PLACE_CHARS, part_of, secret_in
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.snapshot import Snapshot
+
+FORMER = "shared:figures:"
+
+Standings = dict[str, Standing]
+"""By version."""
+
+_standings = msgspec.msgpack.Decoder(Standings)
+_user_parts = msgspec.msgpack.Decoder(tuple[bytes, dict[str, Part]])
+
+
+class _FormerSeries(msgspec.Struct, array_like=True):
+    """`waiting` maps users that are new or changed since the release to whether it counts them."""
+
+    released: msgspec.Raw
+    waiting: dict[bytes, bool]
+
+
+class _FormerFigures(msgspec.Struct, array_like=True):
+    """All of a version, as former versions stored it."""
+
+    key: bytes
+    author: bytes
+    contributions: dict[bytes, Contribution]
+    usage: _FormerSeries
+    quality: _FormerSeries
+    rating: _FormerSeries
+
+
+_former = msgspec.msgpack.Decoder(dict[str, _FormerFigures])
+
+
+class StoredParts:
+    """The parts of the users of one version. Satisfies `Parts`."""
+
+    def __init__(self, batch: Batch, place: str, version: str) -> None:
+        self._batch = batch
+        self._place = place
+        self._version = version
+
+    def get(self, user: bytes, /) -> Part | None:
+        """Return the part of a user."""
+        return _parts_of_user(self._batch, self._place, user).get(self._version)
+
+    def __setitem__(self, user: bytes, part: Part, /) -> None:
+        """Keep the part of a user."""
+        self._set(user, _parts_of_user(self._batch, self._place, user) | {self._version: part})
+
+    def pop(self, user: bytes, default: None, /) -> Part | None:
+        """Remove the part of a user, and return it."""
+        parts = _parts_of_user(self._batch, self._place, user)
+        part = parts.pop(self._version, default)
+        self._set(user, parts)
+        return part
+
+    def _set(self, user: bytes, parts: dict[str, Part]) -> None:
+        value = msgspec.msgpack.encode((user, parts)) if parts else None
+        self._batch.set_blob(part_of(secret_in(self._batch), self._place, user), value)
+
+
+def standings_at(snapshot: Snapshot, place: str) -> Standings:
+    """Return what is known of each version of an item that was ever published."""
+    blob = snapshot.blob(FIGURES + place)
+    return _standings.decode(blob) if blob else {}
+
+
+def keep_standings(batch: Batch, place: str, standings: Standings) -> None:
+    """Store what is known of each version of an item."""
+    batch.set_blob(FIGURES + place, msgspec.msgpack.encode(standings))
+
+
+def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
+    """Begin the figures of a version; those of a known one stay."""
+    standings = standings_at(batch, place)
+    if version not in standings:
+        standings[version] = Standing.create(secrets.token_bytes(KEY_BYTES), author.encode())
+        keep_standings(batch, place, standings)
+
+
+def drop_figures(batch: Batch, place: str) -> None:
+    """Remove all that is known of an item."""
+    for name in (FIGURES + place, FORMER + place, *batch.blobs(PARTS + place)):
+        batch.set_blob(name, None)
+
+
+def places_with(snapshot: Snapshot, users: Sequence[bytes]) -> list[str]:
+    """Return the places of the items to whose figures one of the users contributes.
+
+    Looked up item by item: a list of what each user used must not exist.
+    """
+    key = secret_in(snapshot)
+    places = [name.removeprefix(FIGURES) for name in snapshot.blobs(FIGURES)]
+    return [at for at in places if any(snapshot.blob(part_of(key, at, user)) is not None for user in users)]
+
+
+def erase_user(batch: Batch, place: str, user: bytes) -> None:
+    """Take a user out of the figures of an item."""
+    standings = standings_at(batch, place)
+    erased = [Figures(one, StoredParts(batch, place, name)).erase(user) for name, one in standings.items()]
+    if any(erased):
+        keep_standings(batch, place, standings)
+
+
+def parts_in(snapshot: Snapshot) -> Iterator[tuple[str, str, bytes]]:
+    """Yield the name of a blob, the place of its item and its user, for each user of each item."""
+    for name in snapshot.blobs(PARTS):
+        user, _ = _user_parts.decode(snapshot.blob(name) or b"")
+        yield name, name.removeprefix(PARTS)[:PLACE_CHARS], user
+
+
+def versions_at(snapshot: Snapshot, place: str) -> dict[str, bool]:
+    """Return the versions of an item, and for each whether its sums are those of its users."""
+    former = snapshot.blob(FORMER + place)
+    if former is not None:
+        return dict.fromkeys(_former.decode(former), True)
+    parts: defaultdict[str, dict[bytes, Part]] = defaultdict(dict)
+    for name in snapshot.blobs(PARTS + place):
+        user, of_user = _user_parts.decode(snapshot.blob(name) or b"")
+        for version, part in of_user.items():
+            parts[version][user] = part
+    return {name: one == one.counted(parts[name]) for name, one in standings_at(snapshot, place).items()}
+
+
+def divide_former(batch: Batch) -> None:
+    """Divide the figures that former versions stored in one blob for each item."""
+    for name in batch.blobs(FORMER):
+        place = name.removeprefix(FORMER)
+        standings: Standings = {}
+        for version, former in _former.decode(batch.blob(name) or b"").items():
+            parts = _parts_of(former)
+            stored = StoredParts(batch, place, version)
+            for user, part in parts.items():
+                stored[user] = part
+            standings[version] = _released_in(former).counted(parts)
+        keep_standings(batch, place, standings)
+        batch.set_blob(name, None)
+
+
+def _released_in(former: _FormerFigures) -> Standing:
+    decode = msgspec.msgpack.decode
+    usage = Series[int](decode(former.usage.released, type=int | None))
+    quality = Series[Quality](decode(former.quality.released, type=Quality | None))
+    rating = Series[Rating](decode(former.rating.released, type=Rating | None))
+    return Standing(former.key, former.author, usage, quality, rating)
+
+
+def _parts_of(former: _FormerFigures) -> dict[bytes, Part]:
+    usage, quality, rating = former.usage.waiting, former.quality.waiting, former.rating.waiting
+    return {
+        user: Part(
+            former.contributions.get(user, Contribution()),
+            (_mark(usage.get(user)), _mark(quality.get(user)), _mark(rating.get(user))),
+        )
+        for user in {*former.contributions, *rating}
+    }
+
+
+def _mark(counted: bool | None) -> int | None:
+    """Return the mark of a user who waits since release 0, and whether that counts the user."""
+    return None if counted is None else int(counted)
+
+
+def _parts_of_user(snapshot: Snapshot, place: str, user: bytes) -> dict[str, Part]:
+    blob = snapshot.blob(part_of(secret_in(snapshot), place, user))
+    if blob is None:
+        return {}
+    _, parts = _user_parts.decode(blob)
+    return parts

@@ -1,0 +1,165 @@
+"""The publish log: what followers of shared items are to be told, in the transaction of the change itself.
+
+Entries are numbered and leave the log when the relay has them (a transactional outbox); the journal keeps the events
+for as long as it keeps any. Without a daemon nobody is told, and the latest 10,000 entries stay.
+
+An entry holds no id, text or title. What came is named by its row, and looked up when it is told: if its item or
+version is gone by then, there is nothing to tell. What went is named by its fingerprint, as in the history of erasures.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from datetime import datetime
+
+import msgspec
+
+from memory_agent.erasure.history import fingerprint
+from memory_agent.knowledge.items import about_of
+from memory_agent.records import MemoryRecord
+from memory_agent.shared_changes import SharedChange, Untold
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.snapshot import Snapshot
+from relay import SHARED_USER
+from relay.log import log
+
+_LAST = "shared:log"
+_ENTRY = "shared:log:"
+_MOST = 10_000
+_AT_ONCE = 500
+
+
+class _Came(msgspec.Struct, frozen=True, array_like=True, tag="came"):
+    """A version was published; or rated, under a random `token`. `mark` is that of the version."""
+
+    row: int
+    mark: str
+    at: datetime
+    token: str = ""
+
+
+class _Went(msgspec.Struct, frozen=True, array_like=True, tag="went"):
+    """An item went from those whom `policy` admits. `mark` is that of its last version for them."""
+
+    item: str
+    mark: str
+    policy: str
+    at: datetime
+
+
+_entries = msgspec.msgpack.Decoder(_Came | _Went)
+
+
+def note_published(batch: Batch, record: MemoryRecord, former: MemoryRecord | None = None) -> None:
+    """Note that a version was published, in place of a former one. Under another policy, that one went."""
+    if former is not None and about_of(former).policy != about_of(record).policy:
+        note_gone(batch, former, record.timestamp)
+    _append(batch, _Came(_row(batch, record), _mark(record), record.timestamp))
+
+
+def note_rated(batch: Batch, record: MemoryRecord, now: datetime) -> None:
+    """Note that another rating of the present version was released."""
+    _append(batch, _Came(_row(batch, record), _mark(record), now, secrets.token_hex(4)))
+
+
+def note_gone(batch: Batch, record: MemoryRecord, now: datetime) -> None:
+    """Note that an item is gone."""
+    _append(batch, _Went(_item(record), _mark(record), about_of(record).policy, now))
+
+
+def untold(snapshot: Snapshot) -> Untold:
+    """Return the oldest changes to tell: either some that came or some that went, since these take events with them."""
+    changes: list[tuple[str, SharedChange]] = []
+    through, kind = 0, None
+    for number, entry in _kept(snapshot):
+        kind = kind or type(entry)
+        if type(entry) is not kind or len(changes) >= _AT_ONCE:
+            break
+        through = number
+        found = _told_as(snapshot, entry)
+        if found is not None:
+            changes.append(found)
+    return Untold(changes=tuple(changes), through=through)
+
+
+def drop_told(batch: Batch, through: int) -> None:
+    """Delete the entries up to a number, of which the relay has the events."""
+    for name in batch.blobs(_ENTRY):
+        if _number(name) <= through:
+            batch.set_blob(name, None)
+
+
+def faults_of_log(snapshot: Snapshot) -> Iterator[str]:
+    """Yield what is wrong with the log of a store whose values can be read."""
+    last = _last(snapshot)
+    try:
+        numbers = [number for number, _ in _kept(snapshot)]
+    except (msgspec.MsgspecError, ValueError):
+        yield "an entry of the publish log cannot be read"
+        return
+    if numbers and numbers != list(range(last - len(numbers) + 1, last + 1)):
+        yield "the publish log lacks entries"
+
+
+def _told_as(snapshot: Snapshot, entry: _Came | _Went) -> tuple[str, SharedChange] | None:
+    """Return the id of an entry's event and what it says, or None if its item or version is gone since."""
+    if isinstance(entry, _Went):
+        change = SharedChange(kind="unpublished", item=entry.item, access_policy=entry.policy, at=entry.at)
+        return f"unpublished-{entry.mark}", change
+    record = snapshot.record(entry.row)
+    if record is None or _mark(record) != entry.mark:
+        return None
+    about = about_of(record)
+    change = SharedChange(
+        kind="rated" if entry.token else "published",
+        item=_item(record),
+        access_policy=about.policy,
+        at=entry.at,
+        item_id=record.id,
+        version=about.version,
+        content_type=about.content_type,
+    )
+    return "-".join(filter(None, (change.kind, entry.mark, entry.token))), change
+
+
+def _append(batch: Batch, entry: _Came | _Went) -> None:
+    number = _last(batch) + 1
+    batch.set_blob(_LAST, number.to_bytes(8, "big"))
+    batch.set_blob(_name(number), msgspec.msgpack.encode(entry))
+    oldest = _name(max(number - _MOST, 0))
+    if batch.blob(oldest) is not None:
+        batch.set_blob(oldest, None)
+        log.warning("publish_log.entry_dropped", number=number - _MOST)
+
+
+def _kept(snapshot: Snapshot) -> Iterator[tuple[int, _Came | _Went]]:
+    for name in snapshot.blobs(_ENTRY):
+        yield _number(name), _entries.decode(snapshot.blob(name) or b"")
+
+
+def _last(snapshot: Snapshot) -> int:
+    return int.from_bytes(snapshot.blob(_LAST) or b"", "big")
+
+
+def _name(number: int) -> str:
+    return f"{_ENTRY}{number:016x}"
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix(_ENTRY), 16)
+
+
+def _row(batch: Batch, record: MemoryRecord) -> int:
+    row = batch.row_of_id(record.id)
+    assert row is not None
+    return row
+
+
+def _item(record: MemoryRecord) -> str:
+    return fingerprint(SHARED_USER, record.id)
+
+
+def _mark(record: MemoryRecord) -> str:
+    """Return what stands for a version of an item, which is never published again, in the ids of its events."""
+    return fingerprint(SHARED_USER, f"{record.id} {about_of(record).version}")

@@ -1,0 +1,183 @@
+"""Takes away items, offers, and what erased users left in a store of shared items: noted first, so that none returns.
+
+The note is the history of erasures. The next opening completes what a crash interrupted, and no backup brings it back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+from memory_agent.erasure.forgetting import Forgetting
+from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure
+from memory_agent.erasure.intent_log import Intent
+from memory_agent.knowledge.authors import drop_name
+from memory_agent.knowledge.items import about_of, authors_with_names, keep_used, place_in, used_by
+from memory_agent.knowledge.kept_figures import drop_figures, erase_user, parts_in, places_with
+from memory_agent.knowledge.offers import authors_with_offers, drop_offers, fallen_without
+from memory_agent.knowledge.places import ERASED, FIGURES, FILE, OFFERERS, mark_removal, place_of
+from memory_agent.knowledge.publish_log import note_gone
+from memory_agent.recall.query import check_now
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.batch import Batch
+
+_FOLLOWED = "shared:followed"
+_AT_ONCE = 100
+"""Items that one transaction takes away, or a user out of."""
+
+
+class ItemForgetting(Forgetting):
+    """Deletes items with all that is kept beside them."""
+
+    def remove(self, batch: Batch, rows: Sequence[int]) -> int:
+        """Delete items in a batch; return how many existed."""
+        for record in filter(None, map(batch.record, rows)):
+            place = place_in(batch, record.id)
+            for kind in (FILE, OFFERERS):
+                batch.set_blob(kind + place, None)
+            drop_figures(batch, place)
+            author = about_of(record).author
+            keep_used(batch, author, used_by(batch, author).with_item(record, -1))
+            note_gone(batch, record, check_now(None))
+        mark_removal(batch)
+        return super().remove(batch, rows)
+
+
+class Removal:
+    """Takes away from one store. Durable on return."""
+
+    def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, offers_together: int) -> None:
+        """`user_id` is that of the store itself. `offers_together` users offer an item of many at least."""
+        self._user_id = user_id
+        self._archive = archive
+        self._forgetting = forgetting
+        self._offers_together = offers_together
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._follows = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the history of erasures names what was not taken away yet."""
+        folder, known = self._archive.store.folder, self._archive.store.blob(_FOLLOWED)
+        return history_bytes(folder, self._user_id) != int.from_bytes(known or b"", "big")
+
+    def follow(self, history: History) -> int:
+        """Take away what a history of erasures names, and what belongs to no item; return how many items it named.
+
+        What erased users named, rated and contributed goes too. A history of this store need not be its own: a restore
+        has that of the store which it replaces.
+        """
+        is_gone = partial(self._is_in, history.memories_in(check_now(None)))
+        with self._lock, self._archive.batch() as batch:
+            ids = {row: record.id for row, record in batch.scan()}
+            fallen = fallen_without(batch, is_gone, self._offers_together)
+            removed = [row for row, item_id in ids.items() if is_gone(item_id) or item_id in fallen]
+            self._forgetting.remove(batch, removed)
+            for row in removed:
+                del ids[row]
+            drop_offers(batch, is_gone, authors_with_offers(batch))
+            for author in authors_with_names(batch):
+                if is_gone(author):
+                    drop_name(batch, author)
+            places = {place_in(batch, item_id) for item_id in ids.values()}
+            for kind in (FILE, FIGURES, OFFERERS):
+                for name in batch.blobs(kind):
+                    if name.removeprefix(kind) not in places:
+                        batch.set_blob(name, None)
+            for name, place, user in parts_in(batch):
+                if place not in places:
+                    batch.set_blob(name, None)
+                elif is_gone(user.decode()):
+                    erase_user(batch, place, user)
+            mark_removal(batch)
+            self._set_followed(batch)
+        return len(removed)
+
+    def note(self, ids: Sequence[str], authors: Sequence[str] = (), offerers: Collection[str] = ()) -> None:
+        """Note the items, the offers and the authors that go, before `carry_out` takes them away.
+
+        `offerers` are users of whom an offer goes, itself or with its author. Their offers go here, in one transaction
+        with the items that do not stand without them.
+        """
+        folder, now, is_gone = self._archive.store.folder, check_now(None), {*ids, *authors}.__contains__
+        with self._lock:
+            if not self._under_way:
+                self._follows = not self.is_behind
+            with self._archive.store.snapshot() as snapshot:
+                offering = authors_with_offers(snapshot, offerers)
+                fallen = fallen_without(snapshot, is_gone, self._offers_together) if offering else []
+            note_erasure(folder, self._user_id, Intent(started_at=now, record_ids=(*ids, *fallen, *authors)), now)
+            self._under_way += 1
+            if not offering:
+                return
+            try:
+                with self._archive.batch() as batch:
+                    self._remove(batch, fallen)
+                    drop_offers(batch, is_gone, offering)
+            except BaseException:
+                self._under_way -= 1
+                self._follows = False
+                raise
+
+    def kept_out(self) -> AbstractContextManager[object]:
+        """Let nothing be noted in the block, nor an offer go."""
+        return self._lock
+
+    def carry_out(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
+        """Take away items, and what else erased authors left, after `note`.
+
+        In transactions of a bounded length, between which others write. The next opening completes what a crash or an
+        error leaves.
+        """
+        try:
+            self._take_away(item_ids, authors)
+        except BaseException:
+            with self._lock:
+                self._under_way -= 1
+                self._follows = False
+            raise
+        with self._lock, self._archive.batch() as batch:
+            self._under_way -= 1
+            if self._follows and not self._under_way:
+                self._set_followed(batch)
+
+    def _take_away(self, item_ids: Sequence[str], authors: Sequence[str]) -> None:
+        for some in _parts(item_ids):
+            with self._archive.batch() as batch:
+                self._remove(batch, some)
+        if not authors:
+            return
+        with self._archive.batch() as batch:
+            for author in authors:
+                drop_name(batch, author)
+                batch.set_blob(place_of(batch, ERASED, author), b"")
+            mark_removal(batch)
+        users = [author.encode() for author in authors]
+        with self._archive.store.snapshot() as snapshot:
+            places = places_with(snapshot, users)
+        for some in _parts(places):
+            with self._archive.batch() as batch:
+                for place in some:
+                    for user in users:
+                        erase_user(batch, place, user)
+                mark_removal(batch)
+
+    def _remove(self, batch: Batch, item_ids: Sequence[str]) -> None:
+        rows = map(batch.row_of_id, item_ids)
+        self._forgetting.remove(batch, [row for row in rows if row is not None])
+
+    def _is_in(self, gone: Collection[str], name: str) -> bool:
+        return fingerprint(self._user_id, name) in gone
+
+    def _set_followed(self, batch: Batch) -> None:
+        """Note that nothing of the history is left to be taken away."""
+        size = history_bytes(self._archive.store.folder, self._user_id)
+        batch.set_blob(_FOLLOWED, size.to_bytes(8, "big"))
+
+
+def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(names), _AT_ONCE):
+        yield names[start : start + _AT_ONCE]

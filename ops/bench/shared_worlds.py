@@ -1,0 +1,286 @@
+"""Worlds of shared items from recorded texts: what users own, what is published, and which requests it helps.
+
+A kind of request has wordings that teach and others that are held back. Which items help it comes from the data where
+they say so: the evidence of a question, the reward of a run. The thoughts of one software-engineering run have no such
+labels against each other, so there a third of those that a search finds is drawn. An item that does not help is a
+look-alike: real text that the product's own search finds for the request.
+
+Users own the rest of the conversations, chats and runs, without what is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from memory_agent.embedders import Embedder
+from memory_agent.evaluation.beam import read_beam
+from memory_agent.evaluation.dataset import History
+from memory_agent.evaluation.locomo import MAIN_CATEGORIES, read_locomo
+from memory_agent.knowledge.store import Knowledge
+from memory_agent.memory import Memory
+from memory_agent.settings import LearningSettings, Settings, SharedSettings
+from ops.lab.airline import RecordedRun, events_of, read_airline
+from ops.lab.recurring_users import LAST_WORDING, WORDINGS
+from ops.lab.swe_runs import read_swe_runs
+from relay import SHARED_USER
+
+SETTINGS = Settings(
+    shared=SharedSettings(searches=1_000_000, searches_per_s=1e6), learning=LearningSettings(mode="off", patterns=False)
+)
+DEADLINE_MS = 600_000.0
+KINDS = 6
+"""Kinds of request of a world, at most."""
+FOUND = 10
+"""Items of a search among which an item counts as found."""
+
+_BATCH = 64
+_START = datetime(2025, 1, 6, tzinfo=UTC)
+_APART = timedelta(hours=1)
+_LOOK_ALIKES = 4
+_LEAST_LOOK_ALIKES = 2
+_CHARS = 500
+_ACCOUNT_CHARS = 1_500
+_LONG_CHARS = 140
+_TITLE_CHARS = 200
+_THOUGHTS = 6
+_DRAWN = 3  # one in three helps, where the data do not say
+_CONVERSATION_KINDS, _CHAT_KINDS = 6, 4
+_OWNERS = 5
+
+
+class Text(NamedTuple):
+    """What is published as one item."""
+
+    title: str
+    summary: str
+
+
+class Kind(NamedTuple):
+    """A kind of request. `helps` are the places of items that help it, `found` those that a search finds, best first.
+
+    `wordings` teach; `held` is asked of users who never used an item.
+    """
+
+    name: str
+    wordings: tuple[str, ...]
+    held: str
+    helps: frozenset[int]
+    found: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class World:
+    """A deployment: the names of the folders of own memories, the items, and the kinds of request."""
+
+    name: str
+    labels: str
+    owners: tuple[str, ...]
+    items: tuple[Text, ...]
+    kinds: tuple[Kind, ...]
+    candidates: int
+    """Kinds among which those were chosen for which a search finds what helps, and look-alikes."""
+
+
+class Draft(NamedTuple):
+    """A world before it is known what a search finds. Own memories are stored; items are not published yet."""
+
+    owners: tuple[str, ...]
+    items: list[Text]
+    kinds: list[Kind]
+
+
+Make = Callable[[Path, Path, Embedder, np.random.Generator], Draft]
+
+
+class Source(NamedTuple):
+    """A data set: its name, its place in the folder, what says which items help, and how its draft is made."""
+
+    name: str
+    place: str
+    labels: str
+    make: Make
+
+
+def prepare(source: Source, data: Path, folder: Path, embedder: Embedder, kinds: int) -> World:
+    """Store the own memories of a world below `folder`, and return it."""
+    random = np.random.default_rng(5)
+    draft = source.make(data / source.place, folder, embedder, random)
+    found = list(_searched(draft, folder, embedder))
+    if source.labels == "drawn":
+        found = [_with_drawn(kind, random) for kind in found]
+    chosen = [kind for kind in found if _is_fit(kind)]
+    places = sorted(random.permutation(len(chosen))[:kinds].tolist())
+    return World(
+        source.name,
+        source.labels,
+        draft.owners,
+        tuple(draft.items),
+        tuple(chosen[place] for place in places),
+        len(draft.kinds),
+    )
+
+
+def publish(author: Memory, items: Sequence[Text]) -> list[str]:
+    """Publish the items of an author; return their ids."""
+    return [author.shared.confirm(author.shared.preview(item.title, item.summary)).id for item in items]
+
+
+def own_folder(folder: Path, owner: str) -> Path:
+    """Return where the own memories of the users of one kind lie."""
+    return folder / "own" / owner
+
+
+def _searched(draft: Draft, folder: Path, embedder: Embedder) -> Iterator[Kind]:
+    """Yield the kinds with the items that a search finds in all their wordings, the first wording's order."""
+    with (
+        Knowledge.open(folder / SHARED_USER, settings=SETTINGS, embedder=embedder) as shared,
+        Memory.open(folder / "author", settings=SETTINGS, embedder=embedder, shared=shared) as author,
+    ):
+        places = {item_id: place for place, item_id in enumerate(publish(author, draft.items))}
+        for kind in draft.kinds:
+            asked = [kind.wordings[0], kind.held]
+            answers = [[places[one.item.id] for one in author.shared.search(text, FOUND)] for text in asked]
+            yield kind._replace(found=tuple(place for place in answers[0] if place in answers[1]))
+
+
+def _with_drawn(kind: Kind, random: np.random.Generator) -> Kind:
+    """Return the kind with one in three of the found items as those that help."""
+    near = [place for place in kind.found if place in kind.helps]
+    drawn = random.permutation(len(near))[: max(len(near) // _DRAWN, 1)] if near else ()
+    return kind._replace(helps=frozenset(near[place] for place in drawn))
+
+
+def _is_fit(kind: Kind) -> bool:
+    helpful = sum(place in kind.helps for place in kind.found)
+    return helpful > 0 and len(kind.found) - helpful >= _LEAST_LOOK_ALIKES
+
+
+def _of_histories(
+    histories: Sequence[History], each: int, folder: Path, embedder: Embedder, random: np.random.Generator
+) -> Draft:
+    """Make items of the turns that answer questions, and of what a recall of the same history finds beside them."""
+    items: list[Text] = []
+    kinds: list[Kind] = []
+    for history in histories:
+        asked = [one for one in history.answerable if one.category in MAIN_CATEGORIES or not one.category.isdigit()]
+        place_of: dict[str, int] = {}
+        with _ingested(folder, history.user, history.events(history.user), embedder) as memory:
+            for place in random.permutation(len(asked))[: 3 * each].tolist():
+                question = asked[place]
+                found = memory.recall(question.text, 2 * FOUND, deadline_ms=DEADLINE_MS).memories
+                names = {one.record.event_id: one.record for one in found}
+                evidence = {f"{history.user}:{id_}" for id_ in question.relevant}
+                helping = [record for name, record in names.items() if _is_named(name, evidence)]
+                others = [record for name, record in names.items() if not _is_named(name, evidence)][:_LOOK_ALIKES]
+                if not helping or len(others) < _LEAST_LOOK_ALIKES:
+                    continue
+                for record in (*helping, *others):
+                    if record.id not in place_of:
+                        place_of[record.id] = len(items)
+                        items.append(Text(f"Session {record.session_id}", record.text))
+                helps = frozenset(place_of[record.id] for record in helping)
+                kinds.append(_worded(f"{history.user}/{question.id}", question.text, helps))
+                if sum(kind.name.startswith(f"{history.user}/") for kind in kinds) == each:
+                    break
+            memory.forget(list(place_of))
+    return Draft(tuple(history.user for history in histories), items, kinds)
+
+
+def _is_named(name: str | None, evidence: set[str]) -> bool:
+    return name in evidence
+
+
+def _worded(name: str, text: str, helps: frozenset[int]) -> Kind:
+    return Kind(name, tuple(wording.format(text) for wording in WORDINGS[:5]), LAST_WORDING.format(text), helps)
+
+
+def _locomo(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
+    return _of_histories(read_locomo(place).histories, _CONVERSATION_KINDS, folder, embedder, random)
+
+
+def _beam(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
+    """Make a draft of the chats, each message cut to its begin, since embedding them whole takes minutes."""
+    histories = [_cut(history) for history in read_beam(place).histories]
+    return _of_histories(histories, _CHAT_KINDS, folder, embedder, random)
+
+
+def _cut(history: History) -> History:
+    items = tuple(msgspec.structs.replace(item, text=item.text[:_CHARS]) for item in history.items)
+    return msgspec.structs.replace(history, items=items)
+
+
+def _airline(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
+    """Publish the account of every run of the tasks that a run solved; users own the runs of the other tasks."""
+    runs = read_airline(place).runs
+    by_task = _by_task(runs)
+    solved = [of_task for of_task in by_task.values() if any(run.succeeded for run in of_task)]
+    items: list[Text] = []
+    kinds = []
+    for of_task in solved:
+        helps = frozenset(len(items) + place for place, run in enumerate(of_task) if run.succeeded)
+        items += [Text("A request of an airline's customer", _account(run)) for run in of_task]
+        *taught, held = (run.request for run in of_task)
+        kinds.append(Kind(of_task[0].run_id, tuple(taught), held, helps))
+    others = [run for of_task in by_task.values() if of_task not in solved for run in of_task]
+    owned = {f"agent-{number}": others[number::_OWNERS] for number in range(_OWNERS)}
+    return Draft(_own_runs(folder, owned, embedder), items, kinds)
+
+
+def _swe(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
+    """Publish thoughts of the runs on half of the issues; users own the runs on the other issues."""
+    by_task = list(_by_task(read_swe_runs(place)).values())
+    order = random.permutation(len(by_task)).tolist()
+    published = [by_task[number] for number in order[: len(order) // 2]]
+    others = [run for number in order[len(order) // 2 :] for run in by_task[number]]
+    items: list[Text] = []
+    kinds = []
+    for of_task in published:
+        title, _, rest = of_task[0].request.partition("\n")
+        long = [text for run in of_task for _, text in run.steps if len(text) > _LONG_CHARS]
+        thoughts = list(dict.fromkeys(long))[:: max(len(long) // _THOUGHTS, 1)][:_THOUGHTS]
+        helps = frozenset(range(len(items), len(items) + len(thoughts)))  # one in three of these is drawn
+        items += [Text(title[:_TITLE_CHARS], thought) for thought in thoughts]
+        kinds.append(_worded(of_task[0].run_id, title, helps)._replace(held=rest.strip()[:_CHARS]))
+    owned = {f"engineer-{number}": others[number::_OWNERS] for number in range(_OWNERS)}
+    return Draft(_own_runs(folder, owned, embedder), items, kinds)
+
+
+def _by_task(runs: Sequence[RecordedRun]) -> dict[int, list[RecordedRun]]:
+    found: dict[int, list[RecordedRun]] = {}
+    for run in runs:
+        found.setdefault(run.task, []).append(run)
+    return found
+
+
+def _account(run: RecordedRun) -> str:
+    said = [text for event_type, text in run.steps if event_type == "worker.report.received"]
+    return "\n".join(said)[:_ACCOUNT_CHARS]
+
+
+def _own_runs(folder: Path, owned: Mapping[str, Sequence[RecordedRun]], embedder: Embedder) -> tuple[str, ...]:
+    for owner, runs in owned.items():
+        events = [event for place, run in enumerate(runs) for event in events_of(run, owner, _START + place * _APART)]
+        _ingested(folder, owner, events, embedder).close()
+    return tuple(owned)
+
+
+def _ingested(folder: Path, owner: str, events: Sequence[Mapping[str, Any]], embedder: Embedder) -> Memory:
+    memory = Memory.open(own_folder(folder, owner), settings=SETTINGS, embedder=embedder)
+    for start in range(0, len(events), _BATCH):
+        memory.ingest(events[start : start + _BATCH])
+    return memory
+
+
+SOURCES = (
+    Source("LoCoMo", "locomo_dev.json", "evidence", _locomo),
+    Source("SWE", "swe_runs_dev.json", "drawn", _swe),
+    Source("Airline", "airline_runs_dev.json", "reward", _airline),
+    Source("BEAM", "beam_dev", "evidence", _beam),
+)

@@ -1,0 +1,37 @@
+"""The figures of one version, with what its users contribute in a dictionary."""
+
+from __future__ import annotations
+
+import msgspec
+
+from memory_agent.knowledge.contributions import Contribution
+from memory_agent.knowledge.figures import Figures, Part, Standing
+from memory_agent.shared_records import QualityMetrics
+
+
+class CountedVersion(Figures):
+    """Shows what the store keeps in two places as one."""
+
+    def __init__(self, key: bytes, author: bytes) -> None:
+        self.parts: dict[bytes, Part] = {}
+        super().__init__(Standing.create(key, author), self.parts)
+
+    @property
+    def contributions(self) -> dict[bytes, Contribution]:
+        return {user: part.sums for user, part in self.parts.items() if part.sums != Contribution()}
+
+    @property
+    def is_proven(self) -> bool:
+        return self.standing.is_proven
+
+    @property
+    def boost(self) -> float:
+        return self.standing.boost
+
+    def metrics(self) -> QualityMetrics:
+        return self.standing.metrics()
+
+    def to_bytes(self) -> bytes:
+        """All that is kept, after a check that the sums are those of the parts."""
+        assert self.standing == self.standing.counted(self.parts)
+        return msgspec.msgpack.encode((self.standing, sorted(self.parts.items())))

@@ -1,0 +1,272 @@
+"""The stored form of figures: one blob for each user of an item, and stores of the form before that."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sharing_world import World, after_each_step
+
+from memory_agent.care.verification import verify_folder
+from memory_agent.knowledge import removal
+from memory_agent.knowledge.kept_figures import FORMER, standings_at
+from memory_agent.knowledge.places import FIGURES, NAME, PARTS, PLACE_CHARS, USED, place_of
+from memory_agent.shared_asks import Caller, ForgetUser, Rate, Report, ReportedItem
+from memory_agent.shared_records import GlobalRecord, QualityMetrics
+from memory_agent.storage.batch import Batch
+from relay import SHARED_USER
+
+
+def report(world: World, user: str, number: int, *items: GlobalRecord) -> None:
+    said = tuple(ReportedItem(item_id=one.id, version=one.version, retrievals=2, uses=1, quality=1.0) for one in items)
+    assert world.shared.ask(Caller(user_id=user), Report(number=number, items=said)) == len(items)
+
+
+def rate(world: World, user: str, item: GlobalRecord, rating: float | None) -> None:
+    world.shared.ask(Caller(user_id=user), Rate(item_id=item.id, rating=rating))
+
+
+def metrics(world: World, item: GlobalRecord) -> QualityMetrics:
+    shown = {one.id: one for one in world.user("ann").shared.published()}
+    return shown[item.id].quality_metrics
+
+
+def blobs(world: World, kind: str) -> dict[str, bytes | None]:
+    with world.shared._archive.store.snapshot() as snapshot:
+        return {name: snapshot.blob(name) for name in snapshot.blobs(kind)}
+
+
+def test_a_report_writes_the_part_of_its_user_alone(world: World) -> None:
+    item, other = world.published("ann", "Staging needs the VPN"), world.published("ann", "Another")
+    for number in range(8):
+        report(world, f"user-{number}", 1, item, other)
+    before = blobs(world, PARTS)
+    report(world, "user-3", 2, item)
+    after = blobs(world, PARTS)
+    assert before.keys() == after.keys()
+    assert len([name for name in after if after[name] != before[name]]) == 1
+    world.shared.expire()
+    assert blobs(world, PARTS) == after  # nor does a release
+    assert metrics(world, item).distinct_users == 5
+
+
+def test_no_name_of_a_part_tells_which_items_one_user_has_used(world: World) -> None:
+    items = [world.published("ann", f"Staging {number} needs the VPN") for number in range(3)]
+    report(world, "ben", 1, *items)
+    names = [name.removeprefix(PARTS) for name in blobs(world, PARTS)]
+    assert len({name[:PLACE_CHARS] for name in names}) == len({name[PLACE_CHARS:] for name in names}) == 3
+
+
+def test_what_was_contributed_to_an_item_goes_with_it(world: World) -> None:
+    item = world.published("ann", "Staging needs the VPN")
+    for number in range(8):
+        report(world, f"user-{number}", 1, item)
+    world.user("ann").shared.unpublish(item.id)
+    world.shared.expire()
+    assert blobs(world, PARTS) == blobs(world, FIGURES) == {}
+
+
+def test_a_rating_taken_back_between_reports_and_releases_is_counted_once(world: World) -> None:
+    item = world.published("ann", "Staging needs the VPN")
+    for number in range(6):
+        rate(world, f"user-{number}", item, 1.0)
+    world.shared.expire()
+    rate(world, "user-0", item, None)
+    world.reopen()
+    for number in range(1, 4):
+        rate(world, f"user-{number}", item, 0.0)
+    world.shared.expire()
+    assert metrics(world, item).user_rating == 1.0  # four changes
+    assert len(blobs(world, PARTS)) == 6
+    rate(world, "user-4", item, 0.0)
+    world.shared.expire()
+    assert metrics(world, item).user_rating in (0.2, 0.25)
+    assert len(blobs(world, PARTS)) == 5
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+def test_others_write_while_a_user_is_erased(world: World, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Between two of its transactions; the note before them is made alone."""
+    monkeypatch.setattr(removal, "_AT_ONCE", 1)
+    items = [world.published("ann", f"Staging {number} needs the VPN") for number in range(3)]
+    own = world.published("ben", "A fix of his own")
+    report(world, "ben", 1, *items)
+    world.user("ben").shared.set_name("Ben")
+    steps, written = 0, threading.Event()
+
+    def other() -> None:
+        report(world, "cas", 1, items[0])
+        written.set()
+
+    def between() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == step:
+            writer = threading.Thread(target=other, daemon=True)
+            writer.start()
+            writer.join(30)
+
+    with after_each_step(between):
+        assert world.shared.ask(Caller(user_id="ben"), ForgetUser()) == 1
+    assert steps > step
+    assert written.is_set()
+    assert len(blobs(world, PARTS)) == 1  # of cas
+    assert own.id not in world.found("dot", "fix")
+    world.reopen()
+    assert len(blobs(world, PARTS)) == 1
+
+
+def test_an_erasure_that_fails_half_way_is_completed_by_the_next_opening(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else is taken away meanwhile."""
+    monkeypatch.setattr(removal, "_AT_ONCE", 1)
+    items = [world.published("ann", f"Staging {number} needs the VPN") for number in range(3)]
+    report(world, "ben", 1, *items)
+    erase_user, left = removal.erase_user, [1]
+
+    def fails(batch: Batch, place: str, user: bytes) -> None:
+        if not left:
+            raise OSError("the disk is away")
+        left.pop()
+        erase_user(batch, place, user)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(removal, "erase_user", fails)
+        with pytest.raises(OSError, match="away"):
+            world.shared.ask(Caller(user_id="ben"), ForgetUser())
+    assert len(blobs(world, PARTS)) == 2
+    assert world.user("ann").shared.unpublish(items[0].id).found
+    world.reopen()
+    assert blobs(world, PARTS) == {}
+
+
+def test_a_removal_that_fails_is_not_hidden_by_one_beside_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, done = world.published("ann", "Staging needs the VPN"), world.published("ann", "Another")
+    world.shared.removal.note([failed.id])
+    world.shared.removal.note([done.id])
+    with monkeypatch.context() as patched:
+        patched.setattr(world.shared._forgetting, "remove", fails_always)
+        with pytest.raises(OSError, match="away"):
+            world.shared.removal.carry_out([failed.id])
+    world.shared.removal.carry_out([done.id])
+    assert world.user("ann").shared.published() == [failed]
+    world.reopen()
+    assert world.user("ann").shared.published() == []
+
+
+def fails_always(*_: object) -> int:
+    raise OSError("the disk is away")
+
+
+def as_former(batch: Batch) -> None:
+    """Write the figures as the version before did: all of an item in one blob."""
+    for name in batch.blobs(FIGURES):
+        place = name.removeprefix(FIGURES)
+        versions: dict[str, Any] = {
+            version: [one.key, one.author, {}, *([series.released, {}] for series in one.series)]
+            for version, one in standings_at(batch, place).items()
+        }
+        for part in batch.blobs(PARTS + place):
+            user, of_user = msgspec.msgpack.decode(batch.blob(part) or b"")
+            for version, (sums, marks) in of_user.items():
+                if sums != [0, 0, 0, 0, None]:
+                    versions[version][2][user] = sums
+                standing = standings_at(batch, place)[version]
+                for former, series, mark in zip(versions[version][3:], standing.series, marks, strict=True):
+                    if series.is_waiting(mark):
+                        former[1][user] = bool(mark & 1)
+            batch.set_blob(part, None)
+        batch.set_blob(FORMER + place, msgspec.msgpack.encode(versions))
+        batch.set_blob(name, None)
+    for name in batch.blobs(USED):  # which came later
+        batch.set_blob(name, None)
+    for name in batch.blobs(NAME):
+        author, chosen = msgspec.msgpack.decode(batch.blob(name) or b"")
+        batch.set_blob(name.replace(NAME, "shared:name:"), chosen.encode())
+        batch.set_blob(place_of(batch, "shared:named:", chosen.casefold()), author.encode())
+        batch.set_blob(name, None)
+
+
+def former_world(world: World) -> tuple[GlobalRecord, GlobalRecord]:
+    """Make it as a former version left it: figures released, and some of the users changed since."""
+    item, other = world.published("ann", "Staging needs the VPN"), world.published("ann", "Another")
+    for number in range(10):
+        report(world, f"user-{number}", 1, item)
+        rate(world, f"user-{number}", item, 1.0)
+    world.shared.expire()
+    for number in range(3):
+        report(world, f"user-{number}", 2, item)
+    rate(world, "user-3", item, None)
+    rate(world, "rater", item, 1.0)
+    rate(world, "rater", item, None)
+    rate(world, "new", other, 0.5)
+    world.user("ann").shared.set_name("Ann Lee")
+    world.user("ben").shared.set_name("Ben")  # who publishes nothing
+    with world.shared._archive.batch() as batch:
+        as_former(batch)
+    return item, other
+
+
+def test_a_store_of_the_former_form_is_divided_when_it_is_opened(world: World, tmp_path: Path) -> None:
+    item, other = former_world(world)
+    released = QualityMetrics(
+        avg_trajectory_score=0.85, usage_count=20, used_count=10, distinct_users=10, user_rating=1.0, raters=10
+    )
+    with world.closed():
+        for part in verify_folder(world.data_dir, world.settings, lambda *_: None, SHARED_USER):
+            assert not part.findings
+    assert blobs(world, FORMER) == blobs(world, "shared:name:") == blobs(world, "shared:named:") == {}
+    assert {one.author for one in world.user("ann").shared.published()} == {f"Ann Lee #{item.author_id[5:11]}"}
+    world.shared.ask(Caller(user_id="ben"), ForgetUser())
+    assert len(blobs(world, NAME)) == 1
+    assert metrics(world, item) == released
+    assert metrics(world, other) == QualityMetrics()
+    report(world, "user-2", 3, item)
+    report(world, "user-3", 2, item)
+    world.shared.expire()
+    assert metrics(world, item) == released  # four changes
+    report(world, "user-4", 2, item)
+    world.shared.expire()
+    assert metrics(world, item).usage_count == 25  # 5 * 3 + 5 * 2
+    assert metrics(world, item).user_rating == 1.0
+    for number in range(4):
+        rate(world, f"user-{number}", item, 0.0)
+    world.shared.expire()
+    assert metrics(world, item).user_rating == 1.0  # 3 waits already: four changes
+    world.shared.ask(Caller(user_id="user-9"), ForgetUser())
+    assert metrics(world, item) == QualityMetrics()
+    assert len(blobs(world, PARTS)) == 10
+    world.reopen()
+    with world.closed():
+        for part in verify_folder(world.data_dir, world.settings, lambda *_: None, SHARED_USER):
+            assert not part.findings
+
+
+def test_dividing_a_former_store_is_done_or_not(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    item, _ = former_world(world)
+    before = blobs(world, FORMER)
+    world.close()
+    with monkeypatch.context() as patched:
+        set_blob, left = Batch.set_blob, [None] * 4
+
+        def fails(self: Batch, name: str, value: bytes | None) -> None:
+            if not left:
+                raise OSError("killed")
+            left.pop()
+            set_blob(self, name, value)
+
+        patched.setattr(Batch, "set_blob", fails)
+        with pytest.raises(OSError, match="killed"):
+            world.open()
+    with monkeypatch.context() as patched:
+        patched.setattr("memory_agent.knowledge.store.divide_former", lambda batch: None)
+        world.open()
+        assert blobs(world, FORMER) == before
+        world.shared.close()
+    world.open()
+    assert blobs(world, FORMER) == {}
+    assert metrics(world, item).distinct_users == 10

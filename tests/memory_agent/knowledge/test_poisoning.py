@@ -1,0 +1,90 @@
+"""Many keys that praise one item: what that moves, what it cannot move, and that erasing their users takes it out."""
+
+from __future__ import annotations
+
+import pytest
+from sharing_world import World, parts_of
+
+from memory_agent.knowledge.contributions import Contribution
+from memory_agent.shared_asks import Caller, ForgetUser, Rate, Report, ReportedItem
+from memory_agent.shared_records import FoundItem, GlobalRecord
+
+QUESTION = "what does a deploy to staging need?"
+BEST = "A deploy to staging needs the VPN"
+PRAISED = "A deploy to staging may need a restart of the tunnel"
+OWN = "What a deploy to staging needs: ask Kim"
+
+
+@pytest.fixture
+def items(world: World) -> dict[str, GlobalRecord]:
+    return {"best": world.published("ann", BEST), "praised": world.published("ben", PRAISED)}
+
+
+def praise(world: World, item: GlobalRecord, users: range) -> None:
+    """As their hosts report, who use a version again and again and say that it always worked; and a rating each."""
+    said = ReportedItem(item_id=item.id, version=item.version, retrievals=1_000, uses=1_000, quality=1_000.0)
+    for number in users:
+        caller = Caller(user_id=f"sybil-{number}")
+        assert world.shared.ask(caller, Report(number=1, items=(said,))) == 1
+        world.shared.ask(caller, Rate(item_id=item.id, rating=1.0))
+    world.shared.expire()
+
+
+def contributed(world: World, item: GlobalRecord) -> dict[bytes, Contribution]:
+    with world.shared._archive.store.snapshot() as snapshot:
+        _, parts = parts_of(snapshot, item.id)[item.version]
+        return {user: part.sums for user, part in parts.items()}
+
+
+def seen(world: World) -> dict[str, FoundItem]:
+    return world.found("cas", QUESTION)
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_proven", "score"), [(5, False, 0.8), (6, True, 0.8), (20, True, 0.9), (100, True, 1)]
+)
+def test_keys_that_praise_an_item_prove_it_and_add_a_twentieth_at_most(
+    world: World, items: dict[str, GlobalRecord], keys: int, is_proven: bool, score: float
+) -> None:
+    best, praised = items["best"].id, items["praised"].id
+    world.user("cas").remember(OWN, id="own")
+    before = seen(world)
+    assert before[best].sona_score - before[praised].sona_score > 0.05
+    praise(world, items["praised"], range(keys))
+    after = seen(world)
+    assert after[praised].is_proven == is_proven
+    assert after[praised].item.quality_metrics.avg_trajectory_score == pytest.approx(score, abs=0.05)
+    assert after[praised].sona_score - before[praised].sona_score <= 0.05 + 1e-9
+    assert (after[best], after[praised].relevance) == (before[best], before[praised].relevance)
+    assert list(after) == [best, praised]  # what bears more on the question is still first
+    result = world.user("cas").recall(QUESTION, tiers=("local", "global"), deadline_ms=30_000.0)
+    order = [best, praised] if not is_proven else [praised, best]  # proven ones come before new ones
+    assert [one.record.id for one in result.memories] == ["own", *order]  # and never before one's own
+
+
+def test_erasing_the_users_of_a_hundred_keys_takes_out_what_they_did_exactly(
+    world: World, items: dict[str, GlobalRecord]
+) -> None:
+    item = items["praised"]
+    for number in range(7):
+        said = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=0.5)
+        world.shared.ask(Caller(user_id=f"honest-{number}"), Report(number=1, items=(said,)))
+    honest = contributed(world, item), seen(world)
+    praise(world, item, range(100))
+    assert seen(world)[item.id].is_proven
+    for number in range(100):
+        world.shared.ask(Caller(user_id=f"sybil-{number}"), ForgetUser())
+    assert (contributed(world, item), seen(world)) == honest
+    world.reopen()
+    assert (contributed(world, item), seen(world)) == honest
+
+
+def test_an_administrator_takes_the_praised_item_away_with_its_praise(
+    world: World, items: dict[str, GlobalRecord]
+) -> None:
+    item = items["praised"]
+    praise(world, item, range(20))
+    assert world.user("operator", is_admin=True).shared.unpublish(item.id).found
+    assert seen(world).keys() == {items["best"].id}
+    with world.shared._archive.store.snapshot() as snapshot:
+        assert parts_of(snapshot, item.id) == {}

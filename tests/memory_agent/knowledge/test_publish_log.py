@@ -1,0 +1,417 @@
+"""What followers hear of shared items: each change once, and those alone whom the policy admits hear it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from sharing_world import UNLIMITED, World, after_each_step
+
+from memory_agent.care.backup import make_backup
+from memory_agent.care.offline import erase_user
+from memory_agent.care.restoration import restore_user
+from memory_agent.care.verification import verify_folder
+from memory_agent.daemon.announcer import Announcer
+from memory_agent.erasure.history import fingerprint
+from memory_agent.knowledge import publish_log
+from memory_agent.settings import EmbedderSettings, EncryptionSettings, Settings
+from memory_agent.shared_asks import Caller, ForgetUser, ReadLog
+from memory_agent.shared_changes import SharedChange
+from memory_agent.shared_records import GlobalRecord
+from relay import (
+    SHARED_USER,
+    AsyncSubscriber,
+    Broker,
+    BrokerSettings,
+    EventLimits,
+    Identity,
+    JournalEntry,
+    Publisher,
+    RelaySettings,
+    RelayUnavailableError,
+    Scope,
+    ScopeMissingError,
+    Subscriber,
+    UnauthorizedError,
+    UserNotAllowedError,
+    create_key,
+    revoke_key,
+)
+
+PUBLIC, ACME, PRO = "public", "org:acme", "tier:pro"
+GROUPS = {"member": (ACME,), "payer": (PRO,), "both": (ACME, PRO), "nobody": ()}
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.05))
+Heard = list[tuple[str, str]]
+
+
+class Deployment:
+    """Shared items, a relay, and followers with a key each."""
+
+    def __init__(self, data_dir: Path, keys: Path | None = None) -> None:
+        encryption = EncryptionSettings(keys_folder=str(keys or ""))
+        embedder = EmbedderSettings(folder="none")
+        self.world = World(data_dir, None, Settings(shared=UNLIMITED, embedder=embedder, encryption=encryption))
+        self.data_dir = data_dir
+        self.broker = Broker(data_dir, msgspec.structs.replace(SOON, encryption=encryption)).start()
+        self.tokens: dict[str, str] = {}
+
+    def close(self) -> None:
+        self.broker.stop()
+        self.world.close()
+
+    def tell(self) -> None:
+        async def told() -> None:
+            async with AsyncSubscriber(*self.broker.endpoints) as journal:
+                await Announcer(self.world.shared, journal, self.broker.endpoints.ingest, EventLimits()).tell()
+
+        asyncio.run(told())
+
+    def publish(self, title: str, policy: str = PUBLIC, **fields: str) -> GlobalRecord:
+        shared = self.world.user("ann", ACME, PRO).shared
+        return shared.confirm(shared.preview(title, f"{title} needs the VPN", access_policy=policy, **fields))
+
+    def entries(self, name: str, user_id: str = SHARED_USER) -> list[JournalEntry]:
+        """The entries that a follower's key reads."""
+        if name not in self.tokens:
+            orgs = {group[4:] for group in GROUPS[name] if group.startswith("org:")}
+            tier = "pro" if PRO in GROUPS[name] else None
+            scopes = frozenset({Scope.RECALL})
+            made = create_key(self.data_dir, f"of-{name}", name, scopes, orgs=frozenset(orgs), tier=tier)
+            self.tokens[name] = made.token
+        with Subscriber(*self.broker.endpoints, identity=Identity(token=self.tokens[name])) as subscriber:
+            return subscriber.fetch(0, 1_000, user_id=user_id).entries
+
+    def heard(self, name: str = "both") -> Heard:
+        """What a follower hears: the kind, and the id or else the fingerprint of the item."""
+        changes = changes_in(self.entries(name))
+        return [(change.kind, change.item_id or change.item) for change in changes]
+
+    def journal_holds(self, text: str) -> bool:
+        return text.encode() in (self.data_dir / "journal" / "data.mdb").read_bytes()
+
+
+@contextmanager
+def deployment(copy: Path | None = None, keys: Path | None = None) -> Iterator[Deployment]:
+    with tempfile.TemporaryDirectory(prefix="log-") as folder:
+        data_dir = Path(folder) / "data"
+        if copy is not None:
+            shutil.copytree(copy, data_dir, ignore=shutil.ignore_patterns("*.sock"))
+        opened = Deployment(data_dir, keys)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+@pytest.fixture
+def here() -> Iterator[Deployment]:
+    with deployment() as opened:
+        yield opened
+
+
+def changes_in(entries: list[JournalEntry]) -> list[SharedChange]:
+    """The changes in entries, each of which has one."""
+    changes = [change for entry in entries if (change := SharedChange.in_entry(entry))]
+    assert len(changes) == len(entries)
+    return changes
+
+
+def gone(item: GlobalRecord) -> str:
+    return fingerprint(SHARED_USER, item.id)
+
+
+def quiet(*_: object) -> None:
+    return None
+
+
+def test_each_change_reaches_those_whom_the_policy_admits_and_nobody_else(here: Deployment) -> None:
+    items = {policy: here.publish(policy.replace(":", " "), policy) for policy in (PUBLIC, ACME, PRO)}
+    here.tell()
+    for name, groups in GROUPS.items():
+        admitted = [("published", items[policy].id) for policy in (PUBLIC, ACME, PRO) if policy in (PUBLIC, *groups)]
+        assert here.heard(name) == admitted
+        assert here.entries(name, name) == []
+        assert not any(items[policy].id.encode() in entry.data for entry in here.entries(name) for policy in items
+                       if policy not in (PUBLIC, *groups))  # fmt: skip
+    for item in items.values():
+        here.world.user("ann").shared.unpublish(item.id)
+    here.tell()
+    for name, groups in GROUPS.items():
+        admitted = [("unpublished", gone(items[policy])) for policy in items if policy in (PUBLIC, *groups)]
+        assert here.heard(name) == admitted
+
+
+def test_an_event_says_what_is_published_and_nothing_of_its_words_or_its_author(here: Deployment) -> None:
+    item = here.publish("The quokka", ACME, version="7.1")
+    here.tell()
+    (entry,) = here.entries("member")
+    change = SharedChange.in_entry(entry)
+    assert (entry.event_type, entry.user_id) == ("global.published", SHARED_USER)
+    assert change == SharedChange(
+        kind="published",
+        item=gone(item),
+        access_policy=ACME,
+        at=item.published_at,
+        item_id=item.id,
+        version="7.1",
+        content_type="document",
+    )
+    for word in ("uokka", "VPN", item.author_id, "ann"):
+        assert word.encode() not in entry.data
+    for other in ({"data": b"{"}, {"user_id": "ann"}, {"event_type": "chat.user_msg"}):
+        assert SharedChange.in_entry(msgspec.structs.replace(entry, **other)) is None
+
+
+def test_only_a_key_that_reads_may_follow_and_a_revoked_one_hears_no_more(here: Deployment) -> None:
+    here.publish("The quokka")
+    here.tell()
+    assert len(here.heard("member")) == 1
+    revoke_key(here.data_dir, "of-member")
+    with pytest.raises(UnauthorizedError):
+        here.heard("member")
+    writer = create_key(here.data_dir, "writes", "member", frozenset({Scope.PUBLISH, Scope.SHARE}))
+    here.tokens["member"] = writer.token
+    with pytest.raises(ScopeMissingError):
+        here.heard("member")
+    with pytest.raises(UserNotAllowedError):
+        here.entries("nobody", "member")
+
+
+def test_what_is_unpublished_leaves_the_journal_but_for_its_fingerprint(here: Deployment) -> None:
+    item, kept = here.publish("The quokka"), here.publish("The other")
+    here.tell()
+    assert here.journal_holds(item.id)
+    here.world.user("ann").shared.unpublish(item.id)
+    here.world.shared.expire()
+    assert item.id.encode() not in here.world.bytes_of_the_store()  # with the log, which is not told yet
+    here.tell()
+    assert here.heard() == [("published", kept.id), ("unpublished", gone(item))]
+    with Subscriber(*here.broker.endpoints) as local:
+        while local.stats().journal.uncompacted:
+            local.wait(0.05)
+    assert not here.journal_holds(item.id)
+    assert here.journal_holds(gone(item))
+
+
+def test_what_came_and_went_before_it_was_told_is_told_as_gone_alone(here: Deployment) -> None:
+    item = here.publish("The quokka")
+    here.publish("The quokka two", version="2", item_id=item.id)
+    other = here.publish("Another")
+    here.publish("Another again", version="2", item_id=other.id)
+    here.world.user("ann").shared.unpublish(item.id)
+    here.tell()
+    assert here.heard() == [("published", other.id), ("unpublished", gone(item))]
+    assert changes_in(here.entries("both"))[0].version == "2"
+
+
+def test_encrypted_neither_the_log_nor_the_journal_shows_whom_or_what_it_tells(tmp_path: Path) -> None:
+    with deployment(keys=tmp_path / "keys") as here:
+        item, went = here.publish("The quokka", ACME), here.publish("The other", ACME)
+        here.tell()
+        here.world.user("ann").shared.unpublish(went.id)
+        for _ in range(2):  # before it is told, and after it
+            stored = here.world.bytes_of_the_store().replace(gone(went).encode(), b"", 1)  # the history has it
+            for text in (item.id, went.id, gone(item), gone(went), "acme", "published"):
+                assert not here.journal_holds(text)
+                assert text.encode() not in stored
+            here.tell()
+        assert here.heard("member") == [("published", item.id), ("unpublished", gone(went))]
+
+
+def test_another_policy_takes_an_item_from_those_whom_it_admits_no_more(here: Deployment) -> None:
+    item = here.publish("The quokka", PRO)
+    here.tell()
+    here.publish("The quokka", ACME, version="2", item_id=item.id)
+    here.tell()
+    assert here.heard("payer") == [("unpublished", gone(item))]
+    assert here.heard("member") == [("published", item.id)]
+    assert here.heard("both") == [("unpublished", gone(item)), ("published", item.id)]
+    assert here.heard("nobody") == []
+
+
+def test_a_rating_is_told_when_it_is_released_and_says_nothing_of_who_rated(here: Deployment) -> None:
+    item = here.publish("The quokka")
+    here.tell()
+    raters = [f"rater-{number}" for number in range(5)]
+
+    def rate(names: list[str], rating: float | None) -> Heard:
+        """Rate it, with upkeep and telling after each of them."""
+        for name in names:
+            here.world.user(name).shared.rate(item.id, rating)
+            here.world.shared.expire()
+            here.tell()
+        return here.heard()[1:]
+
+    assert rate(raters[:4], 1.0) == []
+    assert rate(raters[4:], 1.0) == [("rated", item.id)]
+    assert rate(raters[:4], 0.0) == [("rated", item.id)]
+    assert rate(raters[4:], 0.0) == [("rated", item.id)] * 2
+    assert rate(raters, 0.0) == [("rated", item.id)] * 2  # as before
+    pseudonyms = {here.world.shared._pseudonym(name) for name in raters}
+    for entry in here.entries("both"):
+        assert not any(name.encode() in entry.data for name in (*raters, *pseudonyms))
+        assert b"rating" not in entry.data
+    assert rate(raters[:1], None) == [("rated", item.id)] * 2  # withdrawn: too few are left
+    assert here.world.user("ben").shared.search("quokka")[0].item.quality_metrics.user_rating is None
+    here.world.user("ann").shared.unpublish(item.id)
+    here.tell()
+    assert here.heard() == [("unpublished", gone(item))]
+
+
+def test_erasing_a_rater_is_not_told(here: Deployment) -> None:
+    item = here.publish("The quokka")
+    for number in range(6):
+        here.world.user(f"rater-{number}").shared.rate(item.id, 1.0)
+    here.world.shared.expire()
+    here.tell()
+    before = here.heard()
+    here.world.shared.ask(Caller(user_id="rater-0"), ForgetUser())
+    here.world.shared.expire()
+    here.tell()
+    assert here.heard() == before == [("published", item.id), ("rated", item.id)]
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_what_an_erased_user_shared_is_told_as_gone(here: Deployment, *, is_served: bool) -> None:
+    items = [here.publish(f"Quokka {number}", ACME) for number in range(3)]
+    here.tell()
+    author = items[0].author_id
+    if is_served:
+        here.world.shared.ask(Caller(user_id="ann"), ForgetUser())
+    else:
+        here.world.close()
+        here.broker.stop()
+        assert erase_user(here.data_dir, here.world.settings, "ann", datetime.now(UTC)).unpublished == 3
+        here.broker = Broker(here.data_dir, SOON).start()
+        here.world.open()
+    here.tell()
+    assert here.heard("nobody") == []
+    assert sorted(here.heard("member")) == sorted(("unpublished", gone(item)) for item in items)
+    for entry in here.entries("member"):
+        assert not any(word.encode() in entry.data for word in (author, *(item.id for item in items)))
+
+
+def test_killed_at_any_step_each_change_is_told_once(tmp_path: Path) -> None:
+    copies: list[Path] = []
+    copying = threading.Lock()  # the relay has a thread of its own
+    with deployment() as here:
+        first, moved = here.publish("The first", ACME), here.publish("The moved")
+        here.tell()
+
+        def keep() -> None:
+            with copying:
+                copies.append(tmp_path / str(len(copies)))
+                shutil.copytree(here.data_dir, copies[-1], ignore=shutil.ignore_patterns("*.sock"))
+
+        with after_each_step(keep):
+            second = here.publish("The second", ACME)
+            here.publish("The second again", ACME, version="2", item_id=second.id)
+            here.world.user("ann").shared.unpublish(first.id)
+            here.publish("The moved again", ACME, version="2", item_id=moved.id)
+            here.publish("The third", ACME)
+            here.tell()
+    assert len(copies) > 10
+    seen = set()
+    for copy in copies:
+        with deployment(copy) as again:
+            items = {item.id: item.version for item in again.world.user("ann").shared.published()}
+            again.tell()
+            expected = [("published", id_) for id_ in items]
+            expected += [] if first.id in items else [("unpublished", gone(first))]
+            of_moved = [("published", moved.id)] if items[moved.id] == "1" else [("unpublished", gone(moved))]
+            assert again.heard("nobody") == of_moved
+            assert sorted(again.heard("member")) == sorted({*expected, *of_moved})
+            entries = again.entries("member")
+            again.tell()
+            assert again.entries("member") == entries
+            assert again.world.shared.ask(Caller(user_id="x"), ReadLog()).through == 0
+            told = changes_in(entries)
+            assert {one.item_id: one.version for one in told if one.item_id} == items
+            seen.add(tuple(items.items()))
+    assert len(seen) == 5  # after each of the changes
+
+
+def test_a_repeat_has_the_id_of_the_event_that_was_told(here: Deployment) -> None:
+    item = here.publish("The quokka")
+    for number in range(5):
+        here.world.user(f"rater-{number}").shared.rate(item.id, 1.0)
+    here.world.shared.expire()
+    for _ in range(2):  # killed before the log knew of the acknowledgement
+        told = here.world.shared.ask(Caller(user_id="x"), ReadLog())
+        events = [change.to_event(event_id) for event_id, change in told.changes]
+        with Publisher(here.broker.endpoints.ingest) as publisher:
+            for event in events:
+                publisher.publish(event)
+            assert not publisher.flush().pending
+    entries = here.entries("both")
+    here.tell()
+    assert here.entries("both") == entries
+    assert here.heard() == [("published", item.id), ("rated", item.id)]
+
+
+def test_while_the_relay_is_away_the_log_keeps_what_is_to_be_told(here: Deployment) -> None:
+    items = [here.publish(f"Quokka {number}") for number in range(3)]
+    here.broker.stop()
+    with pytest.raises(RelayUnavailableError):
+        here.tell()
+    here.world.reopen()
+    here.broker = Broker(here.data_dir, SOON).start()
+    here.tell()
+    assert here.heard() == [("published", item.id) for item in items]
+
+
+def test_a_backup_has_the_log_and_what_was_told_is_not_told_again(here: Deployment, tmp_path: Path) -> None:
+    item, other = here.publish("The quokka"), here.publish("The other")
+    here.broker.stop()
+    with here.world.closed():
+        make_backup(here.data_dir, tmp_path / "backup", here.world.settings, datetime.now(UTC), quiet)
+    here.broker = Broker(here.data_dir, SOON).start()
+    here.tell()
+    here.world.user("ann").shared.unpublish(item.id)
+    here.tell()
+    before = here.entries("both")
+    here.broker.stop()
+    with here.world.closed():
+        paths = tmp_path / "backup", here.data_dir
+        restore_user(*paths, SHARED_USER, here.world.settings, datetime.now(UTC), quiet, replace=True)
+    here.broker = Broker(here.data_dir, SOON).start()
+    here.tell()
+    assert here.entries("both") == before
+    assert here.heard() == [("published", other.id), ("unpublished", gone(item))]
+
+
+def test_without_a_daemon_the_log_keeps_the_latest_entries(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish_log, "_MOST", 3)
+    items = [here.publish(f"Quokka {number}") for number in range(5)]
+    assert faults(here) == []
+    here.tell()
+    assert here.heard() == [("published", item.id) for item in items[2:]]
+    with here.world.shared._archive.store.snapshot() as snapshot:
+        assert snapshot.blobs("shared:log:") == []
+    later = here.publish("Later")
+    here.tell()
+    assert here.heard()[3:] == [("published", later.id)]
+
+
+@pytest.mark.parametrize("value", [None, b"\xc1"])
+def test_verify_finds_a_log_that_is_not_whole(here: Deployment, value: bytes | None) -> None:
+    for number in range(3):
+        here.publish(f"Quokka {number}")
+    assert faults(here) == []
+    with here.world.shared._archive.batch() as batch:
+        batch.set_blob(batch.blobs("shared:log:")[1], value)
+    assert any("publish log" in fault for fault in faults(here))
+
+
+def faults(here: Deployment) -> list[str]:
+    with here.world.closed():
+        parts = list(verify_folder(here.data_dir, here.world.settings, quiet, SHARED_USER))
+    return [finding.fault for part in parts for finding in part.findings]

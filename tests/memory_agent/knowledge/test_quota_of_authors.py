@@ -1,0 +1,99 @@
+"""How much one author may have published: counted with each publish, and given back with each removal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+from sharing_world import UNLIMITED, World
+
+from memory_agent.embedders import Embedder
+from memory_agent.errors import InvalidInputError
+from memory_agent.knowledge.items import faults_of_items
+from memory_agent.settings import Settings
+from memory_agent.shared_asks import Caller, ForgetUser
+from memory_agent.shared_records import GlobalRecord, PublishPreview
+
+MOST = 10_000
+FIX = "Connect to the VPN before a deploy to staging"
+
+
+@pytest.fixture
+def world(tmp_path: Path, embedder: Embedder) -> Iterator[World]:
+    limits = msgspec.structs.replace(UNLIMITED, bytes_per_author=MOST)
+    with World(tmp_path / "data", embedder, Settings(shared=limits)) as world:
+        yield world
+        with world.shared._archive.store.snapshot() as snapshot:
+            assert list(faults_of_items(snapshot)) == []
+
+
+def used(world: World, user: str) -> int:
+    return sum(item.size_bytes for item in world.user(user).shared.published())
+
+
+def test_an_item_counts_with_its_texts_and_its_file(world: World) -> None:
+    shared = world.user("ann").shared
+    preview = shared.preview("Ä", "öö", body="x", tags=["ü"], reference="é", attachment=b"12345")
+    between = len("\n\n")
+    assert shared.confirm(preview, b"12345").size_bytes == 2 + 4 + between + 1 + 2 + 2 + 5
+
+
+def test_an_author_has_a_bounded_number_of_bytes_whatever_comes_at_once(world: World) -> None:
+    shared = world.user("ann").shared
+    data = b"x" * 3_000
+    previews = [shared.preview(f"Item {number}", FIX, attachment=data) for number in range(8)]
+
+    def confirm(preview: PublishPreview) -> GlobalRecord | InvalidInputError:
+        try:
+            return shared.confirm(preview, data)
+        except InvalidInputError as error:
+            return error
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(confirm, previews))
+    items = [one for one in answers if isinstance(one, GlobalRecord)]
+    assert len(items) == 3
+    size = 3_000 + len(FIX) + len("Item 1")
+    left = MOST - used(world, "ann")
+    assert left == MOST - 3 * size
+    said = f"has {size:,} bytes, and {left:,} of this user's 10,000 are left: unpublish others first"
+    for one in answers:
+        if isinstance(one, InvalidInputError):
+            assert (one.field, one.reason) == ("item_id", f"{said} (shared.bytes_per_author)")
+    assert world.published("ben", FIX, data=data).size_bytes > left  # each author has a quota
+
+
+def test_the_last_byte_fits_and_one_more_does_not(world: World) -> None:
+    shared = world.user("ann").shared
+    more, most = b"x" * (MOST - 3), b"x" * (MOST - 4)
+    with pytest.raises(InvalidInputError, match="has 10,001 bytes, and 10,000 of"):
+        shared.confirm(shared.preview("ti", "su", attachment=more), more)
+    preview = shared.preview("ti", "su", attachment=most)
+    assert shared.confirm(preview, most).size_bytes == MOST
+    assert shared.confirm(preview, most).size_bytes == MOST  # repeated, it is no further item
+
+
+def test_a_version_counts_in_place_of_the_former(world: World) -> None:
+    data = b"x" * 8_000
+    item = world.published("ann", FIX, data=data)
+    second = world.published("ann", FIX, data=data, item_id=item.id, version="2")
+    assert used(world, "ann") == second.size_bytes
+    world.published("ann", FIX, item_id=item.id, version="3")
+    world.published("ann", FIX, data=data)
+
+
+@pytest.mark.parametrize("way", ["unpublish", "erase", "interrupted"])
+def test_what_is_taken_away_is_given_back(world: World, way: str) -> None:
+    data = b"x" * 8_000
+    item = world.published("ann", FIX, data=data)
+    if way == "unpublish":
+        world.user("ann").shared.unpublish(item.id)
+    elif way == "erase":
+        world.shared.ask(Caller(user_id="ann"), ForgetUser())
+    else:
+        world.shared.removal.note([item.id])  # a crash follows
+        world.reopen()
+    assert world.published("ann", FIX, data=data).size_bytes == used(world, "ann")

@@ -1,0 +1,240 @@
+"""Ctrl-C, wherever it comes in a program's own thread, leaves a publisher and the locks usable."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from itertools import count
+from pathlib import Path
+
+import pytest
+from interrupting import interrupt_everywhere
+from relays import NOW, event, mapping
+
+import relay.changes
+import relay.delivery
+import relay.disk.environment
+import relay.journal
+import relay.net.bus
+import relay.net.zeromq
+import relay.publisher
+import relay.rwlock
+import relay.subscriber
+from relay import (
+    Broker,
+    Journal,
+    Publisher,
+    PublisherSettings,
+    RelayUnavailableError,
+    Subscriber,
+    read_event,
+    relay_endpoints,
+)
+from relay.changes import Changes
+from relay.rwlock import ReadWriteLock
+
+PUBLISHING = (relay.publisher, relay.changes, relay.delivery, contextlib, threading)
+LOCKING = (relay.rwlock, relay.changes, contextlib, threading)
+IMPATIENT = PublisherSettings(window=8, ack_timeout_s=0.05)
+NUMBERS = count()
+
+
+def publish_another(publisher: Publisher) -> None:
+    """Another thread publishes, everything is acknowledged and counted, and closing returns."""
+    publisher.publish(mapping(next(NUMBERS)))
+    report = publisher.flush()
+    assert (report.acked, report.pending, report.spooled) == (report.published, 0, 0)
+    publisher.close()
+
+
+def test_publishing(broker: Broker) -> None:
+    places = interrupt_everywhere(
+        PUBLISHING,
+        lambda: Publisher(broker.endpoints.ingest),
+        lambda publisher: publisher.publish(mapping(next(NUMBERS))),
+        publish_another,
+    )
+    assert len(places) > 15
+
+
+def test_publishing_into_a_full_window(broker: Broker) -> None:
+    def publish_three(publisher: Publisher) -> None:
+        for _ in range(3):
+            publisher.publish(mapping(next(NUMBERS)))
+
+    places = interrupt_everywhere(
+        PUBLISHING,
+        lambda: Publisher(broker.endpoints.ingest, settings=PublisherSettings(window=1)),
+        publish_three,
+        publish_another,
+    )
+    assert len(places) > 15
+
+
+def test_publishing_onto_the_disk(data_dir: Path, tmp_path: Path) -> None:
+    """Each event is on the disk that was published, and at most the one that was being published."""
+    spools = count()
+
+    def away() -> Publisher:
+        publisher = Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT, spool=tmp_path / str(next(spools)))
+        publisher.publish(mapping(next(NUMBERS)))
+        publisher._changes.until(lambda: publisher._is_spooling)
+        return publisher
+
+    def publish_another_onto_the_disk(publisher: Publisher) -> None:
+        publisher.publish(mapping(next(NUMBERS)))
+        report = publisher.flush(0.0)
+        assert report.spooled == report.published in (2, 3)
+        publisher.close()
+
+    places = interrupt_everywhere(
+        PUBLISHING, away, lambda publisher: publisher.publish(mapping(next(NUMBERS))), publish_another_onto_the_disk
+    )
+    assert len(places) > 15
+
+
+def test_flushing(broker: Broker) -> None:
+    def published() -> Publisher:
+        publisher = Publisher(broker.endpoints.ingest)
+        publisher.publish(mapping(next(NUMBERS)))
+        return publisher
+
+    assert len(interrupt_everywhere(PUBLISHING, published, Publisher.flush, publish_another)) > 5
+
+
+def test_closing_keeps_what_is_in_the_spool(data_dir: Path, tmp_path: Path) -> None:
+    """Whoever closes it again may use the spool at once, and finds everything in it."""
+    spools: list[Path] = []
+
+    def published() -> Publisher:
+        spools.append(tmp_path / str(len(spools)))
+        publisher = Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT, spool=spools[-1])
+        for _ in range(3):
+            publisher.publish(mapping(next(NUMBERS)))
+        return publisher
+
+    def close_again(publisher: Publisher) -> None:
+        publisher.close()
+        with Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT, spool=spools[-1]) as next_one:
+            assert next_one.flush(0.0).spooled == 3
+
+    assert len(interrupt_everywhere(PUBLISHING, published, Publisher.close, close_again)) > 5
+
+
+def test_closing_without_a_spool_says_what_is_lost(data_dir: Path) -> None:
+    """Once: closing again does nothing."""
+
+    def published() -> Publisher:
+        publisher = Publisher(relay_endpoints(data_dir).ingest)
+        publisher.publish(mapping(next(NUMBERS)))
+        return publisher
+
+    def close(publisher: Publisher) -> None:
+        with contextlib.suppress(RelayUnavailableError):
+            publisher.close(0.0)
+
+    def close_again(publisher: Publisher) -> None:
+        close(publisher)
+        publisher.close()
+
+    assert len(interrupt_everywhere(PUBLISHING, published, close, close_again)) > 5
+
+
+def test_asking_and_connecting_again(broker: Broker) -> None:
+    """A subscriber answers the next request, and can be closed twice."""
+
+    def ask_in_vain(subscriber: Subscriber) -> None:
+        with contextlib.suppress(RelayUnavailableError):
+            subscriber.ping()
+
+    def ask_again(subscriber: Subscriber) -> None:
+        subscriber._timeout_s = 5.0
+        assert subscriber.ping() == 1
+        subscriber.close()
+
+    places = interrupt_everywhere(
+        (relay.subscriber, relay.net.bus),
+        lambda: Subscriber(*broker.endpoints, timeout_s=0.0),
+        ask_in_vain,
+        ask_again,
+    )
+    assert len(places) > 15
+
+
+def test_closing_a_subscriber(broker: Broker) -> None:
+    places = interrupt_everywhere(
+        (relay.subscriber, relay.net.bus, relay.net.zeromq),
+        lambda: Subscriber(*broker.endpoints),
+        Subscriber.close,
+        Subscriber.close,
+    )
+    assert len(places) > 3
+
+
+@pytest.mark.slow
+def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
+    """Another thread writes and reads, and what was appended before is whole or absent."""
+    folders = count()
+
+    def append_and_read(journal: Journal) -> None:
+        journal.append([event(1), event(2)], NOW)
+        journal.read(0, 10)
+
+    def append_another(journal: Journal) -> None:
+        journal.append([event(3)], NOW)
+        found = [read_event(entry.data).event_id for entry in journal.read(0, 10)]
+        assert found in (["event-000001", "event-000002", "event-000003"], ["event-000003"])
+        journal.compact()
+        journal.close()
+
+    places = interrupt_everywhere(
+        (relay.disk.environment, relay.rwlock, relay.changes, relay.journal, contextlib, threading),
+        lambda: Journal.open(tmp_path / str(next(folders))),
+        append_and_read,
+        append_another,
+    )
+    assert len(places) > 50
+
+
+def use_alone(lock: ReadWriteLock) -> None:
+    with lock.exclusive(10.0):
+        pass
+    with lock.shared():
+        pass
+
+
+def test_reading_under_a_lock() -> None:
+    def read(lock: ReadWriteLock) -> None:
+        with lock.shared(), lock.shared():
+            pass
+
+    assert len(interrupt_everywhere(LOCKING, ReadWriteLock, read, use_alone)) > 15
+
+
+def test_writing_under_a_lock() -> None:
+    def write(lock: ReadWriteLock) -> None:
+        with lock.exclusive(10.0):
+            pass
+
+    assert len(interrupt_everywhere(LOCKING, ReadWriteLock, write, use_alone)) > 15
+
+
+def test_waiting_for_a_change() -> None:
+    """A thread that waits is reached, though another one was interrupted while it waited."""
+
+    class Counted(Changes):
+        number = 0
+
+    def wait(changes: Counted) -> None:
+        changes.until(lambda: changes.number > 0, 0.001)
+
+    def change(changes: Counted) -> None:
+        waiting = threading.Thread(target=changes.until, args=(lambda: changes.number > 0,))
+        waiting.start()
+        with changes.lock:
+            changes.number += 1
+            changes.notify()
+        waiting.join()
+        assert not changes._waiting
+
+    assert len(interrupt_everywhere((relay.changes,), Counted, wait, change)) > 5
