@@ -21,6 +21,7 @@ Ask = Callable[..., Any]
 RACE = "the auth race needed a mutex"
 LUNCH = "lunch is at noon in the canteen"
 _ULID = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b")
+_NAME_END = re.compile(r" #[0-9a-f]{6}\b")  # keyed too
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 _VARIES = (
     "consolidated_at",  # by upkeep, whenever a host gets to it
@@ -264,5 +265,5 @@ def _normal(value: Any, user_id: str, seen: dict[str, str]) -> Any:
         return round(value, 3)
     if isinstance(value, str):
         value = _ULID.sub(lambda found: seen.setdefault(found[0], f"id-{len(seen)}"), value)
-        return _TIME.sub("TIME", value).replace(user_id, "USER")
+        return _NAME_END.sub("", _TIME.sub("TIME", value)).replace(user_id, "USER")
     return value

@@ -117,7 +117,10 @@ class HttpMethods(MemoryMethods):
 
     def _call(self, method: str, /, **arguments: Any) -> Any:
         call = BY_METHOD[method].call(arguments)
-        fields = {
+        given = {
+            one.name: getattr(call.params, one.name) for one in msgspec.structs.fields(call.params) if one.required
+        }
+        fields = given | {
             name: value
             for name, value in msgspec.structs.asdict(call.params).items()
             if name not in call.params.implied and value is not None

@@ -121,7 +121,7 @@ def test_what_one_user_publishes_others_find_and_fetch_until_it_is_taken_away(
 
     assert run_json("shared", "show", item["id"], "--user", "ben") == item
     one = run("shared", "show", item["id"], "--user", "ben").stdout
-    assert (item["id"] in one, TITLE in one, f"\n   {FIX}\n   attachment: rules.toml" in one) == (True, True, True)
+    assert (item["id"] in one, TITLE in one, f"\n   | {FIX}\n   attachment: rules.toml" in one) == (True, True, True)
 
     (recalled,) = run_json("recall", QUESTION, *BOTH, "--user", "ben")["memories"]
     assert (recalled["tier"], recalled["record"]["id"]) == ("global", item["id"])
