@@ -60,6 +60,10 @@ class AbsentUsers:
         self._opening = threading.Lock()
         self._memories: dict[str, _EmptyMemory] = {}
 
+    def is_absent(self, user_id: str) -> bool:
+        """Whether a user has no folder."""
+        return not user_folder(self._data_dir, user_id).exists()
+
     async def answer(self, user_id: str, verb: Verb, request: Request, rights: Rights = NO_RIGHTS) -> bytes | None:
         """Return the encoded reply, or None if the user's own memory must answer. Raises `InvalidInputError`.
 
@@ -68,7 +72,7 @@ class AbsentUsers:
         """
         if verb.name == "feedback":
             return self._feedback(user_id, decode(request.params, FeedbackParams))
-        if (verb.repeat != "read" and verb.name not in _OF_KNOWN_RUNS) or user_folder(self._data_dir, user_id).exists():
+        if (verb.repeat != "read" and verb.name not in _OF_KNOWN_RUNS) or not self.is_absent(user_id):
             return None
         params = decode(request.params, verb.params)
         if isinstance(params, RecallParams) and params.by_run is not None:

@@ -152,7 +152,7 @@ class Service:
         The store is created after the memory has refused what it can refuse, when nothing but the store is missing.
         """
         started_s = time.monotonic()
-        is_known = self._hosts.is_awake(SHARED_USER)
+        is_known = not self._absent_users.is_absent(SHARED_USER)
         if is_known:
             await self.wake_shared(request.deadline_ms)
         reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms, rights)

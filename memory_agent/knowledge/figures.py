@@ -51,11 +51,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """When figures are released, and what they are worth.
 
     A figure needs `users` users, and a new one `changed` that are new or changed. `count_step` and `score_step` round
-    what is released. `prior` is the mean
-    quality of runs in general: a constant, or computed from releases, never from contributions. In the released score
-    it counts as `prior_weight` users. A version no better than the prior is proven with a probability of at most
-    `doubt`. A proven one gains up to `largest_boost`, and all of it when its lower bound is `full_boost_above` above
-    the prior.
+    what is released. `prior` is the mean quality of runs in general: a constant, or computed from releases, never from
+    contributions. In the released score it counts as `prior_weight` users. A version no better than the prior is proven
+    with a probability of at most `doubt`. A proven one gains up to `largest_boost`, and all of it when its lower bound
+    is `full_boost_above` above the prior.
     """
 
     users: Annotated[int, Meta(ge=5)] = 5

@@ -1,7 +1,7 @@
 """The publish log: what followers of shared items are to be told, in the transaction of the change itself.
 
 Entries are numbered and leave the log when the relay has them (a transactional outbox); the journal keeps the events
-for as long as it keeps any. Without a daemon nobody is told, and the latest 10,000 entries stay.
+for as long as it keeps any. Without a daemon nobody is told, and of what came the latest 10,000 entries stay.
 
 An entry holds no id, text or title. What came is named by its row, and looked up when it is told: if its item or
 version is gone by then, there is nothing to tell. What went is named by its fingerprint, as in the history of erasures.
@@ -98,7 +98,8 @@ def faults_of_log(snapshot: Snapshot) -> Iterator[str]:
     except (msgspec.MsgspecError, ValueError):
         yield "an entry of the publish log cannot be read"
         return
-    if numbers and numbers != list(range(last - len(numbers) + 1, last + 1)):
+    kept = [number for number in numbers if number > last - _MOST]  # of older ones, what came is dropped
+    if kept and kept != list(range(last - len(kept) + 1, last + 1)):
         yield "the publish log lacks entries"
 
 
@@ -128,9 +129,11 @@ def _append(batch: Batch, entry: _Came | _Went) -> None:
     batch.set_blob(_LAST, number.to_bytes(8, "big"))
     batch.set_blob(_name(number), msgspec.msgpack.encode(entry))
     oldest = _name(max(number - _MOST, 0))
-    if batch.blob(oldest) is not None:
+    kept = batch.blob(oldest)
+    if kept is not None and isinstance(_entries.decode(kept), _Came):  # what went has to leave the journal too
         batch.set_blob(oldest, None)
-        log.warning("publish_log.entry_dropped", number=number - _MOST)
+        if number % _MOST == 1:
+            log.warning("publish_log.entries_dropped", number=number - _MOST)
 
 
 def _kept(snapshot: Snapshot) -> Iterator[tuple[int, _Came | _Went]]:

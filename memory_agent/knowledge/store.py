@@ -367,9 +367,9 @@ class Knowledge(Memory):
                     continue  # it is gone
                 present = standings[about_of(record).version]
                 former = present.rating.released
-                for version, standing in standings.items():
-                    Figures(standing, StoredParts(batch, place, version)).release(self._rules)
-                keep_standings(batch, place, standings)
+                figures = [Figures(one, StoredParts(batch, place, version)) for version, one in standings.items()]
+                if any(one.release(self._rules) for one in figures):
+                    keep_standings(batch, place, standings)
                 if present.rating.released not in (None, former):
                     note_rated(batch, record, check_now(None))
             keep_due(batch, ())

@@ -51,7 +51,8 @@ def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
     """Return the outbox with the reports of what happened since the last ones, until a time (exclusive).
 
     After a clock that was ahead for hours, what is covered ends at `until_us` again: else nothing would be reported
-    until the clock is there once more. Less is no such jump, and what was covered stays so, for nothing counts twice.
+    until the clock is there once more; what was reported meanwhile may then count again. Less is no such jump, and what
+    was covered stays so.
     """
     if not outbox.reports and outbox.through_us - until_us > MOST_AHEAD_US:
         return msgspec.structs.replace(outbox, through_us=until_us)

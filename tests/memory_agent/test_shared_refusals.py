@@ -18,6 +18,7 @@ from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings, Settings
+from memory_agent.shared_content import digest_of
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, create_key
 
@@ -60,7 +61,8 @@ def test_what_is_refused_creates_no_store_and_what_is_accepted_does(way: object,
         ann.remember(FIX, id="vpn")
         preview = ann.shared.preview(memory_id="vpn", attachment=b"[rules]")
         edited = msgspec.structs.replace(preview, content=msgspec.structs.replace(preview.content, title="Another"))
-        foreign = ann.shared.preview("For others", FIX, access_policy="org:zoo")
+        content = msgspec.structs.replace(preview.content, access_policy="org:zoo", attachment=None)
+        foreign = msgspec.structs.replace(preview, content=content, digest=digest_of(content), memory_id=None)
         ann.remember("Staging needs nothing any more", id="vpn")
         refused = (
             ("preview", lambda: ann.shared.confirm(edited, b"[rules]")),

@@ -344,6 +344,7 @@ def test_reads_need_recall_and_writes_need_publish() -> None:
         "run_similar",
         "sona_status",
         "published",
+        "offered",
         "search_shared",
         "shared_item",
         "shared_attachment",

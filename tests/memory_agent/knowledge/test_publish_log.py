@@ -255,7 +255,7 @@ def test_a_rating_is_told_when_it_is_released_and_says_nothing_of_who_rated(here
     assert rate(raters[:4], 0.0) == [("rated", item.id)]
     assert rate(raters[4:], 0.0) == [("rated", item.id)] * 2
     assert rate(raters, 0.0) == [("rated", item.id)] * 2  # as before
-    pseudonyms = {here.world.shared._pseudonym(name) for name in raters}
+    pseudonyms = {here.world.shared._authors.pseudonym(name) for name in raters}
     for entry in here.entries("both"):
         assert not any(name.encode() in entry.data for name in (*raters, *pseudonyms))
         assert b"rating" not in entry.data
@@ -390,15 +390,19 @@ def test_a_backup_has_the_log_and_what_was_told_is_not_told_again(here: Deployme
 
 def test_without_a_daemon_the_log_keeps_the_latest_entries(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish_log, "_MOST", 3)
+    gone_before = here.publish("Gone")
+    here.tell()
+    here.world.user("ann").shared.unpublish(gone_before.id)
     items = [here.publish(f"Quokka {number}") for number in range(5)]
     assert faults(here) == []
     here.tell()
-    assert here.heard() == [("published", item.id) for item in items[2:]]
+    assert here.heard() == [("unpublished", gone(gone_before)), *(("published", item.id) for item in items[2:])]
+    assert here.journal_holds(gone(gone_before))
     with here.world.shared._archive.store.snapshot() as snapshot:
         assert snapshot.blobs("shared:log:") == []
     later = here.publish("Later")
     here.tell()
-    assert here.heard()[3:] == [("published", later.id)]
+    assert here.heard()[4:] == [("published", later.id)]
 
 
 @pytest.mark.parametrize("value", [None, b"\xc1"])
