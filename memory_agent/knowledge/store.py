@@ -368,7 +368,8 @@ class Knowledge(Memory):
                 present = standings[about_of(record).version]
                 former = present.rating.released
                 figures = [Figures(one, StoredParts(batch, place, version)) for version, one in standings.items()]
-                if any(one.release(self._rules) for one in figures):
+                released = [one.release(self._rules) for one in figures]
+                if any(released):
                     keep_standings(batch, place, standings)
                 if present.rating.released not in (None, former):
                     note_rated(batch, record, check_now(None))

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sharing_world import World, after_each_step
+from sharing_world import World, after_each_step, parts_of
 
 from memory_agent.care.verification import verify_folder
 from memory_agent.knowledge import removal
@@ -58,6 +58,18 @@ def test_no_name_of_a_part_tells_which_items_one_user_has_used(world: World) -> 
     report(world, "ben", 1, *items)
     names = [name.removeprefix(PARTS) for name in blobs(world, PARTS)]
     assert len({name[:PLACE_CHARS] for name in names}) == len({name[PLACE_CHARS:] for name in names}) == 3
+
+
+def test_one_upkeep_releases_the_figures_of_each_version_that_are_due(world: World) -> None:
+    item = world.published("ann", "Staging needs the VPN")
+    world.published("ann", "Staging needs the new VPN", item_id=item.id, version="2")
+    for number in range(5):
+        for version in ("1", "2"):
+            world.user(f"user-{number}").shared.rate(item.id, 1.0, version)
+    world.shared.expire()
+    with world.shared._archive.store.snapshot() as snapshot:
+        released = {name: standing.metrics().raters for name, (standing, _) in parts_of(snapshot, item.id).items()}
+    assert released == {"1": 5, "2": 5}
 
 
 def test_what_was_contributed_to_an_item_goes_with_it(world: World) -> None:
