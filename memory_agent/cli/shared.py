@@ -406,7 +406,7 @@ def follow(
     ingest: str | None,
     feed: str | None,
 ) -> None:
-    """Print what becomes of shared items, as far as the key admits: published, unpublished, or rated anew.
+    """Print what becomes of shared items, as far as the key admits: published, unpublished, or a new rating.
 
     What is gone has no id any more, but the fingerprint (`item`) that it had before. With --json each change is an
     object on a line.

@@ -36,7 +36,7 @@ class Announcer:
         self._woken.set()
 
     async def run(self) -> None:
-        """Work until cancelled. What could not be told is told when it is woken again."""
+        """Work until cancelled. What could not be published is tried again at the next `wake`."""
         while True:
             await self._woken.wait()
             self._woken.clear()

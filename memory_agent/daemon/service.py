@@ -72,7 +72,7 @@ _PAGE = 200
 _WRITES_SHARED = ("publish_confirm", "offer", "shared_name")
 """Verbs that create the store of what users share."""
 _CHANGES_SHARED = ("publish_confirm", "unpublish")
-"""Verbs of which followers hear."""
+"""Verbs that change what followers are notified of."""
 
 
 class Service:

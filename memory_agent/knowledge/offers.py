@@ -7,8 +7,8 @@ generated. Offers say the same where they differ in nothing but spaces, the case
 punctuation at its end; closeness, which takes "succeeded" for "failed", has no say (decision 0057). So an item shows
 nothing that only one of them wrote.
 
-An item stands while it has enough offerers, one of whom wrote exactly its words; else it is taken away, and upkeep may
-make a new one of the offers that are left. What the offerers' own runs say of it never counts.
+An item exists while it has enough offerers, one of whom wrote exactly its words; else it is removed, and upkeep may
+make a new one of the remaining offers. What the offerers' own runs say of it never counts.
 
 Offers lie in one blob for each user, the offerers of an item in one beside it.
 """
@@ -171,7 +171,7 @@ def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
 
 
 def keep_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Embedding | None]]) -> None:
-    """Store new items of many, with figures that begin anew, unless an offer is gone since or an item says the same."""
+    """Store new items of many, with empty figures, unless an offer is gone since or an item says the same."""
     said = {_said_by_item(record) for record, _ in _items_of_many(batch)}
     for (record, offerers), vector in found:
         stands = all(id_ in _offers_of(batch, author) for author, id_ in offerers.items())

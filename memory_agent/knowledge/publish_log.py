@@ -3,8 +3,8 @@
 Entries are numbered and leave the log when the relay has them (a transactional outbox); the journal keeps the events
 for as long as it keeps any. Without a daemon nobody is told, and of what came the latest 10,000 entries stay.
 
-An entry holds no id, text or title. What came is named by its row, and looked up when it is told: if its item or
-version is gone by then, there is nothing to tell. What went is named by its fingerprint, as in the history of erasures.
+An entry holds no id, text or title. What came is named by its row, and looked up when its event is made: if its item
+or version is gone by then, there is none. What went is named by its fingerprint, as in the history of erasures.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def untold(snapshot: Snapshot) -> Untold:
 
 
 def drop_told(batch: Batch, through: int) -> None:
-    """Delete the entries up to a number, of which the relay has the events."""
+    """Delete the entries up to a number, whose events the relay has."""
     for name in batch.blobs(_ENTRY):
         if _number(name) <= through:
             batch.set_blob(name, None)

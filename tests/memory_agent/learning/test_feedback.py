@@ -104,7 +104,9 @@ def test_unknown_ids_are_reported_with_the_reason_and_the_rest_is_credited(memor
     memory.forget([things[1]])
     report = memory.feedback(RECALL, ["no-such-memory", things[1], things[2]], now=at(5))
     assert report.credited == (things[2],)
-    assert report.not_credited == dict.fromkeys(["no-such-memory", things[1]], "is not stored, or was forgotten")
+    assert report.not_credited == dict.fromkeys(
+        ["no-such-memory", things[1]], "is not stored, was forgotten, or is a shared item that was not shown"
+    )
 
 
 def test_a_memory_that_was_not_shown_is_credited_but_not_to_the_recall(memory: Memory, things: list[str]) -> None:
