@@ -46,6 +46,7 @@ from memory_agent.triggers.block import RECALLED
 from memory_agent.verbs import BY_NAME
 from relay import (
     ALL_SCOPES,
+    SHARED_USER,
     SYSTEM_USER,
     BrokerSettings,
     Identity,
@@ -209,6 +210,8 @@ def test_events_are_journaled_under_the_user_of_the_key(served: Served, users: d
                 payload = msgspec.msgpack.decode(entry.data)["payload"]
                 if entry.event_type == RECALLED:
                     assert not any(f"q{user_id}x" in payload["block"] for user_id in USERS if user_id != entry.user_id)
+                elif entry.user_id == SHARED_USER:
+                    assert not any(f"q{user_id}x" in str(payload) for user_id in USERS)
                 else:
                     assert f"q{entry.user_id}x" in payload["text"] or entry.user_id == SYSTEM_USER
     assert count >= len(USERS)
