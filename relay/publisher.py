@@ -118,7 +118,8 @@ class Publisher:
             self._handed.append(handed)
             self._socket.wake()
             self._changes.until(lambda: self._is_taken(handed) is not None)
-            if not self._changes.until(lambda: self._is_taken(handed) is True, wait_s):
+            is_taken = self._changes.until(lambda: self._is_taken(handed) is True, wait_s)
+            if not is_taken and self._take_back(handed):
                 count = len(self._window)
                 waiting = "1 event waits" if count == 1 else f"{count} events wait"
                 raise RelayUnavailableError(f"{waiting} for an ack after {wait_s:.3g} s")
@@ -216,6 +217,13 @@ class Publisher:
         if not len(self._window):
             self._progress_s = time.monotonic()
         self._window.add(Outgoing(event.event_id, event.user_id, data))
+
+    def _take_back(self, handed: _Handed) -> bool:
+        """Take back an event that waits; False if it was taken just now."""
+        with self._changes.lock:
+            with contextlib.suppress(ValueError):
+                self._handed.remove(handed)
+            return not handed.is_taken
 
     def _is_taken(self, handed: _Handed) -> bool | None:
         if handed.error is not None:
