@@ -7,8 +7,8 @@ generated. Offers say the same where they differ in nothing but spaces, the case
 punctuation at its end; closeness, which takes "succeeded" for "failed", has no say (decision 0057). So an item shows
 nothing that only one of them wrote.
 
-An item exists while it has enough offerers, one of whom wrote exactly its words; else it is removed, and upkeep may
-make a new one of the remaining offers. What the offerers' own runs say of it never counts.
+An item exists while it has enough offerers and one of them wrote exactly its words. Otherwise it is removed, and upkeep
+may make a new one of the remaining offers. What the offerers' own runs say of it never counts.
 
 Offers lie in one blob for each user, the offerers of an item in one beside it.
 """
