@@ -1,7 +1,7 @@
 """`Memory.shared`: what a user publishes and offers, and what others published.
 
-Nothing leaves a user but by `confirm` and `offer`, each of which sends a preview as its author saw it. The items lie in
-a store of their own (`knowledge`), which this asks through `SharedStore`; a memory that was opened without one
+What a user remembers leaves only by `confirm` and `offer`, which send a preview exactly as its author saw it. The items
+lie in a store of their own (`knowledge`), which this asks through `SharedStore`; a memory that was opened without one
 publishes nothing.
 """
 

@@ -60,7 +60,7 @@ class Agent(NamedTuple):
     alone: float = 0.5
 
     def succeeds(self, helps: Sequence[bool]) -> float:
-        """Return how likely a run succeeds that is shown memories of which these help."""
+        """Return the probability that a run succeeds, given which of the memories shown to it help."""
         reads, success = 1.0, 0.0
         for is_helpful in helps:
             uses = reads * (self.believes if is_helpful else self.mistakes)

@@ -105,7 +105,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
 
 
 def clear_unused(folder: Path) -> None:
-    """Zero what no entry uses on the pages of the compact copy in `folder`, which nobody has open. Raises `OSError`.
+    """Zero the unused bytes in the compact copy in `folder`, which no process may have open. Raises `OSError`.
 
     LMDB copies a page from a multiple of 8 before its entries on, and so up to six bytes of what was deleted.
     """

@@ -103,7 +103,7 @@ def test_flushing(broker: Broker) -> None:
 
 
 def test_closing_keeps_what_is_in_the_spool(data_dir: Path, tmp_path: Path) -> None:
-    """Whoever closes it again may use the spool at once, and finds everything in it."""
+    """After a second `close`, the spool can be opened at once and holds every event."""
     spools: list[Path] = []
 
     def published() -> Publisher:

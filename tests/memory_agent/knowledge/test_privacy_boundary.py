@@ -1,8 +1,8 @@
 """What users remember stays theirs until they publish it, and what they unpublish is gone, whatever happens between.
 
-A model knows which words are published, to whom, and which were, and of which contributions the figures are made.
-After each step files, journals, answers, messages from a user's memory to the store, and logs are compared with it:
-words, tags, queries, sessions, ids, vectors and names.
+A model tracks which words are or were published, for whom, and which contributions the figures count. After each step
+files, the history of erasures, answers, messages from a user's memory to the store, and logs are compared with it:
+words, tags, queries, sessions, ids, vectors and names. Events for followers: `test_publish_log`.
 
 `--hypothesis-profile deep` tells ten times as many stories, other ones each time (`make fuzz`).
 """

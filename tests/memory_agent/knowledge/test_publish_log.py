@@ -118,7 +118,7 @@ def here() -> Iterator[Deployment]:
 
 
 def changes_in(entries: list[JournalEntry]) -> list[SharedChange]:
-    """The changes in entries, each of which has one."""
+    """The changes that journal entries hold, one in each."""
     changes = [change for entry in entries if (change := SharedChange.in_entry(entry))]
     assert len(changes) == len(entries)
     return changes
