@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import lmdb
 import xxhash
 
+from relay.changes import holding
 from relay.disk.atomic_files import discard_copy, flush_copy, make_first_file, replace_by_copy, room_for_copy
 from relay.disk.errors import ErrorFamily
 from relay.disk.fence import WriterLock
@@ -78,7 +79,7 @@ class Environment:
         self._engine = engine
         self._pid = os.getpid()
         self._transactions = ReadWriteLock()
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
         self._failures = _Failures(errors, path, map_size_bytes)
         self.errors = errors
         self._encryption = encryption
@@ -258,9 +259,11 @@ class Environment:
                 self._require_equal(copy)
                 flush_copy(copy)
                 with self._swapping(), self._without_transactions(tries):
-                    self._engine.close()
-                    replace_by_copy(copy)
-                    self._reopen()
+                    try:
+                        self._engine.close()
+                        replace_by_copy(copy)
+                    finally:
+                        self._reopen()
         except TimeoutError:
             raise
         except OSError as error:
@@ -301,12 +304,10 @@ class Environment:
 
     @contextmanager
     def _without_writes(self, tries: int) -> Iterator[None]:
-        if not self._writing.acquire(timeout=2 * tries * _TURN_S):
-            raise TimeoutError(f"{self.path}: a write does not end")
-        try:
+        with holding(self._writing, 2 * tries * _TURN_S) as is_held:
+            if not is_held:
+                raise TimeoutError(f"{self.path}: a write does not end")
             yield
-        finally:
-            self._writing.release()
 
     @contextmanager
     def _without_transactions(self, tries: int) -> Iterator[None]:
