@@ -18,7 +18,7 @@ import msgspec
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.history import History, fingerprint, read_history
 from memory_agent.erasure.intent_log import Intent, erasable
-from memory_agent.erasure.receipt import ErasureReceipt, left_shared, with_journal
+from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal
 from memory_agent.erasure.selection import Selection, intent_for_absent_user
 from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
@@ -233,7 +233,7 @@ def _forget_shared(
         try:
             _tell(data_dir, settings, shared, now)
         except JournalPausedError as error:
-            return items, f"the journal names what the user shared ({error.code}): a daemon that starts takes it out"
+            return items, left_in_journal(error.code)
     return items, None
 
 

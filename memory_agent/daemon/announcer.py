@@ -34,6 +34,7 @@ class Announcer:
         self._limits = limits
         self._woken = asyncio.Event()
         self._rest_s = 0.0
+        self._telling = asyncio.Lock()
 
     def wake(self) -> None:
         """Look at the log soon. Does not wait."""
@@ -56,13 +57,14 @@ class Announcer:
 
         Raises `MemoryAgentError`, `RelayError`; the next call goes on from there.
         """
-        untold = await self._read(0)
-        while untold.through:
-            await self._publish(untold)
-            following = await self._read(untold.through)
-            if not untold.has_more:
-                return  # what came meanwhile wakes for itself
-            untold = following
+        async with self._telling:
+            untold = await self._read(0)
+            while untold.through:
+                await self._publish(untold)
+                following = await self._read(untold.through)
+                if not untold.has_more:
+                    return  # what came meanwhile wakes for itself
+                untold = following
 
     async def _read(self, told: int) -> Untold:
         untold: Untold = await asyncio.to_thread(self._store.ask, _CALLER, ReadLog(told=told), _TIMEOUT_S)

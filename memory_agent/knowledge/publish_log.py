@@ -27,7 +27,7 @@ from relay.log import log
 _LAST = "shared:log"
 _ENTRY = "shared:log:"
 _MOST = 10_000
-_AT_ONCE = 500
+_AT_ONCE = 2_000
 
 
 class _Came(msgspec.Struct, frozen=True, array_like=True, tag="came"):
