@@ -37,6 +37,7 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch, is_same
 from memory_agent.storage.codec import StoreState
 from relay import Event, masked_kinds, read_event
+from relay.changes import holding
 from relay.errors import MalformedEventError
 from relay.log import log
 
@@ -210,9 +211,9 @@ class Intake:
         self._embedder = embedder
         self._reader = reader
         self._run_records = run_records
-        self._filling = threading.Lock()
+        self._filling = threading.RLock()
         self._fill_thread: threading.Thread | None = None
-        self._closing = threading.Event()
+        self._is_closing = False
         self._preparing = threading.Lock()
         self._ahead: _Prepared | None = None
 
@@ -319,16 +320,12 @@ class Intake:
         model, with another model than the store's, or while another thread does this.
         """
         self._embedder.look_again()
-        if not self._filling.acquire(blocking=False):
-            return 0
-        try:
-            return self._fill_all(limit, progress)
-        finally:
-            self._filling.release()
+        with holding(self._filling, 0.0) as is_held:
+            return self._fill_all(limit, progress) if is_held else 0
 
     def fill_in_background(self) -> None:
         """Begin to embed all memories that lack something, in a thread of their own, unless that is under way."""
-        if not self._closing.is_set() and (self._fill_thread is None or not self._fill_thread.is_alive()):
+        if not self._is_closing and (self._fill_thread is None or not self._fill_thread.is_alive()):
             self._fill_thread = threading.Thread(target=self._fill_quietly, name="vectors-fill")
             self._fill_thread.start()
 
@@ -359,7 +356,7 @@ class Intake:
         """
         if catch_up and self._embedder.is_open:
             self._catch_up()
-        self._closing.set()
+        self._is_closing = True
         if self._fill_thread is not None:
             self._fill_thread.join()
 
@@ -381,7 +378,7 @@ class Intake:
         makes_words = self._await_words()
         store, filled, last = self._archive.store, 0, 0
         total = store.pending_count if limit is None else min(limit, store.pending_count)
-        while filled < total and not self._closing.is_set():
+        while filled < total and not self._is_closing:
             rows = store.pending_rows(min(_FILL_CHUNK, total - filled), last)
             if not rows:
                 break

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from memory_agent.shared_records import ContentType
-from relay import SHARED_USER, JournalEntry
+from relay import SHARED_USER, Erasable, JournalEntry
 
 ChangeKind = Literal["published", "unpublished", "rated"]
 _PREFIX = "global."
@@ -57,10 +57,29 @@ class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Untold(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes that followers have not been told of, with the ids of their events; they end with entry `through`."""
+    """Changes that followers have not been told of, with the ids of their events; they end with entry `through`.
+
+    `has_more`: there were further entries when these were read.
+    """
 
     changes: tuple[tuple[str, SharedChange], ...] = ()
     through: int = 0
+    has_more: bool = False
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events to publish, in order, once `outdated` ones are erased."""
+        return [change.to_event(event_id) for event_id, change in self.changes]
+
+    @property
+    def outdated(self) -> Erasable | None:
+        """The journal's former events of items that went, None if none did.
+
+        Without those of these changes: after a crash the journal may have them, and would not take them again.
+        """
+        gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
+        kept_ids = frozenset(event_id for event_id, _ in self.changes)
+        return Erasable(user_id=SHARED_USER, quoted=gone, kept_ids=kept_ids) if gone else None
 
 
 class _Event(msgspec.Struct):

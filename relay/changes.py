@@ -1,7 +1,8 @@
 """Waiting for what other threads change under a lock.
 
-Rejected: `threading.Condition`, whose methods are Python code. A `KeyboardInterrupt` inside one can leave its lock
-taken, so that every other thread waits for ever. Python does not interrupt `with lock`, nor a single call of C code.
+Rejected: `threading.Condition`, whose methods are Python code, and so `Event`, `Semaphore` and
+`concurrent.futures.Future`. A `KeyboardInterrupt` inside one can leave its lock taken, so that every other thread waits
+for ever. Python does not interrupt `with lock`, nor a single call of C code.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
 _LOOK_AGAIN_S = 1.0  # a `notify` that was interrupted may have reached some threads only
@@ -50,3 +51,23 @@ class Changes:
         """Let every waiting thread look again. The caller holds the lock."""
         for news in tuple(self._waiting):
             news.put(None)
+
+
+@contextmanager
+def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
+    """Hold a lock in the block, not yet held here; yield False if it was not free within `timeout_s`.
+
+    A `KeyboardInterrupt` leaves it free, which between `acquire` and `try` it would not.
+
+    >>> lock = threading.RLock()
+    >>> with holding(lock, timeout_s=1.0) as is_held:
+    ...     is_held
+    True
+    """
+    try:
+        yield lock.acquire(timeout=timeout_s)
+    finally:
+        try:  # noqa: SIM105 - an interrupt in `suppress` would come before the release
+            lock.release()
+        except RuntimeError:  # it was not taken
+            pass

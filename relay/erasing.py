@@ -127,7 +127,8 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
         return False
     traces = _traces.decode(event.data)
     quotes = traces.payload.get("quotes")
-    if isinstance(quotes, list) and any(_is_among(one, wanted.quoted) for one in quotes):
+    is_quoting = isinstance(quotes, list) and any(_is_among(one, wanted.quoted) for one in quotes)
+    if is_quoting and event.event_id not in wanted.kept_ids:
         return True
     return _is_of(traces.session_id, traces.payload.get("run_id"), traces.actor_id, wanted)
 

@@ -96,7 +96,8 @@ class RetryQuarantined(_Message, frozen=True, tag="retry_quarantined"):
 class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events to erase: all of a user, or the user's events with these ids, sessions or runs.
 
-    `quoted` are ids of the caller's: an event whose payload lists one of them under `quotes` goes with it.
+    `quoted` are ids of the caller's: an event whose payload lists one of them under `quotes` goes with it, unless its
+    own id is in `kept_ids`.
 
     `system_seqs` are numbers of events of `system`, and `quarantine_ids` quarantine entries without a number, to erase
     as well. The caller knows that they are the user's; a session does not prove it, since any key may name any session.
@@ -111,6 +112,7 @@ class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     after_seq: int = 0
     quarantine_ids: frozenset[int] = frozenset()
     quoted: frozenset[str] = frozenset()
+    kept_ids: frozenset[str] = frozenset()
 
 
 class Erase(_Message, frozen=True, tag="erase"):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from relay.errors import JournalPausedError
@@ -32,8 +34,8 @@ class Worker:
     def __init__(self, task: Task, on_failure: Callable[[BaseException], None]) -> None:
         self._task = task
         self._on_failure = on_failure
-        self._stopping = threading.Event()
-        self._waking = threading.Event()
+        self._is_stopping = False
+        self._news = SimpleQueue[None]()  # an `Event` may hang after Ctrl-C (`changes`)
         self._thread = threading.Thread(target=self._run, name=f"relay-{task.name}", daemon=True)
 
     def start(self) -> None:
@@ -41,24 +43,29 @@ class Worker:
 
     def wake(self) -> None:
         """Let the next step begin at once."""
-        self._waking.set()
+        self._news.put(None)
 
     def stop(self) -> None:
         """Wait for the step under way, finish the task, and join the thread."""
-        self._stopping.set()
-        self._waking.set()
+        self._is_stopping = True
+        self.wake()
         if self._thread.ident is not None:
             self._thread.join()
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
-                self._waking.wait(self._step())
-                self._waking.clear()
+            while not self._is_stopping:
+                self._wait(self._step())
         except BaseException as error:  # noqa: BLE001 - the relay must not go on without its worker
             self._on_failure(error)
         finally:
             self._finish()
+
+    def _wait(self, timeout_s: float) -> None:
+        with suppress(Empty):
+            self._news.get(timeout=max(timeout_s, 0.0))
+            while True:
+                self._news.get_nowait()
 
     def _step(self) -> float:
         try:

@@ -35,7 +35,17 @@ ENGINES = frozenset(
     }
 )
 FACES_OF_RELAY = frozenset(
-    {"relay", "relay.access", "relay.crypto", "relay.disk", "relay.errors", "relay.log", "relay.net", "relay.rwlock"}
+    {
+        "relay",
+        "relay.access",
+        "relay.changes",
+        "relay.crypto",
+        "relay.disk",
+        "relay.errors",
+        "relay.log",
+        "relay.net",
+        "relay.rwlock",
+    }
 )
 LONGEST_FILE_LINES = 600
 

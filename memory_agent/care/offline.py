@@ -18,7 +18,7 @@ import msgspec
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.history import History, fingerprint, read_history
 from memory_agent.erasure.intent_log import Intent, erasable
-from memory_agent.erasure.receipt import ErasureReceipt, left_shared, with_journal
+from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal
 from memory_agent.erasure.selection import Selection, intent_for_absent_user
 from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
@@ -28,17 +28,21 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import QuarantinedEvent
 from memory_agent.settings import RetentionSettings, Settings
-from memory_agent.shared_asks import Caller, ForgetUser, ListOwn, SharedStore
+from memory_agent.shared_asks import Caller, ForgetUser, ListOwn, ReadLog, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
 from memory_agent.storage.user_key import open_user_key
 from relay import (
+    LOCAL,
     SHARED_USER,
     SYSTEM_USER,
     EncryptionSettings,
     Erasable,
     Erased,
     Journal,
+    JournalPausedError,
+    Origin,
+    check_events,
     journal_folder,
     open_key_ring,
     read_event,
@@ -196,7 +200,7 @@ def erase_user(
     folder = user_folder(data_dir, user_id)
     unpublished, left = 0, None
     try:
-        unpublished = _forget_shared(data_dir, settings, user_id, dry_run=dry_run)
+        unpublished, left = _forget_shared(data_dir, settings, user_id, now, dry_run=dry_run)
     except (EncryptionKeyMissingError, StoreDamagedError) as error:
         left = left_shared(error.code)
     ids: tuple[str, ...] = ()
@@ -215,11 +219,38 @@ def erase_user(
     return msgspec.structs.replace(with_journal(receipt, erased, is_compact=True), unpublished=unpublished)
 
 
-def _forget_shared(data_dir: Path, settings: Settings, user_id: str, *, dry_run: bool) -> int:
-    """Take away what a user shared, and the user's part in all figures; return how many items that are."""
+def _forget_shared(
+    data_dir: Path, settings: Settings, user_id: str, now: datetime, *, dry_run: bool
+) -> tuple[int, str | None]:
+    """Take away what a user shared, and the user's part in all figures.
+
+    Returns how many items that are, and why the journal still names them, if it does.
+    """
     with shared_items(data_dir, settings) as shared:
-        found = shared.ask(Caller(user_id=user_id), ListOwn() if dry_run else ForgetUser(), _SHARED_TIMEOUT_S)
-    return len(found) if dry_run else int(found)
+        if dry_run:
+            return len(shared.ask(Caller(user_id=user_id), ListOwn(), _SHARED_TIMEOUT_S)), None
+        items = int(shared.ask(Caller(user_id=user_id), ForgetUser(), _SHARED_TIMEOUT_S))
+        try:
+            _tell(data_dir, settings, shared, now)
+        except JournalPausedError as error:
+            return items, left_in_journal(error.code)
+    return items, None
+
+
+def _tell(data_dir: Path, settings: Settings, shared: SharedStore, now: datetime) -> None:
+    """Move the publish log to the journal, as a daemon's announcer does, so that it names nothing that is gone."""
+    if not journal_folder(data_dir).exists():
+        return
+    caller = Caller(user_id=SHARED_USER)
+    with _open_journal(data_dir, settings) as journal:
+        untold = shared.ask(caller, ReadLog(), _SHARED_TIMEOUT_S)
+        while untold.through:
+            if untold.outdated is not None:
+                journal.erase_all(untold.outdated, now)
+            checked = check_events(untold.events, settings.relay.events, now)
+            events = [read_event(one.data) for one in checked if one.receipt is None]
+            journal.append(events, now, origins=[Origin(LOCAL, for_all=True)] * len(events))
+            untold = shared.ask(caller, ReadLog(told=untold.through), _SHARED_TIMEOUT_S)
 
 
 def _erase_absent(

@@ -1,22 +1,25 @@
 """Tells followers what became of shared items: publishes the store's publish log as events of the relay.
 
 At least once: an entry leaves the log when the relay has acknowledged its event, whose id recognises a repeat. The
-journal's former events of an item go before it is said that the item went.
+journal's former events of an item go before it is said that the item went. For that the relay looks through all events
+of shared items, while publishers wait. So the announcer rests in proportion, and what goes meanwhile goes together.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
 
 from memory_agent.errors import MemoryAgentError
 from memory_agent.shared_asks import Caller, ReadLog, SharedStore
-from memory_agent.shared_changes import SharedChange, Untold
-from relay import SHARED_USER, AsyncSubscriber, Erasable, EventLimits, RelayError, check_events, submit
+from memory_agent.shared_changes import Untold
+from relay import SHARED_USER, AsyncSubscriber, EventLimits, RelayError, check_events, submit
 from relay.access import local_identity
 from relay.log import log
 
 _TIMEOUT_S = 10.0
+_REST = 20.0  # pause after an erasure, in durations of it: publishers wait 5 % of the time
 _CALLER = Caller(user_id=SHARED_USER)
 
 
@@ -30,6 +33,8 @@ class Announcer:
         self._ingest = ingest
         self._limits = limits
         self._woken = asyncio.Event()
+        self._rest_s = 0.0
+        self._telling = asyncio.Lock()
 
     def wake(self) -> None:
         """Look at the log soon. Does not wait."""
@@ -44,24 +49,34 @@ class Announcer:
                 await self.tell()
             except (MemoryAgentError, RelayError) as error:
                 log.warning("changes.not_told", code=error.code)
+            rest_s, self._rest_s = self._rest_s, 0.0
+            await asyncio.sleep(rest_s)
 
     async def tell(self) -> None:
-        """Tell all that is in the log. Raises `MemoryAgentError`, `RelayError`; the next call goes on from there."""
-        untold = await self._read(0)
-        while untold.through:
-            await self._publish(untold.changes)
-            untold = await self._read(untold.through)
+        """Tell all that is in the log by now.
+
+        Raises `MemoryAgentError`, `RelayError`; the next call goes on from there.
+        """
+        async with self._telling:
+            untold = await self._read(0)
+            while untold.through:
+                await self._publish(untold)
+                following = await self._read(untold.through)
+                if not untold.has_more:
+                    return  # what came meanwhile wakes for itself
+                untold = following
 
     async def _read(self, told: int) -> Untold:
         untold: Untold = await asyncio.to_thread(self._store.ask, _CALLER, ReadLog(told=told), _TIMEOUT_S)
         return untold
 
-    async def _publish(self, changes: tuple[tuple[str, SharedChange], ...]) -> None:
-        gone = frozenset(change.item for _, change in changes if change.item_id is None)
-        if gone:
-            await self._journal.erase(Erasable(user_id=SHARED_USER, quoted=gone))
-        events = [change.to_event(event_id) for event_id, change in changes]
-        checked = check_events(events, self._limits, datetime.now(UTC))
+    async def _publish(self, untold: Untold) -> None:
+        outdated = untold.outdated
+        if outdated is not None:
+            began_s = time.monotonic()
+            await self._journal.erase(outdated)
+            self._rest_s += _REST * (time.monotonic() - began_s)
+        checked = check_events(untold.events, self._limits, datetime.now(UTC))
         for one in await submit(self._ingest, checked, identity=local_identity(self._ingest)):
             if one.receipt.code:  # it would be refused for ever
                 log.error("change.refused", code=one.receipt.code, field=one.receipt.field)

@@ -19,7 +19,7 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.erasure.intent_log import Intent, erasable, read_intent
-from memory_agent.erasure.receipt import ErasureReceipt, left_shared, with_journal
+from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal
 from memory_agent.erasure.selection import intent_for_absent_user
 from memory_agent.erasure.user_removal import (
     erase_user_files,
@@ -54,9 +54,14 @@ class DaemonEraser:
         data_dir: Path,
         encryption: EncryptionSettings,
         forget_shared: Callable[[str], Awaitable[int]],
+        tell_changes: Callable[[], Awaitable[None]],
     ) -> None:
-        """`forget_shared` takes away what a user shared, and the user's part in all figures."""
+        """`forget_shared` takes away what a user shared, and the user's part in all figures.
+
+        `tell_changes` takes the events of items that went from the journal (`Announcer.tell`).
+        """
         self._forget_shared = forget_shared
+        self._tell_changes = tell_changes
         self._hosts = hosts
         self._dispatcher = dispatcher
         self._reactor = reactor
@@ -154,15 +159,21 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
 
     async def _take_shared_away(self, user_id: str) -> tuple[int, str | None]:
-        """Return how many items of the user were taken away, or why they are left.
+        """Return how many items of the user were taken away, and why any are left or named in the journal.
 
-        A store that cannot be read does not keep the user's own memories from being erased.
+        A store that cannot be read does not keep the user's own memories from being erased, nor does a full journal.
         """
         try:
-            return await self._forget_shared(user_id), None
+            unpublished = await self._forget_shared(user_id)
         except (EncryptionKeyMissingError, StoreDamagedError) as error:
             log.warning("erasure.without_shared", user_id=user_id, code=error.code)
             return 0, left_shared(error.code)
+        try:
+            await self._tell_changes()
+        except (MemoryAgentError, RelayError) as error:
+            log.warning("changes.not_told", code=error.code)
+            return unpublished, left_in_journal(error.code)
+        return unpublished, None
 
     async def _held(self, stack: AsyncExitStack, user_id: str) -> Callable[[Iterable[int]], None]:
         try:

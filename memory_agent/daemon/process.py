@@ -173,6 +173,10 @@ class Daemon:
         stack.push_async_callback(self._hosts.close)
         self._reactor = self._make_reactor(stack)
         self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon, self._reactor.notice)
+        self._shared = RemoteKnowledge(ipc_endpoint(shared_socket(self._layout.run)), self._shared_folder)
+        stack.callback(self._shared.close)
+        ingest = relay_endpoints(self._layout.data_dir).ingest
+        self._announcer = Announcer(self._shared, self._journal, ingest, self._settings.relay.events)
         self._eraser = DaemonEraser(
             self._hosts,
             self._dispatcher,
@@ -181,11 +185,8 @@ class Daemon:
             self._layout.data_dir,
             self._settings.encryption,
             self._forget_shared,
+            self._announcer.tell,
         )
-        self._shared = RemoteKnowledge(ipc_endpoint(shared_socket(self._layout.run)), self._shared_folder)
-        stack.callback(self._shared.close)
-        ingest = relay_endpoints(self._layout.data_dir).ingest
-        self._announcer = Announcer(self._shared, self._journal, ingest, self._settings.relay.events)
         absent = AbsentUsers(
             self._layout.data_dir,
             self._layout.absent_users,
@@ -324,7 +325,6 @@ class Daemon:
             return 0
         asked = AskSharedParams(caller=Caller(user_id=user_id), ask=ForgetUser())
         reply = await self._hosts.call(SHARED_USER, "ask_shared", encode_fields(asked), LONGEST_DEADLINE_MS)
-        self._announcer.wake()
         return decode_reply(reply, int)
 
     async def _keep_shared_awake(self) -> None:

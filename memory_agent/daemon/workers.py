@@ -37,14 +37,14 @@ class Workers:
         self._guard = threading.Lock()
         self._running: Counter[str] = Counter()
         self._waiting: defaultdict[str, deque[Job]] = defaultdict(deque)
-        self._is_closed = threading.Event()
+        self._is_closed = False
         self._threads = [threading.Thread(target=self._work, name=name, daemon=True) for _ in range(threads)]
         for thread in self._threads:
             thread.start()
 
     def close(self) -> None:
         """End the threads after the requests in progress, and close the socket; what waits is dropped."""
-        self._is_closed.set()
+        self._is_closed = True
         self._socket.stop()
         for thread in self._threads:
             thread.join()
@@ -52,7 +52,7 @@ class Workers:
 
     def _work(self) -> None:
         try:
-            while not self._is_closed.is_set():
+            while not self._is_closed:
                 message = self._socket.receive(_LOOK_S)
                 if message is None:
                     self._socket.listen_again()  # every half second without requests
@@ -79,7 +79,7 @@ class Workers:
         """Return the user's next waiting job, or None and give the thread back to all."""
         with self._guard:
             waiting = self._waiting.get(user_id)
-            if waiting and not self._is_closed.is_set():
+            if waiting and not self._is_closed:
                 return waiting.popleft()
             self._waiting.pop(user_id, None)
             self._running[user_id] -= 1

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import msgspec
@@ -32,9 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
     _return_memory()
     configure_logging("info")
-    stopping = threading.Event()
+    signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+        signal.signal(number, lambda number, _: signals.append(number))
     try:
         settings = msgspec.json.decode(options.settings, type=EmbedderSettings)
         keeper = ModelKeeper(settings, options.cache, options.package)
@@ -54,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     }
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
-    server.serve(lambda: not stopping.is_set() and options.parent_pid in (0, os.getppid()))
+    server.serve(lambda: not signals and options.parent_pid in (0, os.getppid()))
     return 0
 
 

@@ -21,7 +21,6 @@ import threading
 import time
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -30,6 +29,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from memory_agent.arguments import check_text
 from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress
+from memory_agent.embedders.future import Future
 from memory_agent.errors import EmbedderUnavailableError
 
 _BULK_CACHE = 4096  # 2.2 KB each for 34 tokens
@@ -160,17 +160,8 @@ class ResultCache:
 
 def answer_all(waiters: Sequence[Waiter], outcome: Outcome) -> None:
     for waiter in waiters:
-        resolve(waiter.future, outcome)
-
-
-def resolve(future: Future[Any], outcome: object) -> None:
-    """Set the outcome of a future that was not cancelled."""
-    if future.done() or not future.set_running_or_notify_cancel():
-        return
-    if isinstance(outcome, Exception):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
+        future: Future[Any] = waiter.future
+        future.settle(outcome)
 
 
 class _Queued(Generic[Result]):
@@ -199,7 +190,7 @@ class _QueuedTexts:
         self._total = total
         self._progress = progress
         self._steps = steps
-        future.add_done_callback(lambda _: steps.put(None))
+        future.call_when_done(lambda _: steps.put(None))
 
     def result(self) -> list[Embedded]:
         """Return the results; same errors as `PendingVectors.result`, and those of the progress function."""
@@ -343,9 +334,9 @@ class LanedEmbedder(PassageEmbedder):
                 self._tasks.append(task)
                 self._bulk_ready.notify_all()
         if is_closed:
-            resolve(task.future, EmbedderUnavailableError(_CLOSED))
+            task.future.settle(EmbedderUnavailableError(_CLOSED))
         elif not texts:
-            resolve(task.future, [])
+            task.future.settle([])
         return task.future
 
     def close(self) -> None:
@@ -360,7 +351,7 @@ class LanedEmbedder(PassageEmbedder):
         for query in self._queries:
             query.answer(closed)
         for task in (*self._tasks, *chain.from_iterable(self._begun.values())):
-            resolve(task.future, closed)
+            task.future.settle(closed)
         self._queries.clear()
         self._tasks.clear()
 
@@ -377,14 +368,15 @@ class LanedEmbedder(PassageEmbedder):
             elif outcome is None:
                 self._ask(query, waiter)
         if outcome is not None:
-            resolve(waiter.future, outcome)
+            answer_all([waiter], outcome)
 
     def _ask(self, query: PendingQuery, waiter: Waiter) -> None:
-        asked = self._asked.setdefault(query.digest, query)
+        asked = self._asked.get(query.digest)
+        if asked is None:
+            self._queries.append(query)  # first: what is asked and not queued would be waited for in vain
+            asked = self._asked[query.digest] = query
         asked.waiters.append(waiter)
-        if asked is query:
-            self._queries.append(query)
-            self._query_ready.notify()
+        self._query_ready.notify()  # also of a known one, whose first caller may have been interrupted before this
 
     def _run_queries(self) -> None:
         while (query := self._next_query()) is not None:
@@ -408,7 +400,8 @@ class LanedEmbedder(PassageEmbedder):
                 self._queries.append(query)
                 self._query_ready.notify()
                 return
-            del self._asked[query.digest]
+            if self._asked.get(query.digest) is query:
+                del self._asked[query.digest]
             query.cache.put(query.digest, outcome)
             if self._tasks and not self._asked:  # else the bulk threads wake for nothing: .15 ms a query
                 self._bulk_ready.notify_all()
@@ -491,7 +484,7 @@ class LanedEmbedder(PassageEmbedder):
             self._known_texts.put(text.digest, outcome)
             ended = [task for task in self._begun.pop(text.digest) if task.fill(text.digest, outcome)]
         for task in ended:
-            resolve(task.future, outcome if isinstance(outcome, Exception) else task.result())
+            task.future.settle(outcome if isinstance(outcome, Exception) else task.result())
 
     def _continue(self, text: BulkText) -> None:
         """Put a text with passages left before the others of a task that waits for it; drop it if none does."""

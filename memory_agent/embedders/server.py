@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from memory_agent.embedders import EmbedderInfo, wire
+from memory_agent.embedders.future import Future
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import open_minilm
 from memory_agent.embedders.schemes import choose_scheme
@@ -135,12 +135,12 @@ class EmbedderServer:
     def _reply_when_done(self, request: Message, future: Future[T], encode: Callable[[T], wire.Frames]) -> None:
         def reply(done: Future[T]) -> None:
             error = done.exception()
-            if isinstance(error, Exception):
+            if error is not None:
                 self._fail(request, error)
             else:
                 self._socket.reply(request, encode(done.result()))
 
-        future.add_done_callback(reply)
+        future.call_when_done(reply)
 
     def _fail(self, request: Message, error: Exception) -> None:
         if not isinstance(error, MemoryAgentError):

@@ -88,6 +88,11 @@ def left_shared(code: str) -> str:
     return f"what the user shared cannot be read ({code}): erase the user again when it can"
 
 
+def left_in_journal(code: str) -> str:
+    """Return the reason why an erasure is not complete, if the publish log was not told for an error of this code."""
+    return f"the journal names what the user shared ({code}): a daemon takes it out at its start or in its next upkeep"
+
+
 def digest_of(record_ids: Iterable[str]) -> str:
     """Return the SHA-256 of the ids, sorted, one a line."""
     return sha256("".join(f"{record_id}\n" for record_id in sorted(record_ids)).encode()).hexdigest()

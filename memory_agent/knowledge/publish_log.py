@@ -27,7 +27,7 @@ from relay.log import log
 _LAST = "shared:log"
 _ENTRY = "shared:log:"
 _MOST = 10_000
-_AT_ONCE = 500
+_AT_ONCE = 2_000
 
 
 class _Came(msgspec.Struct, frozen=True, array_like=True, tag="came"):
@@ -69,24 +69,18 @@ def note_gone(batch: Batch, record: MemoryRecord, now: datetime) -> None:
 
 
 def untold(snapshot: Snapshot) -> Untold:
-    """Return the oldest changes to tell: either some that came or some that went, since these take events with them."""
-    changes: list[tuple[str, SharedChange]] = []
-    through, kind = 0, None
-    for number, entry in _kept(snapshot):
-        kind = kind or type(entry)
-        if type(entry) is not kind or len(changes) >= _AT_ONCE:
-            break
-        through = number
-        found = _told_as(snapshot, entry)
-        if found is not None:
-            changes.append(found)
-    return Untold(changes=tuple(changes), through=through)
+    """Return what the oldest entries are to tell, in their order; of a version that is gone, nothing."""
+    found = list(_kept(snapshot, _AT_ONCE + 1))
+    entries = found[:_AT_ONCE]
+    changes = filter(None, (_told_as(snapshot, entry) for _, entry in entries))
+    through = entries[-1][0] if entries else 0
+    return Untold(changes=tuple(changes), through=through, has_more=len(found) > len(entries))
 
 
 def drop_told(batch: Batch, through: int) -> None:
     """Delete the entries up to a number, whose events the relay has."""
-    for name in batch.blobs(_ENTRY):
-        if _number(name) <= through:
+    while names := [name for name in batch.blobs(_ENTRY, _AT_ONCE) if _number(name) <= through]:
+        for name in names:
             batch.set_blob(name, None)
 
 
@@ -136,8 +130,8 @@ def _append(batch: Batch, entry: _Came | _Went) -> None:
             log.warning("publish_log.entries_dropped", number=number - _MOST)
 
 
-def _kept(snapshot: Snapshot) -> Iterator[tuple[int, _Came | _Went]]:
-    for name in snapshot.blobs(_ENTRY):
+def _kept(snapshot: Snapshot, limit: int | None = None) -> Iterator[tuple[int, _Came | _Went]]:
+    for name in snapshot.blobs(_ENTRY, limit):
         yield _number(name), _entries.decode(snapshot.blob(name) or b"")
 
 

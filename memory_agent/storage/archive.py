@@ -247,12 +247,15 @@ class Archive:
 
         A lock alone is taken again by the thread that released it: a batch waited up to .3 s for many steps.
         """
-        with self._queue:
-            self._writing.acquire()
         try:
+            with self._queue:
+                self._writing.acquire()
             yield
         finally:
-            self._writing.release()
+            try:  # noqa: SIM105 - a `KeyboardInterrupt` in `suppress` would leave it locked
+                self._writing.release()
+            except RuntimeError:  # one ended the wait for it
+                pass
 
     @contextmanager
     def _writing_columns(self) -> Iterator[None]:

@@ -187,14 +187,14 @@ class Snapshot:
         value = self._transaction.get(META, BLOB_PREFIX + name_key(name, "name"))
         return None if value is None else without_checksum(0, value, f"blob {name}")
 
-    def blobs(self, prefix: str) -> list[str]:
-        """Return the names of the blobs that begin with `prefix`, sorted, without reading them.
+    def blobs(self, prefix: str, limit: int | None = None) -> list[str]:
+        """Return the names of the blobs that begin with `prefix`, sorted, the first `limit`, without reading them.
 
         A name of more than 128 bytes is stored as a digest, and not among them.
         """
         start = BLOB_PREFIX + name_key(prefix, "prefix")
         found = self._transaction.stored_keys(META, start, start[:-1] + bytes([start[-1] + 1]))
-        return [key.removeprefix(BLOB_PREFIX).decode() for key in found]
+        return [key.removeprefix(BLOB_PREFIX).decode() for key in islice(found, limit)]
 
     def trajectory(self, run_id: str) -> StoredTrajectory | None:
         """Return a run, or None; a forgotten one is not returned."""

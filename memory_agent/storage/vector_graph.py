@@ -29,6 +29,7 @@ from usearch.index import Index
 from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.indexes import Mask, Slots
+from relay.changes import holding
 from relay.crypto import Cipher
 
 _ENGINE = f"usearch {version('usearch')}"
@@ -73,11 +74,11 @@ class VectorGraph:
         self._ndim = ndim
         self._engine = _engine(ndim, expansion_search)
         self._held: Mask = np.zeros(0, dtype=bool)
-        self._using = threading.Lock()  # the engine and `_held`
+        self._using = threading.RLock()  # the engine and `_held`
         self._starting = threading.Lock()  # the thread and its source
         self._source: Vectors | None = None
         self._thread: threading.Thread | None = None
-        self._closing = threading.Event()
+        self._is_closing = False
 
     @classmethod
     def load(
@@ -114,7 +115,7 @@ class VectorGraph:
     def follow(self, vectors: Vectors) -> None:
         """Add the vectors that are new, in the background; returns at once."""
         with self._starting:
-            if self._closing.is_set():
+            if self._is_closing:
                 return
             self._source = vectors
             if self._thread is None and self._is_due(vectors):
@@ -126,20 +127,21 @@ class VectorGraph:
 
         Returns None while the graph is not ready, is busy for long, or fails.
         """
-        if not self.is_ready or not self._using.acquire(timeout=_PATIENCE_S):
+        if not self.is_ready:
             return None
-        try:
-            near: Slots = self._engine.search(query, limit, threads=1).keys.astype(np.int64)
-            return near, self._held.copy()
-        except _ENGINE_ERRORS:
-            self._give_up()
-            return None
-        finally:
-            self._using.release()
+        with holding(self._using, _PATIENCE_S) as is_held:
+            if not is_held:
+                return None
+            try:
+                near: Slots = self._engine.search(query, limit, threads=1).keys.astype(np.int64)
+                return near, self._held.copy()
+            except _ENGINE_ERRORS:
+                self._give_up()
+                return None
 
     def close(self) -> None:
         """Stop building and wait for the thread. Searches go on. Idempotent."""
-        self._closing.set()
+        self._is_closing = True
         with self._starting:
             thread = self._thread
         if thread is not None:
@@ -159,7 +161,7 @@ class VectorGraph:
         while True:
             with self._starting:
                 source = self._source
-                if source is None or self._closing.is_set() or not self._is_due(source):
+                if source is None or self._is_closing or not self._is_due(source):
                     self._thread = None
                     return
             try:
@@ -169,7 +171,7 @@ class VectorGraph:
 
     def _add(self, source: Vectors, slots: Slots) -> None:
         done = 0
-        while done < len(slots) and not self._closing.is_set():
+        while done < len(slots) and not self._is_closing:
             began, step = time.monotonic(), _SHORT_STEP if self.is_ready else _STEP
             part = slots[done : done + step]
             vectors = source.coarse(part)
@@ -180,11 +182,11 @@ class VectorGraph:
                 self._held[part] = True
             done += len(part)
             if self.is_ready:
-                self._closing.wait(time.monotonic() - began)  # let searches in: a lock alone is not fair
+                time.sleep(time.monotonic() - began)  # let searches in: a lock alone is not fair
 
     def _give_up(self) -> None:
         """Leave all searches to scans, since usearch failed."""
-        self._closing.set()
+        self._is_closing = True
         self.is_ready = False
 
 

@@ -173,9 +173,10 @@ async def _serve(
             forgotten: int = await asyncio.to_thread(shared.ask, Caller(user_id=user_id), ForgetUser(), 60.0)
             return forgotten
 
-        eraser = DaemonEraser(hosts, dispatcher, reactor, journal, layout.data_dir, settings.encryption, forget_shared)
-        absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         announcer = Announcer(shared, journal, relay.ingest, settings.relay.events)
+        files, encryption = layout.data_dir, settings.encryption
+        eraser = DaemonEraser(hosts, dispatcher, reactor, journal, files, encryption, forget_shared, announcer.tell)
+        absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         announcer.wake()
         service = Service(hosts, dispatcher, journal, eraser, absent, describe, announcer.wake)
         await eraser.resume()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -29,6 +30,7 @@ from memory_agent.errors import (
     ScopeMissingError,
     StoreDamagedError,
     UnauthorizedError,
+    UnavailableError,
     UserNotAllowedError,
 )
 from memory_agent.knowledge import Knowledge
@@ -37,7 +39,7 @@ from memory_agent.layout import TOKEN_VARIABLE
 from memory_agent.recall.fence import CLOSE
 from memory_agent.records import Tier
 from memory_agent.settings import EmbedderSettings, Settings, SharedSettings
-from memory_agent.shared_asks import AnyAsk, Caller, ForgetUser, Rights
+from memory_agent.shared_asks import AnyAsk, Caller, ForgetUser, ReadLog, Rights
 from memory_agent.shared_content import MOST_ATTACHED_BYTES
 from memory_agent.shared_records import GlobalRecord
 from memory_agent.storage.folders import user_folder
@@ -469,9 +471,34 @@ def test_a_users_items_go_when_nothing_of_the_user_is_under_way(doors: Doors, mo
     monkeypatch.setattr(RemoteKnowledge, "ask", noting)
     gone = doors.caller(user_id, "gone", ALL_SCOPES)
     item = published(gone)
+    journal = doors.served.data_dir / "journal" / "data.mdb"
+    until_s = time.monotonic() + 30
+    while item.id.encode() not in journal.read_bytes():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
     receipt = gone.erasure.erase_user()
     assert (receipt.unpublished, receipt.complete, awake) == (1, True, [False])
+    assert item.id.encode() not in journal.read_bytes()
     assert item.id not in {one.item.id for one in gone.shared.search(QUESTION, 100, min_relevance=0.0)}
+
+
+def test_an_erasure_says_that_the_journal_names_what_was_not_told(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = RemoteKnowledge.ask
+
+    def away(self: RemoteKnowledge, caller: Caller, asked: AnyAsk, timeout_s: float) -> Any:
+        if isinstance(asked, ReadLog):
+            raise UnavailableError("the store is away")
+        return ask(self, caller, asked, timeout_s)
+
+    gone = doors.caller(f"named-{doors.door}", "named", ALL_SCOPES)
+    published(gone)
+    with monkeypatch.context() as patched:
+        patched.setattr(RemoteKnowledge, "ask", away)
+        receipt = gone.erasure.erase_user()
+    assert (receipt.unpublished, receipt.complete) == (1, False)
+    assert "the journal names what the user shared (unavailable)" in str(receipt.reason)
 
 
 def test_a_damaged_store_keeps_no_user_from_being_erased(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,22 @@ def test_no_write_is_lost_while_a_file_is_compacted(environment: Environment) ->
     assert numbers(environment) == [*range(50), *written]
 
 
+def test_a_compact_file_has_no_deleted_key(environment: Environment) -> None:
+    """Nor where pages divide, which a copy of the pages keeps."""
+    keys = [f"erased-{(number * 7919) % 5_003:08d}".encode() for number in range(1, 3_000)]
+    with environment.write() as transaction:
+        for one in keys:
+            transaction.put("one", one, b"value")
+    with environment.write() as transaction:
+        for one in keys[::2]:
+            transaction.delete("one", one)
+    environment.compact()
+    content = (environment.path / "data.mdb").read_bytes()
+    assert [one for one in keys[::2] if one in content] == []
+    with environment.read() as transaction:
+        assert [one for one, _ in transaction.scan("one")] == sorted(keys[1::2])
+
+
 @pytest.mark.parametrize("size", range(1, 9))
 def test_a_compact_file_has_not_a_byte_of_what_was_deleted(environment: Environment, size: int) -> None:
     """Wherever on its page it ends, beside an entry that stays, and in a long value."""

@@ -196,6 +196,25 @@ def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
     assert len(places) > 50
 
 
+def test_waiting_for_writes_before_a_compaction(tmp_path: Path) -> None:
+    """Another thread writes and compacts."""
+    folders = count()
+
+    def wait(journal: Journal) -> None:
+        with journal._environment._without_writes(1):
+            pass
+
+    def append(journal: Journal) -> None:
+        journal.append([event(1)], NOW)
+        journal.compact()
+        journal.close()
+
+    places = interrupt_everywhere(
+        (relay.disk.environment, *LOCKING), lambda: Journal.open(tmp_path / str(next(folders))), wait, append
+    )
+    assert len(places) > 15
+
+
 def use_alone(lock: ReadWriteLock) -> None:
     with lock.exclusive(10.0):
         pass

@@ -19,6 +19,7 @@ from memory_agent.care.backup import make_backup
 from memory_agent.care.offline import erase_user
 from memory_agent.care.restoration import restore_user
 from memory_agent.care.verification import verify_folder
+from memory_agent.daemon import announcer as announcer_module
 from memory_agent.daemon.announcer import Announcer
 from memory_agent.erasure.history import fingerprint
 from memory_agent.knowledge import publish_log
@@ -31,9 +32,12 @@ from relay import (
     AsyncSubscriber,
     Broker,
     BrokerSettings,
+    BusSettings,
     EventLimits,
     Identity,
+    Journal,
     JournalEntry,
+    JournalSettings,
     Publisher,
     RelaySettings,
     RelayUnavailableError,
@@ -289,7 +293,9 @@ def test_what_an_erased_user_shared_is_told_as_gone(here: Deployment, *, is_serv
     else:
         here.world.close()
         here.broker.stop()
-        assert erase_user(here.data_dir, here.world.settings, "ann", datetime.now(UTC)).unpublished == 3
+        receipt = erase_user(here.data_dir, here.world.settings, "ann", datetime.now(UTC))
+        assert (receipt.unpublished, receipt.complete) == (3, True)
+        assert not any(here.journal_holds(item.id) for item in items)
         here.broker = Broker(here.data_dir, SOON).start()
         here.world.open()
     here.tell()
@@ -297,6 +303,28 @@ def test_what_an_erased_user_shared_is_told_as_gone(here: Deployment, *, is_serv
     assert sorted(here.heard("member")) == sorted(("unpublished", gone(item)) for item in items)
     for entry in here.entries("member"):
         assert not any(word.encode() in entry.data for word in (author, *(item.id for item in items)))
+
+
+def test_an_erasure_says_that_a_full_journal_names_what_went(here: Deployment) -> None:
+    """The daemon that starts when there is room takes it out."""
+    item = here.publish("The quokka", ACME)
+    here.tell()
+    with Publisher(here.broker.endpoints.ingest) as publisher:
+        for number in range(30):
+            note = {"event_type": "note", "user_id": "ben", "payload": {"text": f"{number} " * 10_000}}
+            publisher.publish(note)
+        assert not publisher.flush().pending
+    here.world.close()
+    here.broker.stop()
+    full = BusSettings(journal=JournalSettings(map_size_bytes=1 << 20))
+    settings = msgspec.structs.replace(here.world.settings, relay=full)
+    receipt = erase_user(here.data_dir, settings, "ann", datetime.now(UTC))
+    assert (receipt.unpublished, receipt.complete) == (1, False)
+    assert "journal_full" in str(receipt.reason)
+    here.broker = Broker(here.data_dir, SOON).start()
+    here.world.open()
+    here.tell()
+    assert here.heard("member") == [("unpublished", gone(item))]
 
 
 def test_killed_at_any_step_each_change_is_told_once(tmp_path: Path) -> None:
@@ -355,6 +383,86 @@ def test_a_repeat_has_the_id_of_the_event_that_was_told(here: Deployment) -> Non
     here.tell()
     assert here.entries("both") == entries
     assert here.heard() == [("published", item.id), ("rated", item.id)]
+
+
+def test_changes_of_all_kinds_are_told_together_in_their_order(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erased = counted(monkeypatch, "erase")
+    items = [here.publish("Quokka 0")]
+    expected = []
+    for number in range(1, 8):
+        items.append(here.publish(f"Quokka {number}"))
+        here.world.user("ann").shared.unpublish(items[number - 1].id)
+        expected.append(("unpublished", gone(items[number - 1])))
+    here.publish("The last", ACME, version="2", item_id=items[-1].id)
+    here.tell()
+    assert here.heard() == [*expected, ("unpublished", gone(items[-1])), ("published", items[-1].id)]
+    assert len(erased) == 1
+    monkeypatch.setattr(publish_log, "_AT_ONCE", 4)
+    more = [here.publish(f"Another {number}") for number in range(10)]
+    here.tell()
+    assert here.heard("nobody")[8:] == [("published", item.id) for item in more]
+    assert here.world.shared.ask(Caller(user_id="x"), ReadLog()).through == 0
+
+
+def test_a_repeat_erases_nothing_of_what_it_tells(here: Deployment) -> None:
+    item = here.publish("The quokka", PRO)
+    here.tell()
+    here.publish("The quokka", ACME, version="2", item_id=item.id)
+    with Publisher(here.broker.endpoints.ingest) as publisher:  # killed before the log knew of the acknowledgement
+        for told in here.world.shared.ask(Caller(user_id="x"), ReadLog()).events:
+            publisher.publish(told)
+        assert not publisher.flush().pending
+    here.tell()
+    assert here.heard("member") == [("published", item.id)]
+    assert here.heard("payer") == [("unpublished", gone(item))]
+
+
+def test_what_goes_soon_after_another_goes_from_the_journal_with_others(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each erasure looks through the journal's events of shared items, and each compaction copies its file."""
+    items = [here.publish(f"Quokka {number}") for number in range(20)]
+    here.tell()
+    erased, compacted = counted(monkeypatch, "erase"), counted(monkeypatch, "compact")
+    monkeypatch.setattr(announcer_module, "_REST", 1e9)  # for the rest of this test
+
+    async def unpublished_one_by_one() -> None:
+        async with AsyncSubscriber(*here.broker.endpoints) as journal:
+            announcer = Announcer(here.world.shared, journal, here.broker.endpoints.ingest, EventLimits())
+            running = asyncio.create_task(announcer.run())
+            for item in items:
+                here.world.user("ann").shared.unpublish(item.id)
+                announcer.wake()
+                while not erased:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0)
+            running.cancel()
+
+    asyncio.run(unpublished_one_by_one())
+    assert len(erased) == 1
+    here.tell()
+    assert len(erased) == 2
+    assert here.heard() == [("unpublished", gone(item)) for item in items]
+    with Subscriber(*here.broker.endpoints) as local:
+        while local.stats().journal.uncompacted:
+            local.wait(0.05)
+    assert len(compacted) <= 2
+    assert not any(here.journal_holds(item.id) for item in items)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
+    """A list that grows with each call of a method of any journal."""
+    calls: list[str] = []
+    do = getattr(Journal, method)
+
+    def called(journal: Journal, *arguments: object, **more: object) -> object:
+        calls.append(method)
+        return do(journal, *arguments, **more)
+
+    monkeypatch.setattr(Journal, method, called)
+    return calls
 
 
 def test_while_the_relay_is_away_the_log_keeps_what_is_to_be_told(here: Deployment) -> None:

@@ -141,7 +141,7 @@ def test_closing_stops_the_work_in_the_background(tmp_path: Path) -> None:
     memory.care.rebuild(vectors=True)
     thread = memory._intake._fill_thread
     assert thread is not None
-    memory._intake._closing.set()
+    memory._intake._is_closing = True
     embedder.going_on.set()
     memory.close()
     assert not thread.is_alive()

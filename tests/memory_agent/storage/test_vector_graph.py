@@ -134,8 +134,19 @@ def test_a_search_does_not_wait_for_a_graph_that_is_busy() -> None:
     view = built(table)
     graph = table._graph
     assert graph is not None
-    with graph._using:
-        assert looks_at_all(view)
+    is_held, is_done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with graph._using:
+            is_held.set()
+            assert is_done.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert is_held.wait(60)
+    assert looks_at_all(view)
+    is_done.set()
+    holder.join()
     assert not looks_at_all(view)
     table.close()
 

@@ -1,0 +1,76 @@
+"""What a thread waits for that another one makes.
+
+Rejected: `concurrent.futures.Future`. It waits with a `threading.Condition`, so that a Ctrl-C during `result` can leave
+it locked, and the thread that sets its result hangs (`relay.changes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Generic, TypeVar
+
+from relay.changes import Changes
+
+Result = TypeVar("Result")
+
+
+class Future(Generic[Result]):
+    """A result or an exception, which is set once, or cancelled before. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changes = Changes()
+        self._is_done = False
+        self._outcome: Result | Exception | None = None
+        self._callbacks: list[Callable[[Future[Result]], object]] = []
+
+    def settle(self, outcome: Result | Exception) -> None:
+        """Set the outcome, and call the callbacks, unless it has one or was cancelled."""
+        with self._changes.lock:
+            if self._is_done:
+                return
+            self._outcome, self._is_done = outcome, True
+            self._changes.notify()
+        for callback in self._callbacks:
+            callback(self)
+
+    def cancel(self) -> bool:
+        """Let `result` raise `CancelledError`, unless it has an outcome; return whether it is cancelled."""
+        self.settle(CancelledError())
+        return self.cancelled()
+
+    def done(self) -> bool:
+        """Whether it has an outcome or was cancelled."""
+        return self._is_done
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled."""
+        return isinstance(self._outcome, CancelledError)
+
+    def result(self, timeout_s: float | None = None) -> Result:
+        """Wait for the result. Raises its exception, `CancelledError`, and `TimeoutError` after `timeout_s`.
+
+        >>> future = Future[int]()
+        >>> future.settle(7)
+        >>> future.result(timeout_s=1.0)
+        7
+        """
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise error
+        return self._outcome  # type: ignore[return-value]  # it is no exception
+
+    def exception(self, timeout_s: float | None = None) -> Exception | None:
+        """Wait for the outcome; return its exception, None for a result. Raises `TimeoutError` after `timeout_s`."""
+        if not self._changes.until(self.done, timeout_s):
+            raise TimeoutError("there is no result yet")
+        return self._outcome if isinstance(self._outcome, Exception) else None
+
+    def call_when_done(self, callback: Callable[[Future[Result]], object]) -> None:
+        """Call `callback` with this once it has an outcome, in the thread that sets it; now, if it has one."""
+        with self._changes.lock:
+            is_done = self._is_done
+            if not is_done:
+                self._callbacks.append(callback)
+        if is_done:
+            callback(self)

@@ -1,0 +1,59 @@
+"""Ctrl-C, wherever it comes in the thread of a caller, leaves the lanes usable."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+from interrupting import interrupt_everywhere
+from witness import WAIT_S
+
+import relay.changes
+from memory_agent.embedders import future as future_module
+from memory_agent.embedders import lanes as lanes_module
+from memory_agent.embedders.lanes import LanedEmbedder
+from memory_agent.embedders.minilm import MiniLM
+
+INTERRUPTED = (lanes_module, future_module, relay.changes, threading, contextlib)
+QUERY, TEXTS = "why does the deploy hang", ["the tunnel was down", "the lease expired"]
+
+
+@pytest.fixture
+def model(int8_model: MiniLM) -> MiniLM:
+    int8_model.embed_query("the first one takes longer")
+    return int8_model
+
+
+def opened(model: MiniLM) -> LanedEmbedder:
+    return LanedEmbedder(model, query_threads=1, bulk_threads=1, steady_threads=0)
+
+
+def use(embedder: LanedEmbedder) -> None:
+    """What the interrupted thread asked for is answered, another query and other texts too, and closing returns."""
+    asked = [embedder.begin_query_words(text, WAIT_S) for text in (QUERY, "another")]
+    assert all(np.isfinite(one.result().vector).all() for one in asked)
+    assert len(embedder.embed_passages([*TEXTS, "another"])) == 3
+    embedder.close()
+
+
+def test_waiting_for_a_query(model: MiniLM) -> None:
+    def ask(embedder: LanedEmbedder) -> None:
+        embedder.begin_query_words(QUERY).result()
+
+    assert len(interrupt_everywhere(INTERRUPTED, lambda: opened(model), ask, use)) > 30
+
+
+def test_waiting_for_texts(model: MiniLM) -> None:
+    def embed(embedder: LanedEmbedder) -> None:
+        embedder.embed_passages(TEXTS, lambda *_: None)
+
+    assert len(interrupt_everywhere(INTERRUPTED, lambda: opened(model), embed, use)) > 30
+
+
+def test_closing(model: MiniLM) -> None:
+    def close(embedder: LanedEmbedder) -> None:
+        embedder.close()
+
+    assert len(interrupt_everywhere(INTERRUPTED, lambda: opened(model), close, close)) > 10
