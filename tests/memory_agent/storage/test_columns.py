@@ -343,23 +343,14 @@ def test_a_part_of_the_memories_is_kept_until_they_change() -> None:
     part, alive = view.among(chosen), [number % 3 > 0 for number in range(9)]
     assert view.among(None) is view.among(MemoryFilter(metadata={"of": ("all", "us")})) is view
     assert (view.among(chosen) is part, part.live, part.mask(None).tolist()) == (True, 6, alive)  # type: ignore[union-attr]
+    us = MemoryFilter(metadata={"of": "us"})
+    assert (view.matching(us).tolist(), view.matching(us) is view.matching(us)) == ([0, 3, 6], True)
+    assert not part.matching(us).size
     for number in range(40):
         view.among(MemoryFilter(metadata={"of": number}))
     assert len(view._parts) <= 16
     columns.apply(Changes(1, 2, puts([memory(metadata={"of": "all"})], 10)))
     assert columns.view.among(chosen).alive.tolist() == [*alive, True]
-
-
-def test_what_a_filter_matches_is_kept_until_the_memories_change() -> None:
-    columns = columns_of(*(memory(metadata={"of": "ann" if number % 3 else "ben"}) for number in range(9)))
-    view, of_ben = columns.view, MemoryFilter(metadata={"of": "ben"})
-    found = view.matching(of_ben)
-    assert (found.tolist(), view.matching(of_ben) is found) == ([0, 3, 6], True)
-    assert view.matching(MemoryFilter()).tolist() == list(range(9))
-    part = view.among(MemoryFilter(metadata={"of": "ann"}))
-    assert (part.matching(of_ben).tolist(), part.matching(MemoryFilter()).tolist()) == ([], [1, 2, 4, 5, 7, 8])
-    columns.apply(Changes(1, 3, [Change(1, "delete", None, None, False), *puts([memory(metadata={"of": "ben"})], 10)]))
-    assert columns.view.matching(of_ben).tolist() == [3, 6, 9]
 
 
 def test_a_filter_of_nothing_has_no_mask_and_a_time_without_zone_is_refused() -> None:
