@@ -143,6 +143,7 @@ class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
     """Search the items that the caller may see. Nothing of the request is kept.
 
     `filter` has only what an item has: kinds, tags, times, the least cosine. `of_others` leaves out the caller's own.
+    Without `is_marked` the caller adds the highlights of the few items that it shows (`Query.is_marked`).
     """
 
     result = list[FoundItem]
@@ -156,6 +157,7 @@ class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
     reference_time: datetime | None = None
     with_embedding: bool = False
     of_others: bool = False
+    is_marked: bool = True
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):

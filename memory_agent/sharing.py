@@ -355,6 +355,7 @@ class Shared:
             reference_time=asked.reference_time,
             with_embedding=asked.with_embedding,
             of_others=True,  # the author's own memory knows its own
+            is_marked=False,
         )
         return begin_search(self._store, self.caller, ask, asked.deadline_ms / 1000)
 

@@ -36,7 +36,10 @@ def part_of(key: bytes, place: str, user: bytes) -> str:
 
 def secret_in(snapshot: Snapshot) -> bytes:
     """Return the secret of a store; empty before there is anything to keep."""
-    return snapshot.blob(SECRET) or b""
+    known = snapshot.kept.get(SECRET) or snapshot.blob(SECRET)
+    if known:
+        snapshot.kept[SECRET] = known
+    return known or b""
 
 
 def mark_removal(batch: Batch) -> None:

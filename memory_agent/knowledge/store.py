@@ -450,6 +450,7 @@ class Knowledge(Memory):
             query,
             is_noted=False,
             is_explained=False,
+            is_marked=ask.is_marked,
             present_us=None,
             within=within,
             without=self._own_items(caller) if ask.of_others else None,

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from memory_agent.embedded import span_in_text
 from memory_agent.learning.learner import Advice
@@ -173,7 +174,7 @@ class Answering:
         """Return the best words of a memory, of a long text those of its best passage, marked or as it begins."""
         words = self._search.words
         if passage is None:
-            return highlights(words, record.title or "", record.text, record.tags)
+            return _highlights_of(record, words) if self._search.query.is_marked else ()
         begin, end = span_in_text(record, *passage)
         text = record.text[begin:end]
         return highlights(words, "", text, ()) or beginning(text)
@@ -238,6 +239,15 @@ class Answering:
 
     def _ids(self, rows: Iterable[int]) -> list[str]:
         return [record.id for record in self._read(rows)]
+
+
+def marked(memory: RetrievedMemory, words: Sequence[str]) -> RetrievedMemory:
+    """Return a memory of another answer to the `words` of a query with its highlights (`Query.is_marked`)."""
+    return memory if memory.highlights else replace(memory, highlights=_highlights_of(memory.record, words))
+
+
+def _highlights_of(record: MemoryRecord, words: Sequence[str]) -> tuple[str, ...]:
+    return highlights(words, record.title or "", record.text, record.tags)
 
 
 def _origin(record: MemoryRecord) -> Origin:

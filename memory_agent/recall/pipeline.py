@@ -29,7 +29,7 @@ from memory_agent.embedded import EmbeddedQuery, Embedding
 from memory_agent.embedders import Pending
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.learning.learner import USUAL, Advice, UserLearner
-from memory_agent.recall.answering import Answering
+from memory_agent.recall.answering import Answering, marked
 from memory_agent.recall.candidates import Candidates, keep, shortlist
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import ask_for_nothing_else, understand_dates
@@ -55,6 +55,7 @@ from memory_agent.shared_asks import PendingItems
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.indexes import Mask, Scores
 from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.terms import query_words
 from memory_agent.storage.view import View
 from memory_agent.trajectory import SimilarRun
 
@@ -104,8 +105,9 @@ class RecallPipeline:
     ) -> RecallResult:
         """Add the memories, and note the recall."""
         if "local" not in query.tiers:
-            found = self._merged((), begin_shared(query), query, result, deadline)
-            self._note(note_of(result.recall_id, query, None, USUAL, (), now, found), query, ())
+            found = self._merged((), begin_shared(query), query_words(query.text), query, result, deadline)
+            if query.is_noted:
+                self._note(note_of(result.recall_id, query, None, USUAL, (), now, found))
             return msgspec.structs.replace(result, memories=found)
         pending = self._begun(query, deadline)
         shared = begin_shared(query)
@@ -119,11 +121,11 @@ class RecallPipeline:
         memories = answering.memories()
         if shared is not None:
             by_id = dict(zip((memory.record.id for memory in memories), answering.shown, strict=True))
-            memories = self._merged(memories, shared, query, result, deadline)
+            memories = self._merged(memories, shared, searched.words, query, result, deadline)
             picks = [by_id[memory.record.id] for memory in memories if memory.record.id in by_id]
-        items = [memory for memory in memories if memory.tier == "global"]
-        note = note_of(result.recall_id, query, searched.vector, advice, picks, now, items)
-        self._note(note, query, [pick.row for pick in picks])
+        if query.is_noted:
+            items = [memory for memory in memories if memory.tier == "global"]
+            self._note(note_of(result.recall_id, query, searched.vector, advice, picks, now, items))
         result = msgspec.structs.replace(result, memories=memories, excluded=searched.own.counts)
         if not query.runs or deadline.expired():
             return result
@@ -132,26 +134,30 @@ class RecallPipeline:
         told = telling_runs(searched, store, query.runs, answered)
         return msgspec.structs.replace(result, **told._asdict())
 
-    def _note(self, note: RecallNote, query: Query, rows: Sequence[int]) -> None:
-        """Note a recall, and that it showed the memories in `rows`."""
-        if query.is_noted:
-            self._archive.store.touch(rows, time_of(note.at_us))
-            self._archive.store.note_recall(note)
+    def _note(self, note: RecallNote) -> None:
+        """Note a recall, and that it showed its memories."""
+        self._archive.store.touch([shown.row for shown in note.shown], time_of(note.at_us))
+        self._archive.store.note_recall(note)
 
     def _merged(
         self,
         local: tuple[RetrievedMemory, ...],
         shared: PendingItems | None,
+        words: Sequence[str],
         query: Query,
         result: RecallResult,
         deadline: Deadline,
     ) -> tuple[RetrievedMemory, ...]:
-        """Return the user's own memories with what others share, as far as that comes in time."""
+        """Return the user's own memories with what others share, as far as that comes in time.
+
+        `words` are those of the query.
+        """
         if shared is None:
             return local
         items = found_items(shared, deadline)
         others = as_memories(items, with_embedding=query.with_embedding)
-        return merged(local, others, query.top_k, result.recall_id, query.min_relevance)
+        found = merged(local, others, query.top_k, result.recall_id, query.min_relevance)
+        return tuple(memory if memory.tier == "local" else marked(memory, words) for memory in found)
 
     def _begun(self, query: Query, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
         return self._vectors.begin(query.text, deadline) if query.needs_vector else None

@@ -47,8 +47,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `stored_text` is the text as an event with it would be stored, and `present_us` the time, in microseconds since
     1970, whose words are the caller's own; None for none. `runs` is the number of runs to add. `tiers` are searched.
     Without `is_noted` the recall leaves nothing behind; without `is_explained` its memories come without reasons and
-    without what is said of their other occurrences. What does not pass `within` counts for nothing: no figure of an
-    answer tells that it exists. Under a filter, figures do. What matches `without` is left out, beside the filter.
+    without what is said of their other occurrences. Without `is_marked` only long texts have highlights, whose best
+    passage nobody else knows; `answering.marked` adds those of others. What does not pass `within` counts for nothing:
+    no figure of an answer tells that it exists. Under a filter, figures do. What matches `without` is left out, beside
+    the filter.
     """
 
     text: str
@@ -74,6 +76,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[Tier, ...] = ("local",)
     is_noted: bool = True
     is_explained: bool = True
+    is_marked: bool = True
     within: MemoryFilter | None = None
     without: MemoryFilter | None = None
 

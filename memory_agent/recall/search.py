@@ -31,10 +31,10 @@ from memory_agent.storage.view import View
 class Search(msgspec.Struct, frozen=True):
     """One recall over one view.
 
-    `mask` (n,) marks what passes the filter, the dates that filter and the floor, `own` words aside; None if everything
-    does. What does not pass has `bm25` (n,) 0, as without a shared word, and no cosine. `cosines` is None where no
-    memory that passes has one. `is_filtered`: more than `own` is left out. `dates` are all that the query names,
-    `boosting` those that raise a score.
+    `mask` (n,) marks what passes the filter, the dates that filter and the floor, `own` words and what matches
+    `Query.without` aside; None if everything does. What does not pass has `bm25` (n,) 0, as without a shared word, and
+    no cosine. `cosines` is None where no memory that passes has one. `is_filtered`: more than these is left out.
+    `dates` are all that the query names, `boosting` those that raise a score.
     """
 
     query: Query
@@ -78,7 +78,8 @@ def search(
     if vector is None and query.mode == "vector":  # words rather than nothing
         bm25 = view.words.scores(words)
     wanted = _above_floor(query, vector, view, mask)
-    mask = _without(own, wanted, view)
+    aside = own.slots if query.without is None else np.union1d(own.slots, view.matching(query.without))
+    mask = _leaving_out(aside, wanted, view)
     return Search(
         query=query,
         view=view,
@@ -94,7 +95,7 @@ def search(
         bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
         cosines=None
         if query.mode == "lexical"
-        else _by_vector(vector, view, wanted, own, max(settings.candidates, query.top_k)),
+        else _by_vector(vector, view, wanted, aside, max(settings.candidates, query.top_k)),
     )
 
 
@@ -114,21 +115,18 @@ def looking_at_all(search: Search) -> Search:
 
 def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store: Store) -> Mask | None:
     mask = view.mask(query.filter, store.excluded_rows(query.filter))
-    left_out = None if query.without is None else view.mask(query.without)
-    if left_out is not None:
-        mask = (view.alive if mask is None else mask) & ~left_out
     if query.dates != "filter" or not dates:
         return mask
     within = view.within((date.since, date.until) for date in dates)
     return within if mask is None else mask & within
 
 
-def _without(own: OwnWords, mask: Mask | None, view: View) -> Mask | None:
-    """Return the mask (n,) without the slots of own words."""
-    if not own.slots.size:
+def _leaving_out(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
+    """Return the mask (n,) without the slots `aside`."""
+    if not aside.size:
         return mask
     others = (view.alive if mask is None else mask).copy()
-    others[own.slots] = False
+    others[aside] = False
     return others
 
 
@@ -138,13 +136,13 @@ def _by_words(query: Query, words: list[str], view: View, deadline: Deadline) ->
     return view.words.scores(words)
 
 
-def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, own: OwnWords, limit: int) -> Cosines | None:
-    """Return the cosines of what passes `mask` (n,), own words aside: as slots, since a mask would bypass a graph."""
+def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, aside: Slots, limit: int) -> Cosines | None:
+    """Return the cosines of what passes `mask` (n,), without those `aside`: slots, for a mask would bypass a graph."""
     if vector is None or not view.vectors.count:
         return None
-    found = view.vectors.scan(vector.raw, limit + own.slots.size, mask)
-    found.values[own.slots] = np.nan
-    return found if (mask is None and not own.slots.size) or np.isfinite(found.values).any() else None
+    found = view.vectors.scan(vector.raw, limit + aside.size, mask)
+    found.values[aside] = np.nan
+    return found if (mask is None and not aside.size) or np.isfinite(found.values).any() else None
 
 
 def _above_floor(query: Query, vector: QueryVector | None, view: View, mask: Mask | None) -> Mask | None:

@@ -96,6 +96,8 @@ class Snapshot:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self.state = _read_state(transaction)
+        self.kept: dict[str, bytes] = {}
+        """Blobs that never change once they are set, for who asks for them again and again."""
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
         """Return the memory in `row`, or None."""

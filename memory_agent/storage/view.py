@@ -36,6 +36,8 @@ NO_NAME = -1
 _PLAN = SOURCES.index("conductor_plan")
 _MOST_PARTS = 16
 """Parts that a view keeps, 9 n bytes each: searches of shared items name one of few sets of policies."""
+_MOST_MATCHING = 1_000
+"""Filters whose slots a view keeps: an author of shared items has few."""
 
 
 class View:
@@ -79,6 +81,7 @@ class View:
         self._equal = equal
         self._is_part = False
         self._parts: dict[bytes, tuple[Self | None]] = {}
+        self._matching: dict[bytes, Slots] = {}
 
     @property
     def count(self) -> int:
@@ -120,6 +123,17 @@ class View:
                 self._parts.clear()
             kept = self._parts[key] = (self._part(self.mask(filter)),)
         return self if kept[0] is None else kept[0]
+
+    def matching(self, filter: MemoryFilter) -> Slots:
+        """Return the live slots that pass a filter, ascending. What was found for one of the last filters is kept."""
+        key = msgspec.msgpack.encode(filter)
+        kept = self._matching.get(key)
+        if kept is None:
+            if len(self._matching) >= _MOST_MATCHING:
+                self._matching.clear()
+            mask = self.mask(filter)
+            kept = self._matching[key] = np.flatnonzero(self.alive if mask is None else mask)
+        return kept
 
     def within(self, spans: Iterable[Span]) -> Mask:
         """Return which slots (n,) are alive and in any of the spans. Raises `InvalidInputError` as `mask` does."""
@@ -219,7 +233,7 @@ class View:
         if mask is None or np.count_nonzero(mask) == self.live:
             return None
         part = copy.copy(self)
-        part._is_part, part._parts = True, {}
+        part._is_part, part._parts, part._matching = True, {}, {}
         part.alive = mask
         part.words, part.live = self.words.among(mask), int(np.count_nonzero(mask))
         return part

@@ -1,4 +1,4 @@
-"""What the shared tier costs a recall, whatever the machine: in which order it asks, and Python functions called."""
+"""What the shared tier costs a recall, whatever the machine: in which order it asks, and what it calls and reads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from sharing_world import UNLIMITED, World
 from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.knowledge import Knowledge
+from memory_agent.knowledge.places import SECRET
 from memory_agent.memory import Memory
 from memory_agent.settings import Settings
 from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, SearchItems
+from memory_agent.storage.snapshot import Snapshot
 from ops.bench.cost import python_calls
 from ops.bench.shared import share
 from ops.bench.texts import events, passages, queries
@@ -82,6 +84,26 @@ def test_a_query_is_with_the_embedder_before_the_search_of_shared_items_begins(
         steps.clear()
         ben.recall("what does staging need?", tiers=("global",))
         assert steps == ["search"]
+
+
+def test_the_secret_is_read_as_often_for_many_items_as_for_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names what is kept beside each item."""
+    for number in range(6):
+        world.published("ann", f"Connect to the VPN before a deploy to staging, says sheet {number}")
+    read, blob = list[str](), Snapshot.blob
+
+    def listed(snapshot: Snapshot, name: str) -> bytes | None:
+        read.append(name)
+        return blob(snapshot, name)
+
+    monkeypatch.setattr(Snapshot, "blob", listed)
+    times = []
+    for top_k in (1, 6):
+        read.clear()
+        ask = SearchItems(query="what does staging need?", top_k=top_k, min_relevance=0.0, of_others=True)
+        assert len(world.shared.ask(Caller(user_id="ben"), ask)) == top_k
+        times.append(read.count(SECRET))
+    assert times[0] == times[1] > 0
 
 
 @pytest.mark.slow

@@ -343,6 +343,9 @@ def test_a_part_of_the_memories_is_kept_until_they_change() -> None:
     part, alive = view.among(chosen), [number % 3 > 0 for number in range(9)]
     assert view.among(None) is view.among(MemoryFilter(metadata={"of": ("all", "us")})) is view
     assert (view.among(chosen) is part, part.live, part.mask(None).tolist()) == (True, 6, alive)  # type: ignore[union-attr]
+    us = MemoryFilter(metadata={"of": "us"})
+    assert (view.matching(us).tolist(), view.matching(us) is view.matching(us)) == ([0, 3, 6], True)
+    assert not part.matching(us).size
     for number in range(40):
         view.among(MemoryFilter(metadata={"of": number}))
     assert len(view._parts) <= 16

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from memory_agent.storage.terms import (
     first_letter,
+    first_said_word,
     fold,
     is_foreign,
     overlaps,
     pieces,
     query_words,
+    said_words,
     stems,
     text_words,
     words_of,
@@ -74,6 +76,19 @@ def test_pieces_and_folding_keep_every_word_apart(text: str) -> None:
 def test_a_stem_begins_as_its_word(text: str) -> None:
     words = text_words(text)
     assert [stem[0] for stem in stems(words)] == [word[0] for word in words]
+
+
+said = st.sampled_from(
+    ["the", "An,", "Hello,", "ok", "so", "well", "...", "'Thanks'", "a", "fix", "(race)", "not", "Ste\u0301"]
+)
+
+
+@settings(deadline=None)
+@given(text=st.lists(said | st.text(characters)).map(" ".join))
+@example("")
+@example("Hello, the ok")
+def test_the_first_word_that_a_text_says_is_found_alone(text: str) -> None:
+    assert first_said_word(text) == said_words(text)[0]
 
 
 @settings(deadline=None)
