@@ -390,8 +390,8 @@ def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: Wor
     world.user("ann").shared.set_name("Ann")
     item, kept = world.published("ann", FIX), world.published("ben", "Restart the tunnel")
     world.user("ann").shared.rate(kept.id, 1.0)
-    assert world.shared.ask(Caller(user_id="ann"), ForgetUser()) == 1
-    assert world.shared.ask(Caller(user_id="ann"), ForgetUser()) == 0
+    assert world.shared.ask(Caller(user_id="ann"), ForgetUser()).items == 1
+    assert world.shared.ask(Caller(user_id="ann"), ForgetUser()).items == 0
     assert world.found("ben", QUESTION).keys() == {kept.id}
     for ask in (lambda: ben.shared.rate(item.id, 1.0), lambda: ben.shared.attachment(item.id)):
         with pytest.raises(InvalidInputError, match="is no shared item that this user may see"):
