@@ -27,6 +27,7 @@ _OFTEN_REPEATED = ("title", "summary")
 """Fields that a document's body has too, and the title of a memory its text."""
 _HEADING = re.compile(r"#{1,6}\s+")
 _MASKED = "[masked:"
+_COMMAND = {False: "`shared confirm`", True: "`shared offer`"}
 _DOES = {False: "publish", True: "offer"}
 _file = click.Path(dir_okay=False, path_type=Path)
 
@@ -126,7 +127,13 @@ def preview(
     if out is None:
         click.echo(f"\nnothing has left; to {_DOES[offer]} it, write it to a file with --out first")
     else:
-        options = {"--attach": attach, "--user": target.user_id if target.user_named else None}
+        options = {
+            "--attach": attach,
+            "--user": target.user_id if target.user_named else None,
+            "--key-file": target.key_file if given("key_file") else None,
+            "--data-dir": target.data_dir if given("data_dir") else None,
+            "--endpoint": target.endpoint,
+        }
         words = [str(out), *(str(word) for pair in options.items() if pair[1] is not None for word in pair)]
         command = f"memory-agent shared {'offer' if offer else 'confirm'} {shlex.join(words)}"
         click.echo(f"\nnothing has left; to {_DOES[offer]} exactly this: {command}")
@@ -230,8 +237,12 @@ def _attached(file: Path) -> bytes:
 def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
     """Return the preview in a file, for this use. Raises `InvalidInputError`."""
     found = _read_preview(file)
-    if found is None or found.is_offer != is_offer:
+    if found is None:
         raise InvalidInputError("preview", f"{file} is not what `shared preview {'--offer ' * is_offer}--out` wrote")
+    if found.is_offer != is_offer:
+        raise InvalidInputError(
+            "preview", f"{file} is one to {_DOES[found.is_offer]}: {_COMMAND[found.is_offer]} takes it"
+        )
     return found
 
 

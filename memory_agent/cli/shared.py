@@ -132,6 +132,8 @@ def rate(target: Target, item_id: str, rating: float | None, version: str | None
     else:
         did = "took the rating back" if take_back else f"rated {rating:g}"
         click.echo(f"{did}; everybody sees: {', '.join(worth(figures))}")
+        if not figures.raters:
+            note("ratings are shown once five users have rated this version")
 
 
 @shared.command(short_help="List what you published, with its figures.")
@@ -149,7 +151,7 @@ def published(target: Target) -> None:
     if target.as_json:
         print_document([item_document(item) for item in items])
         return
-    columns = ("published", "type", "version", "for", "figures", "id", "title")
+    columns = ("published", "type", "version", "for", "figures", "file", "id", "title")
     total = f"{counted(len(items), 'item')}, {size(sum(item.size_bytes for item in items))}"
     print_table(total, columns, map(_row, items), whole="id")
 
@@ -314,4 +316,5 @@ def _print_items(found: list[FoundItem], *, is_whole: bool = False) -> None:
 
 def _row(item: GlobalRecord) -> tuple[object, ...]:
     figures = ", ".join(worth(item.quality_metrics))
-    return (item.published_at, item.content_type, item.version, item.access_policy, figures, item.id, item.title)
+    file = "" if item.attachment is None else f"{one_line(item.attachment.name)}, {size(item.attachment.size_bytes)}"
+    return (item.published_at, item.content_type, item.version, item.access_policy, figures, file, item.id, item.title)

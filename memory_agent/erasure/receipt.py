@@ -19,6 +19,7 @@ NOT_COVERED = (
     "what was published of these memories: `shared unpublish` takes it away, as erasing the user does; its bytes leave "
     "the files in the next upkeep",
 )
+_SHARED_OF_USER = "the bytes of what the user shared, until the next upkeep: no answer has them"
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,8 +89,14 @@ def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -
 
 
 def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
-    """Return the receipt with what the user shared."""
-    return msgspec.structs.replace(receipt, unpublished=part.items, offers=part.offers, ratings=part.ratings)
+    """Return the receipt of a whole user with what the user shared."""
+    return msgspec.structs.replace(
+        receipt,
+        unpublished=part.items,
+        offers=part.offers,
+        ratings=part.ratings,
+        not_covered=(*NOT_COVERED[:-1], _SHARED_OF_USER),
+    )
 
 
 def left_shared(code: str) -> str:

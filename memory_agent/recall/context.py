@@ -50,7 +50,7 @@ _WHOLE_CHARS = 240  # a memory of at most that many is shown whole or left out
 _LEAST_CHARS = 120  # of a longer one, or it is left out
 _MOST_SHARED_CHARS = 1_000
 """Of a text that another user shared: a summary that is made of a document has fewer, and a body up to 16,000."""
-_NEAR_CHARS = 200  # a line that begins so near before a passage is shown from its beginning
+_NEAR_CHARS = 80  # a line that begins so near before a passage is shown from its beginning
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
@@ -445,12 +445,12 @@ def _one_line(name: str) -> str:
 
 
 def _beginning(memory: RetrievedMemory) -> int:
-    """Return where a long text is shown from: its passage, or the line of it if that begins near; earlier at the end.
+    """Return where a long text is shown from: its passage, or the line of it if that begins near.
 
-    So much is left after it as is shown of a long text.
+    Earlier where the text ends soon after, but never so early that the least part would end before the passage.
     """
     text = memory.record.text
-    at = max(0, min(memory.passage_at, len(text) - _MOST_SHARED_CHARS))
+    at = max(0, min(memory.passage_at, len(text) - _LEAST_CHARS - _LONGEST_WORD))
     line = text.rfind("\n", max(at - _NEAR_CHARS, 0), at) + 1
     if line or at <= _NEAR_CHARS:
         return line

@@ -78,7 +78,8 @@ def _get(records: list[MemoryRecord], asked: dict[str, Any]) -> tuple[str, dict[
     found = {record.id for record in records}
     missing = [one for one in dict.fromkeys(asked["ids"]) if one not in found]
     lines = [block_of_records(records)] if records else []
-    lines += [f"There is no memory with these ids: {', '.join(map(_plain, missing))}"] if missing else []
+    none = "There is no memory of this user with these ids (get_shared shows what others shared)"
+    lines += [f"{none}: {', '.join(map(_plain, missing))}"] if missing else []
     return "\n".join(lines), {"ids": [record.id for record in records], "missing": missing}
 
 

@@ -191,7 +191,8 @@ def test_a_preview_shows_every_word_that_would_leave_and_marks_what_to_look_at(
         "masked: github_token 1",
         "look at: person Ann Lee, path /srv/app/deploy.sh",
         "",
-        f"nothing has left; to publish exactly this: memory-agent shared confirm '{out}' --attach {rules} --user cat",
+        f"nothing has left; to publish exactly this: memory-agent shared confirm '{out}' --attach {rules} --user cat "
+        f"--data-dir {data_dir}",
     ]
     document = json.loads(out.read_text())
     assert out.stat().st_mode & 0o777 == 0o600
@@ -281,6 +282,7 @@ def test_a_pattern_is_offered_as_it_was_shown_listed_and_taken_back(
     words = ("shared", "preview", "--title", TITLE, "--summary", FIX, "--out", str(out), "--user", "oda")
     assert "shared offer" in run(*words, "--offer").stdout
     assert code_of(run("shared", "confirm", str(out), "--yes", "--user", "oda", "--json")) == (1, "invalid_input")
+    assert "is one to offer: `shared offer` takes it" in run("shared", "confirm", str(out), "--yes").stderr
     assert run("shared", "offer", str(out), "--user", "oda", input="n\n").exit_code == 130
     assert run_json("shared", "offered", "--user", "oda") == []
     asked = run("shared", "offer", str(out), "--user", "oda", input="y\n")

@@ -327,11 +327,20 @@ def test_what_is_cut_begins_where_it_answers(tier: Tier) -> None:
     assert cut.startswith("| …How to: answer gamma")
 
 
-def test_enough_is_left_after_the_beginning_of_what_is_cut() -> None:
-    text = f"{'beta ' * 500}\nHow to: answer {'gamma ' * 500}"
-    found = msgspec.structs.replace(shared(text), passage_at=len(text) - 7)
-    *_, cut, _ = context_block(RecallResult(recall_id="r", memories=(found,)), 2_000, now=NOW).splitlines()
-    assert re.fullmatch(r"\| …(gamma )+\(995 of 5,516 characters\)", cut)
+@pytest.mark.parametrize("place", [0, 100, 150, 1_500, 3_000, 5_300, 5_400])
+@pytest.mark.parametrize("line", [10, 60, 400])
+def test_a_passage_is_shown_wherever_it_lies(place: int, line: int) -> None:
+    words = ["beta\n" if number % line == line - 1 else "beta" for number in range(1_100)]
+    text = " ".join(words)
+    at = text.index("beta", place)
+    text = f"{text[:at]}gamma {text[at:]}"
+    found = msgspec.structs.replace(shared(text), passage_at=at)
+    block = context_block(RecallResult(recall_id="r", memories=(found,)), 2_000, now=NOW)
+    assert "gamma" in block
+    assert 120 <= len(block.partition("| ")[2].partition(" (")[0]) <= 1_300
+    blocks = [context_block(RecallResult(recall_id="r", memories=(found,)), most, now=NOW) for most in range(0, 400, 9)]
+    assert any(blocks)
+    assert all("gamma" in block for block in blocks if block)
 
 
 def test_of_a_text_of_others_a_bounded_part_is_shown_unless_all_is_wanted() -> None:
