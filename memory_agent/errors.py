@@ -34,6 +34,7 @@ __all__ = [
     "ModelChecksumError",
     "ModelError",
     "ModelMissingError",
+    "NothingSharedError",
     "ProtocolError",
     "RateLimitedError",
     "RunBegunError",
@@ -246,6 +247,12 @@ class HostDiedError(UnavailableError):
     """A user's host process ended during the request, which may or may not have taken effect."""
 
     code = "host_died"
+
+
+class NothingSharedError(UnavailableError):
+    """Nothing was shared in this deployment yet; the daemon creates the store of shared items for what needs it."""
+
+    code = "nothing_shared"
 
 
 class DaemonRunningError(MemoryAgentError):

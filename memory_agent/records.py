@@ -154,7 +154,7 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     Duplicates with the same kind and title are merged: `count` of them pass the filter, from `first_seen` to
     `last_seen`. `origins` are the newest of them, at most eight, without `record` itself. `failed` is how many runs
     failed that had one of them, or asked one of the former requests that this one stands for. `shared` says where a
-    memory of the tier `global` comes from.
+    memory of the tier `global` comes from. `passage_at` is where in the record's text the `highlights` begin.
     """
 
     record: MemoryRecord
@@ -173,6 +173,7 @@ class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     learned: float = 0.0
     failed: int = 0
     shared: SharedOrigin | None = None
+    passage_at: int = 0
 
 
 class RecallResult(msgspec.Struct, frozen=True, kw_only=True):

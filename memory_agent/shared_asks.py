@@ -125,6 +125,12 @@ class Fetch(Ask, frozen=True, kw_only=True, tag=True):
     item_id: str
 
 
+class OwnName(Ask, frozen=True, kw_only=True, tag=True):
+    """Return what others see as the author of the caller's items; None where there is no store."""
+
+    result: ClassVar[Any] = str | None
+
+
 class SetName(Ask, frozen=True, kw_only=True, tag=True):
     """Set the name that others see; None returns to the pseudonym. The answer is the name from now on."""
 
@@ -133,10 +139,20 @@ class SetName(Ask, frozen=True, kw_only=True, tag=True):
     name: str | None
 
 
-class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
-    """Take away a user's items, offers, name, ratings and part in every figure. The answer is the number of items."""
+class SharedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of what users share is one user's."""
 
-    result = int
+    items: int = 0
+    offers: int = 0
+    ratings: int = 0
+
+
+class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
+    """Take away a user's items, offers, name, ratings and part in every figure, or only count them with `dry_run`."""
+
+    result = SharedPart
+
+    dry_run: bool = False
 
 
 class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
@@ -207,6 +223,7 @@ AnyAsk = (
     | ListOwn
     | ShowItem
     | Fetch
+    | OwnName
     | SetName
     | ForgetUser
     | SearchItems

@@ -158,13 +158,24 @@ def texts_of(content: SharedContent) -> dict[str, str]:
 
 
 def text_of_item(summary: str, body: str | None) -> str:
-    """Return the text that is embedded, searched and shown: the summary, then the body."""
+    """Return the text that is embedded and searched: the summary, then the body."""
     return summary if not body else f"{summary}{_BETWEEN}{body}"
 
 
 def parts_of_text(text: str, summary_chars: int) -> tuple[str, str | None]:
     """Split a text that `text_of_item` joined into its summary and body."""
     return text[:summary_chars], text[summary_chars + len(_BETWEEN) :] or None
+
+
+def text_to_read(summary: str, body: str | None, at: int = 0) -> tuple[str, int]:
+    """Return the text that readers are shown, and where in it lies what is `at` this place of the searched one.
+
+    It is the body alone where that has the summary, so that nothing is read twice.
+    """
+    if not body or summary not in body:
+        return text_of_item(summary, body), at
+    before = len(summary) + len(_BETWEEN)
+    return body, at - before if at >= before else body.index(summary) + min(at, len(summary))
 
 
 def _texts(content: SharedContent) -> Iterator[tuple[str, str]]:

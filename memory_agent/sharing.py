@@ -30,6 +30,7 @@ from memory_agent.shared_asks import (
     ListOffers,
     ListOwn,
     Offer,
+    OwnName,
     PendingItems,
     Publish,
     Rate,
@@ -302,6 +303,17 @@ class Shared:
         b'[rules]'
         """
         found: SharedFile = self._ask(Fetch(item_id=check_item_id(item_id)))
+        return found
+
+    def name(self) -> str | None:
+        """Return what others see as the author of this user's items: the name with its end, or the pseudonym.
+
+        None where nothing was ever shared: no store exists that could know.
+
+        >>> memory.shared.name() == memory.shared.set_name(None)
+        True
+        """
+        found: str | None = self._ask(OwnName())
         return found
 
     def set_name(self, name: str | None) -> str:

@@ -18,7 +18,7 @@ import msgspec
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.history import History, fingerprint, read_history
 from memory_agent.erasure.intent_log import Intent, erasable
-from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal
+from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal, with_shared
 from memory_agent.erasure.selection import Selection, intent_for_absent_user
 from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
@@ -28,7 +28,7 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.protocol import QuarantinedEvent
 from memory_agent.settings import RetentionSettings, Settings
-from memory_agent.shared_asks import Caller, ForgetUser, ListOwn, ReadLog, SharedStore
+from memory_agent.shared_asks import Caller, ForgetUser, ReadLog, SharedPart, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
 from memory_agent.storage.user_key import open_user_key
@@ -198,9 +198,9 @@ def erase_user(
     Needs no key: memories that cannot be read are removed without being counted, and `warn` says so. Raises as `erase`.
     """
     folder = user_folder(data_dir, user_id)
-    unpublished, left = 0, None
+    shared, left = SharedPart(), None
     try:
-        unpublished, left = _forget_shared(data_dir, settings, user_id, now, dry_run=dry_run)
+        shared, left = _forget_shared(data_dir, settings, user_id, now, dry_run=dry_run)
     except (EncryptionKeyMissingError, StoreDamagedError) as error:
         left = left_shared(error.code)
     ids: tuple[str, ...] = ()
@@ -216,25 +216,24 @@ def erase_user(
         erase_user_files(data_dir, user_id, now)
     reason = None if dry_run else left or moved_aside_reason(folder, whole_user=True)
     receipt = ErasureReceipt.of(user_id, ids, now, dry_run=dry_run, reason=reason)
-    return msgspec.structs.replace(with_journal(receipt, erased, is_compact=True), unpublished=unpublished)
+    return with_journal(with_shared(receipt, shared), erased, is_compact=True)
 
 
 def _forget_shared(
     data_dir: Path, settings: Settings, user_id: str, now: datetime, *, dry_run: bool
-) -> tuple[int, str | None]:
-    """Take away what a user shared, and the user's part in all figures.
+) -> tuple[SharedPart, str | None]:
+    """Take away what a user shared, and the user's part in all figures, unless `dry_run`.
 
-    Returns how many items that are, and why the journal still names them, if it does.
+    Returns how much that is, and why the journal still names it, if it does.
     """
     with shared_items(data_dir, settings) as shared:
-        if dry_run:
-            return len(shared.ask(Caller(user_id=user_id), ListOwn(), _SHARED_TIMEOUT_S)), None
-        items = int(shared.ask(Caller(user_id=user_id), ForgetUser(), _SHARED_TIMEOUT_S))
-        try:
-            _tell(data_dir, settings, shared, now)
-        except JournalPausedError as error:
-            return items, left_in_journal(error.code)
-    return items, None
+        found: SharedPart = shared.ask(Caller(user_id=user_id), ForgetUser(dry_run=dry_run), _SHARED_TIMEOUT_S)
+        if not dry_run:
+            try:
+                _tell(data_dir, settings, shared, now)
+            except JournalPausedError as error:
+                return found, left_in_journal(error.code)
+    return found, None
 
 
 def _tell(data_dir: Path, settings: Settings, shared: SharedStore, now: datetime) -> None:

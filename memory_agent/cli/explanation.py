@@ -15,7 +15,7 @@ import msgspec
 from rich.padding import Padding
 from rich.text import Text
 
-from memory_agent.cli.render import emit, left_out, plain, print_figures, print_table, shown
+from memory_agent.cli.render import beside_text, emit, left_out, plain, print_figures, print_table, shown
 from memory_agent.recall.context import age, age_of_memory, endings, repeats, shared_origin, sharing
 from memory_agent.recall.dates import describe
 from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMemory
@@ -30,6 +30,12 @@ _PARTS = {
     "learned": "learned",
 }
 """Columns that add up to the score, and their keys in an explanation; some only where they changed one."""
+_CLASSES = {
+    "proven": "after own memories that are relevant, as relevant and proven",
+    "new": "after all own memories, as relevant and not yet proven",
+    "relevance unknown": "in a place that would be empty, since its relevance is not known",
+}
+"""Of shared items, as `recall/tiers` orders them."""
 _WORDS = "words: the match of words, as a share of the best one's"
 _HEAD_CHARS = 60
 _INDENT = 3
@@ -165,10 +171,22 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
 
 
 def _shared(memory: RetrievedMemory) -> Iterable[str]:
-    """Yield who shared a memory, how it did, and who may see it."""
-    if memory.shared is not None:
-        proven = "proven by use" if memory.shared.is_proven else "not yet proven by use"
-        yield f"{sharing(memory)}; {proven}; access {memory.shared.access_policy}"
+    """Yield who shared a memory, how it did, who may see it, why it is here, and what there is beside its text."""
+    if memory.shared is None:
+        return
+    proven = "proven by use" if memory.shared.is_proven else "not yet proven by use"
+    yield f"{sharing(memory)}; {proven}; access {memory.shared.access_policy}"
+    yield from _place(memory.explanation)
+    yield from beside_text(memory.shared)
+
+
+def _place(parts: Mapping[str, Any]) -> Iterable[str]:
+    """Yield why a shared item has its place. Older daemons do not send this."""
+    if "class" not in parts:
+        return
+    said = f"{_CLASSES[parts['class']]} (cut-off {parts['cut_off']:g})"
+    boost = f", past use adds {parts['boost']:+.3f} to its score" if parts["boost"] else ""
+    yield f"stands here: {said}{boost}" + ("; the place is reserved for shared items" if parts["is_reserved"] else "")
 
 
 def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:

@@ -70,7 +70,9 @@ def forget(
     if not dry_run and not yes:
         planned = _erase(target, selection, dry_run=True)
         said = "everything" if user_all else counted(planned.memories, "memory", "memories")
-        confirm(f"erase {said} of {planned.user_id} and {counted(planned.events, 'event')}, for good?")
+        shared = planned.unpublished + planned.offers + planned.ratings
+        with_shared = f" and {counted(shared, 'thing')} that others see or count" if shared else ""
+        confirm(f"erase {said} of {planned.user_id}, {counted(planned.events, 'event')}{with_shared}, for good?")
     with waiting("erasing, from the journal's file too"):
         receipt = _erase(target, selection, dry_run=dry_run)
     if target.as_json:
@@ -88,6 +90,8 @@ def _print(receipt: ErasureReceipt) -> None:
         "events in the journal": receipt.events,
         "events in quarantine": receipt.quarantined,
         "shared items": receipt.unpublished,
+        "offers of patterns": receipt.offers,
+        "ratings of shared items": receipt.ratings,
     }
     figures: dict[str, object] = {name: count for name, count in counts.items() if count or name == "memories"}
     figures |= {f"expired by {rule}": count for rule, count in receipt.by_rule.items()}

@@ -21,8 +21,18 @@ from rich.text import Text
 
 from memory_agent.notes.markdown import SECTION
 from memory_agent.notes.note import FILE
-from memory_agent.recall.context import age_of_memory, endings, repeats, run_text, shared_origin, sharing
+from memory_agent.recall.context import (
+    Excerpt,
+    age_of_memory,
+    endings,
+    excerpt,
+    repeats,
+    run_text,
+    shared_origin,
+    sharing,
+)
 from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.shared_records import Attachment, GlobalRecord, SharedOrigin
 
 _PIPE_WIDTH = 10_000
 _INDENT = 3
@@ -62,6 +72,13 @@ def record_document(record: MemoryRecord) -> dict[str, Any]:
     return document
 
 
+def item_document(item: GlobalRecord) -> dict[str, Any]:
+    """Return a shared item as a mapping without its vector."""
+    document: dict[str, Any] = msgspec.to_builtins(item)
+    del document["embedding"]
+    return document
+
+
 def print_memories(result: RecallResult, now: datetime) -> None:
     """Print the result of a recall, best first."""
     for run in result.runs:
@@ -78,16 +95,34 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         emit(Text(f"degraded: {', '.join(result.degraded)}", style="yellow"))
 
 
-def print_memory(place: int, memory: RetrievedMemory, now: datetime, further: Iterable[str] = ()) -> None:
-    """Print one memory of several, with `further` facts below its text."""
+def print_memory(place: int, memory: RetrievedMemory, now: datetime, *, is_whole: bool = False) -> None:
+    """Print one memory of several; a long one of another user's in part, unless `is_whole`."""
     emit(_heading(place, memory, now))
-    text = Text(plain(memory.record.text))
+    shown_part = None if is_whole else excerpt(memory)
+    text = Text(plain(memory.record.text if shown_part is None else shown_part.text))
     if memory.tier == "global":
         text = _quoted(text)
     emit(Padding(text, (0, 0, 0, _INDENT)))
-    for fact in further:
+    for fact in _beside(memory, shown_part):
         emit(Padding(Text(fact, style="dim"), (0, 0, 0, _INDENT)))
     click.echo()
+
+
+def _beside(memory: RetrievedMemory, shown_part: Excerpt | None) -> Iterable[str]:
+    """Yield what there is to read and to fetch beside what is shown."""
+    if shown_part is not None:
+        yield f"{shown_part.length}; all of it: memory-agent shared show {memory.record.id}"
+    if memory.shared is not None:
+        yield from beside_text(memory.shared)
+
+
+def beside_text(origin: SharedOrigin) -> Iterable[str]:
+    """Yield what a shared item has beside its text."""
+    if origin.reference is not None:
+        yield f"reference: {one_line(origin.reference)}"
+    if origin.attachment is not None:
+        yield f"attachment: {file_facts(origin.attachment)}"
+        yield f"to fetch it: memory-agent shared attachment {origin.item_id} --out FILE"
 
 
 def _quoted(text: Text) -> Text:
@@ -200,6 +235,11 @@ def size(count: int) -> str:
             break
         amount /= 1000
     return f"{amount:.3g} {unit}"
+
+
+def file_facts(file: Attachment) -> str:
+    """Return name, size and checksum of the file of a shared item."""
+    return f"{one_line(file.name)}, {size(file.size_bytes)}, SHA-256 {file.sha256}"
 
 
 def plain(text: str) -> str:

@@ -1,13 +1,8 @@
-"""`shared …`: publish something for other users, see to what one has published, and find what others did.
-
-What would leave is shown before, word for word; only `confirm` sends it.
-"""
+"""`shared …`: see to what one has published, and find what others did. `publishing` has the steps of publishing."""
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,42 +11,30 @@ import msgspec
 from rich.text import Text
 
 from memory_agent.cli.access import open_client, open_for_reading
-from memory_agent.cli.failure import confirm as ask_person
 from memory_agent.cli.failure import note
 from memory_agent.cli.following import each, following_options, named_relay
-from memory_agent.cli.options import Target, daemon_options, given, read_text
-from memory_agent.cli.progress import waiting
+from memory_agent.cli.options import Target, daemon_options, read_text
+from memory_agent.cli.publishing import confirm, offer, preview
 from memory_agent.cli.render import (
     counted,
     emit,
+    file_facts,
+    item_document,
     one_line,
     plain,
     print_document,
     print_memory,
     print_table,
-    shown,
     size,
 )
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import worth
-from memory_agent.shared_content import MOST_ATTACHED_BYTES, texts_of
-from memory_agent.shared_records import (
-    CONTENT_TYPES,
-    Attachment,
-    ContentType,
-    FoundItem,
-    GlobalRecord,
-    PublishPreview,
-)
+from memory_agent.shared_records import CONTENT_TYPES, ContentType, FoundItem, GlobalRecord
 from relay.disk import write_private
 
 _STANDARD_STREAM = Path("-")
-_MARGIN, _MARKED = "   ", " ! "
-_MASKED = "[masked:"
-_DOES = {False: "publish", True: "offer"}
 _file = click.Path(dir_okay=False, path_type=Path)
 _item = click.argument("item_id", metavar="ID")
-_tags = click.option("--tag", "tags", multiple=True, help="A tag to find it by. May be repeated.")
 
 
 @click.group()
@@ -71,172 +54,8 @@ def shared() -> None:
     """
 
 
-@shared.command(short_help="Show what would be published, word for word.")
-@click.argument("file", required=False, type=_file)
-@click.option("--text", help="The document itself instead of FILE; - for standard input.")
-@click.option("--memory", "memory_id", metavar="ID", help="Title, summary, tags and type are those of this memory.")
-@click.option("--title", help="Default: the first heading of the document, else the name of FILE.")
-@click.option("--summary", help="What is found and shown. Default: the first paragraph of the document.")
-@click.option("--body", "with_body", is_flag=True, help="Publish the whole document too, not the summary alone.")
-@click.option("--type", "content_type", type=click.Choice(CONTENT_TYPES), help="What it is. Default: document.")
-@click.option("--version", default="1", show_default=True, help="The name of this version.")
-@click.option("--item", "item_id", metavar="ID", help="The item of yours of which this is the next version.")
-@_tags
-@click.option("--policy", "access_policy", metavar="POLICY",
-              help="Who finds it: public (every user of this deployment, the default), org:NAME or tier:NAME, "
-              "which your key must name.")  # fmt: skip
-@click.option("--reference", metavar="TEXT", help="Where the original lies: a path or an address, which others see.")
-@click.option("--attach", type=_file, metavar="FILE", help="A file of at most 1 MiB that others can fetch.")
-@click.option("--offer", is_flag=True, help="It is to be offered with `shared offer`, as a pattern, and not published.")
-@click.option("--out", type=_file, metavar="FILE", help="Write the preview there (0600), for `shared confirm`.")
-@daemon_options
-def preview(
-    target: Target,
-    file: Path | None,
-    text: str | None,
-    memory_id: str | None,
-    title: str | None,
-    summary: str | None,
-    with_body: bool,
-    content_type: ContentType | None,
-    version: str,
-    item_id: str | None,
-    tags: tuple[str, ...],
-    access_policy: str | None,
-    reference: str | None,
-    attach: Path | None,
-    offer: bool,
-    out: Path | None,
-) -> None:
-    """Show what would be published of a document, a memory or a few words. Sends nothing and stores nothing.
-
-    Secrets are masked. Lines with a masked secret, or with words that may say more than you mean to (names, accounts,
-    addresses, paths), have a ! before them; look at these. Of FILE its name leaves only as a title, its path only by
-    --reference, its text beyond the summary only by --body. With --offer, a pattern that was learned from runs is shown
-    without counts and dates: what the runs did.
-
-    \b
-    Examples:
-      memory-agent shared preview runbook.md --tag deploy --out preview.json
-      memory-agent shared preview --title "Staging needs the VPN" --summary "Connect before a deploy" --json
-      memory-agent shared preview --memory 01KHJY9080NWG22H9Q8BBD7B80 --policy org:acme --out preview.json
-      memory-agent shared preview agent.md --type agent --version 1.2 --attach agent.tar.gz --out preview.json
-      memory-agent shared preview new.md --item 01KHJY9080NWG22H9Q8BBD7B80 --version 2 --policy public --out new.json
-    """
-    if sum(source is not None for source in (file, text, memory_id)) > 1:
-        raise click.UsageError("give one of FILE, --text and --memory")
-    if file is None and text is None:
-        if with_body:
-            raise click.UsageError("--body is for FILE or --text, which is not given")
-        if memory_id is None and (title is None or summary is None):
-            raise click.UsageError("name what to share: FILE, --text, --memory ID, or --title and --summary")
-    if item_id is not None and not given("version"):
-        raise click.UsageError("--item needs --version: the name of the next version")
-    if item_id is not None and access_policy is None:
-        raise click.UsageError("--item needs --policy: for whom the next version is")
-    body = None
-    if file is not None or text is not None:
-        document = _document(file) if file is not None else read_text(text or "")
-        title, summary = _outlined(document, None if file is None else file.name, title, summary)
-        body = document.strip("\n") if with_body else None
-    _refuse_other_file(out)
-    data = None if attach is None else _attached(attach)
-    with open_for_reading(target, "publish_preview") as memory:
-        found = memory.shared.preview(
-            title,
-            summary,
-            content_type=content_type,
-            body=body,
-            memory_id=memory_id,
-            reference=reference,
-            version=version,
-            tags=tags,
-            access_policy=access_policy,
-            item_id=item_id,
-            attachment=data,
-            attachment_name=None if attach is None else attach.name,
-            offer=offer,
-        )
-    if out is not None:
-        write_private(out, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    if target.as_json:
-        print_document(found)
-        return
-    _print_preview(found)
-    if out is None:
-        click.echo(f"\nnothing has left; to {_DOES[offer]} it, write it to a file with --out first")
-    else:
-        options = {"--attach": attach, "--user": target.user_id if target.user_named else None}
-        words = [str(out), *(str(word) for pair in options.items() if pair[1] is not None for word in pair)]
-        command = f"memory-agent shared {'offer' if offer else 'confirm'} {shlex.join(words)}"
-        click.echo(f"\nnothing has left; to {_DOES[offer]} exactly this: {command}")
-
-
-@shared.command(short_help="Publish exactly what a preview shows.")
-@click.argument("preview", type=_file)
-@click.option("--attach", type=_file, metavar="FILE", help="The attachment that was previewed.")
-@click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
-@daemon_options
-def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> None:
-    """Publish what the file PREVIEW shows, which `shared preview --out` wrote; it is durable on return.
-
-    Shows it again and asks. A preview that was changed, or whose memory was changed since, is refused, as is a version
-    that is published already. The same preview confirmed twice is published once.
-
-    \b
-    Examples:
-      memory-agent shared confirm preview.json
-      memory-agent shared confirm preview.json --attach agent.tar.gz --user alice
-      memory-agent shared confirm preview.json --yes --json
-    """
-    found = _preview_in(preview, is_offer=False)
-    file = found.content.attachment
-    if file is not None and attach is None:
-        raise click.UsageError(f"it has an attachment, {one_line(file.name)}: name it with --attach")
-    if file is None and attach is not None:
-        raise click.UsageError("--attach names a file, and the preview has none")
-    data = None if attach is None else _attached(attach)
-    if not yes:
-        if target.as_json:
-            raise click.UsageError("--json needs --yes: a person is shown the preview before it is published")
-        _print_preview(found)
-        click.echo()
-        ask_person(f"publish this, for {_audience(found.content.access_policy)}?")
-    with waiting("publishing"), open_for_reading(target, "publish_confirm") as memory:
-        item = memory.shared.confirm(found, data)
-    if target.as_json:
-        print_document(_item_document(item))
-    else:
-        click.echo(f"published {item.id}, version {item.version}, as {one_line(item.author)}")
-
-
-@shared.command(short_help="Offer a pattern exactly as a preview shows it.")
-@click.argument("preview", type=_file)
-@click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
-@daemon_options
-def offer(target: Target, preview: Path, yes: bool) -> None:
-    """Offer what the file PREVIEW shows, which `shared preview --offer --out` wrote; it is durable on return.
-
-    Shows it again and asks. Nobody sees it until five users (the setting shared.offers_together) offer the same words.
-    Then the next upkeep makes an item of them, by "5 users", which names nobody. `shared unpublish` takes it back.
-
-    \b
-    Examples:
-      memory-agent shared offer offer.json --user alice
-    """
-    found = _preview_in(preview, is_offer=True)
-    if not yes:
-        if target.as_json:
-            raise click.UsageError("--json needs --yes: a person is shown the preview before it is offered")
-        _print_preview(found)
-        click.echo()
-        ask_person(f"offer this, for {_audience(found.content.access_policy)} once enough users offer the same?")
-    with waiting("offering"), open_for_reading(target, "offer") as memory:
-        offered = memory.shared.offer(found)
-    if target.as_json:
-        print_document(offered)
-    else:
-        click.echo(f"offered {offered.content.item_id}; nobody else sees it until enough users offer the same words")
+for _command in (preview, confirm, offer):
+    shared.add_command(_command)
 
 
 @shared.command(short_help="List the patterns that you offer.")
@@ -313,6 +132,8 @@ def rate(target: Target, item_id: str, rating: float | None, version: str | None
     else:
         did = "took the rating back" if take_back else f"rated {rating:g}"
         click.echo(f"{did}; everybody sees: {', '.join(worth(figures))}")
+        if not figures.raters:
+            note("ratings are shown once five users have rated this version")
 
 
 @shared.command(short_help="List what you published, with its figures.")
@@ -328,9 +149,9 @@ def published(target: Target) -> None:
     with open_for_reading(target, "published") as memory:
         items = memory.shared.published()
     if target.as_json:
-        print_document([_item_document(item) for item in items])
+        print_document([item_document(item) for item in items])
         return
-    columns = ("published", "type", "version", "for", "figures", "id", "title")
+    columns = ("published", "type", "version", "for", "figures", "file", "id", "title")
     total = f"{counted(len(items), 'item')}, {size(sum(item.size_bytes for item in items))}"
     print_table(total, columns, map(_row, items), whole="id")
 
@@ -368,7 +189,7 @@ def search(
     with open_for_reading(target, "search_shared") as memory:
         found = memory.shared.search(read_text(text), top_k, content_types, tags, min_relevance)
     if target.as_json:
-        print_document([{**msgspec.to_builtins(one), "item": _item_document(one.item)} for one in found])
+        print_document([{**msgspec.to_builtins(one), "item": item_document(one.item)} for one in found])
     else:
         _print_items(found)
         emit(Text(counted(len(found), "item"), style="dim"))
@@ -388,9 +209,9 @@ def show(target: Target, item_id: str) -> None:
     with open_for_reading(target, "shared_item") as memory:
         item = memory.shared.item(item_id)
     if target.as_json:
-        print_document(_item_document(item))
+        print_document(item_document(item))
     else:
-        _print_items([FoundItem(item=item, score=None, sona_score=0.0)])
+        _print_items([FoundItem(item=item, score=None, sona_score=0.0)], is_whole=True)
 
 
 @shared.command(short_help="Follow what is published, unpublished and rated.")
@@ -454,147 +275,46 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
     if target.as_json:
         print_document({"file": str(out), "attachment": found.attachment})
     else:
-        click.echo(f"wrote {out}: {_file_facts(found.attachment)}")
+        click.echo(f"wrote {out}: {file_facts(found.attachment)}")
 
 
-@shared.command(short_help="Set the name that others see.")
+@shared.command(short_help="Show or set the name that others see.")
 @click.argument("name", required=False)
 @click.option("--none", "is_none", is_flag=True, help="No name: others see a pseudonym again.")
 @daemon_options
 def name(target: Target, name: str | None, is_none: bool) -> None:
-    """Set NAME as what others see on all items of --user, also on those that are published.
+    """Show what others see as the author of the items of --user; with NAME, set it, also for those that are published.
 
     A part of the user's pseudonym is added, as in "Ann #3f2a9c": nobody else can look the same.
 
     \b
     Examples:
+      memory-agent shared name
       memory-agent shared name "Ann of the platform team"
       memory-agent shared name --none
     """
-    if is_none == (name is not None):
+    if is_none and name is not None:
         raise click.UsageError("give a NAME, or --none (not both)")
-    with open_for_reading(target, "shared_name") as memory:
-        seen = memory.shared.set_name(name)
+    is_read = name is None and not is_none
+    with open_for_reading(target, "own_name" if is_read else "shared_name") as memory:
+        seen = memory.shared.name() if is_read else memory.shared.set_name(name)
     if target.as_json:
         print_document({"name": seen})
+    elif seen is None:
+        click.echo("nobody has shared anything here yet; others will see a pseudonym, unless you set a name")
     else:
         click.echo(f"others see: {one_line(seen)}")
 
 
-def _document(file: Path) -> str:
-    """Return the text of a file. Raises `InvalidInputError`."""
-    from memory_agent.notes.note import BadNote
-    from memory_agent.notes.storing import read_document
-
-    text = read_document(file)
-    if isinstance(text, BadNote):
-        raise InvalidInputError("file", f"{text.file} {text.reason}")
-    return text
-
-
-def _outlined(document: str, name: str | None, title: str | None, summary: str | None) -> tuple[str | None, str | None]:
-    """Return title and summary: those that are given, else what the document begins with; `name` where it has none."""
-    from memory_agent.notes.markdown import outline
-
-    heading, paragraph = outline(document)
-    return (heading or name) if title is None else title, (paragraph or None) if summary is None else summary
-
-
-def _attached(file: Path) -> bytes:
-    """Return the bytes of a file. Raises `InvalidInputError` for more than an item may have, which are not read."""
-    with file.open("rb") as opened:
-        data = opened.read(MOST_ATTACHED_BYTES + 1)
-    if len(data) > MOST_ATTACHED_BYTES:
-        raise InvalidInputError("attachment", f"{file} is larger than {MOST_ATTACHED_BYTES} bytes")
-    return data
-
-
-def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
-    """Return the preview in a file, for this use. Raises `InvalidInputError`."""
-    found = _read_preview(file)
-    if found is None or found.is_offer != is_offer:
-        raise InvalidInputError("preview", f"{file} is not what `shared preview {'--offer ' * is_offer}--out` wrote")
-    return found
-
-
-def _read_preview(file: Path) -> PublishPreview | None:
-    """Return the preview in a file; None if the file has something else."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=PublishPreview)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _refuse_other_file(out: Path | None) -> None:
-    """Raise `InvalidInputError` for a file that is there and is no former preview."""
-    if out is not None and out.exists() and not (out.is_file() and _read_preview(out)):
-        raise InvalidInputError("out", f"{out} exists and is not a preview; name another file")
-
-
-def _print_preview(preview: PublishPreview) -> None:
-    """Print all that would leave, by field."""
-    content, texts = preview.content, texts_of(preview.content)
-    if content.attachment is not None:
-        texts["attachment"] = f"{_file_facts(content.attachment)}\nIt leaves as it is: nothing in it is masked."
-    words = {field: [plain(one.text) for one in preview.mentions if one.field == field] for field in texts}
-    emit(Text(f"would be {'offered' if preview.is_offer else 'published'}, word for word", style="bold"))
-    facts = (content.content_type, f"version {content.version}", f"for {_audience(content.access_policy)}")
-    emit(Text(f"{_MARGIN}{' · '.join(facts)}", style="dim"))
-    for field, text in texts.items():
-        emit(Text(field, style="bold"))
-        for line in plain(text).split("\n"):
-            emit(_marked(line, words[field]))
-    if preview.masked:
-        click.echo(f"\nmasked: {shown(preview.masked)}")
-    if preview.mentions:
-        found = dict.fromkeys(f"{one.kind} {one_line(one.text)}" for one in preview.mentions)
-        click.echo(f"look at: {', '.join(found)}")
-    if any(plain(text) != text for text in texts.values()):
-        note("control and invisible characters are shown as �, and leave as they are")
-
-
-def _marked(line: str, mentioned: Iterable[str]) -> Text:
-    """Return a line with a mark in the margin, and in colour, where it has a masked secret or words to look at."""
-    words = [word for word in (*mentioned, _MASKED) if word in line]
-    text = Text.assemble((_MARKED if words else _MARGIN, "bold yellow"), line)
-    text.highlight_words(words, "bold yellow")
-    return text
-
-
-def _print_items(found: list[FoundItem]) -> None:
+def _print_items(found: list[FoundItem], *, is_whole: bool = False) -> None:
     from memory_agent.recall.shared_items import as_memories
 
     now = datetime.now(UTC)
-    for place, (one, memory) in enumerate(zip(found, as_memories(found, with_embedding=False), strict=True), 1):
-        print_memory(place, memory, now, _further(one.item))
-
-
-def _further(item: GlobalRecord) -> Iterable[str]:
-    """Yield what an item has beside its text."""
-    if item.reference is not None:
-        yield f"reference: {one_line(item.reference)}"
-    if item.attachment is not None:
-        yield f"attachment: {_file_facts(item.attachment)}"
-        yield f"to fetch it: memory-agent shared attachment {item.id} --out FILE"
+    for place, memory in enumerate(as_memories(found, with_embedding=False), 1):
+        print_memory(place, memory, now, is_whole=is_whole)
 
 
 def _row(item: GlobalRecord) -> tuple[object, ...]:
     figures = ", ".join(worth(item.quality_metrics))
-    return (item.published_at, item.content_type, item.version, item.access_policy, figures, item.id, item.title)
-
-
-def _file_facts(file: Attachment) -> str:
-    return f"{one_line(file.name)}, {size(file.size_bytes)}, SHA-256 {file.sha256}"
-
-
-def _audience(policy: str) -> str:
-    group, _, name = policy.partition(":")
-    kinds = {"org": f"the organisation {name}", "tier": f"the tier {name}"}
-    return kinds.get(group, "every user of this deployment")
-
-
-def _item_document(item: GlobalRecord) -> dict[str, object]:
-    """Return an item as a mapping without its vector."""
-    document: dict[str, object] = msgspec.to_builtins(item)
-    del document["embedding"]
-    return document
+    file = "" if item.attachment is None else f"{one_line(item.attachment.name)}, {size(item.attachment.size_bytes)}"
+    return (item.published_at, item.content_type, item.version, item.access_policy, figures, file, item.id, item.title)

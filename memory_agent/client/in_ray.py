@@ -11,7 +11,7 @@ from typing import Any, Self
 from memory_agent.client.blocking import MemoryClient
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.daemon.actors import ask_host, join, ray_token
-from memory_agent.errors import HostDiedError
+from memory_agent.errors import HostDiedError, NothingSharedError
 from memory_agent.layout import Layout, default_data_dir
 from memory_agent.protocol import HostAddress, decode_reply, encode_fields
 from memory_agent.verbs import BY_METHOD, Call
@@ -74,6 +74,8 @@ class ActorMemoryProvider(MemoryMethods):
             reply = self._reply(call)
         try:
             return decode_reply(reply, call.verb.result)
+        except NothingSharedError:  # only the daemon creates the store
+            return self._client.send(call)
         except HostDiedError:  # the user sleeps, or lives elsewhere by now: nothing was done
             self._address = None
             return decode_reply(self._reply(call), call.verb.result)

@@ -281,6 +281,13 @@ class SharedMethods:
         """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
         return self._ask("shared.attachment", item_id=item_id)
 
+    def name(self) -> str | None:
+        """Return what others see as the author of this user's items: the name with its end, or the pseudonym.
+
+        None where nothing was ever shared: no store exists that could know.
+        """
+        return self._ask("shared.name")
+
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
 

@@ -19,7 +19,7 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.erasure.intent_log import Intent, erasable, read_intent
-from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal
+from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal, with_shared
 from memory_agent.erasure.selection import intent_for_absent_user
 from memory_agent.erasure.user_removal import (
     erase_user_files,
@@ -30,6 +30,7 @@ from memory_agent.erasure.user_removal import (
 from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
 from memory_agent.params import EraseParams
 from memory_agent.protocol import decode_reply, encode, encode_fields
+from memory_agent.shared_asks import SharedPart
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import keys_of
 from memory_agent.storage.user_key import open_user_key
@@ -53,10 +54,10 @@ class DaemonEraser:
         journal: AsyncSubscriber,
         data_dir: Path,
         encryption: EncryptionSettings,
-        forget_shared: Callable[[str], Awaitable[int]],
+        forget_shared: Callable[[str, bool], Awaitable[SharedPart]],
         tell_changes: Callable[[], Awaitable[None]],
     ) -> None:
-        """`forget_shared` takes away what a user shared, and the user's part in all figures.
+        """`forget_shared` takes away what a user shared, and the user's part in all figures, or counts it (dry run).
 
         `tell_changes` takes the events of items that went from the journal (`Announcer.tell`).
         """
@@ -138,7 +139,9 @@ class DaemonEraser:
                 ids = decode_reply(reply, Intent).all_ids
         if params.dry_run:
             erased = await self._journal.erase(await self._everything(user_id), dry_run=True)
-            return with_journal(ErasureReceipt.of(user_id, ids, _now(), dry_run=True), erased, is_compact=False)
+            shared, _ = await self._forgotten_shared(user_id, dry_run=True)
+            receipt = with_shared(ErasureReceipt.of(user_id, ids, _now(), dry_run=True), shared)
+            return with_journal(receipt, erased, is_compact=False)
         return await self._remove(user_id, ids, wait_s=_CLEARED_WITHIN_S)
 
     async def _remove(self, user_id: str, ids: Collection[str], *, wait_s: float) -> ErasureReceipt:
@@ -150,30 +153,30 @@ class DaemonEraser:
             note_erased(erased.seqs)
             self._dispatcher.forget_owner(user_id)
             await stack.enter_async_context(self._hosts.kept_asleep(user_id))
-            unpublished, left = await self._take_shared_away(user_id)  # while nothing of the user is being published
+            shared, left = await self._forgotten_shared(user_id)  # while nothing of the user is being published
             await asyncio.to_thread(erase_user_files, self._data_dir, user_id, _now())
         log.info("user.erased", user_id=user_id, memories=len(ids), events=len(erased.seqs))
         reason = left or moved_aside_reason(folder, whole_user=True)
-        receipt = ErasureReceipt.of(user_id, ids, _now(), reason=reason)
-        receipt = msgspec.structs.replace(receipt, unpublished=unpublished)
+        receipt = with_shared(ErasureReceipt.of(user_id, ids, _now(), reason=reason), shared)
         return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
 
-    async def _take_shared_away(self, user_id: str) -> tuple[int, str | None]:
-        """Return how many items of the user were taken away, and why any are left or named in the journal.
+    async def _forgotten_shared(self, user_id: str, *, dry_run: bool = False) -> tuple[SharedPart, str | None]:
+        """Return what the user shared, taken away unless `dry_run`, and why any is left or named in the journal.
 
         A store that cannot be read does not keep the user's own memories from being erased, nor does a full journal.
         """
         try:
-            unpublished = await self._forget_shared(user_id)
+            shared = await self._forget_shared(user_id, dry_run)
         except (EncryptionKeyMissingError, StoreDamagedError) as error:
             log.warning("erasure.without_shared", user_id=user_id, code=error.code)
-            return 0, left_shared(error.code)
-        try:
-            await self._tell_changes()
-        except (MemoryAgentError, RelayError) as error:
-            log.warning("changes.not_told", code=error.code)
-            return unpublished, left_in_journal(error.code)
-        return unpublished, None
+            return SharedPart(), left_shared(error.code)
+        if not dry_run:
+            try:
+                await self._tell_changes()
+            except (MemoryAgentError, RelayError) as error:
+                log.warning("changes.not_told", code=error.code)
+                return shared, left_in_journal(error.code)
+        return shared, None
 
     async def _held(self, stack: AsyncExitStack, user_id: str) -> Callable[[Iterable[int]], None]:
         try:

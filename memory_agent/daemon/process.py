@@ -43,7 +43,7 @@ from memory_agent.layout import CONSUMER, Layout, default_data_dir
 from memory_agent.params import AskSharedParams
 from memory_agent.protocol import LONGEST_DEADLINE_MS, DaemonStatus, PartStatus, decode_reply, encode_fields
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import Caller, ForgetUser
+from memory_agent.shared_asks import Caller, ForgetUser, SharedPart
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
@@ -319,13 +319,13 @@ class Daemon:
     def _shared_folder(self) -> Path:
         return user_folder(self._layout.data_dir, SHARED_USER)
 
-    async def _forget_shared(self, user_id: str) -> int:
-        """Take away what a user shared, in the store itself; return how many items that were."""
+    async def _forget_shared(self, user_id: str, dry_run: bool) -> SharedPart:
+        """Take away what a user shared, in the store itself, unless `dry_run`; return how much that is."""
         if not await asyncio.to_thread(self._shared_folder.exists):
-            return 0
-        asked = AskSharedParams(caller=Caller(user_id=user_id), ask=ForgetUser())
+            return SharedPart()
+        asked = AskSharedParams(caller=Caller(user_id=user_id), ask=ForgetUser(dry_run=dry_run))
         reply = await self._hosts.call(SHARED_USER, "ask_shared", encode_fields(asked), LONGEST_DEADLINE_MS)
-        return decode_reply(reply, int)
+        return decode_reply(reply, SharedPart)
 
     async def _keep_shared_awake(self) -> None:
         """Wake what users share, where anything was ever published: their hosts ask it without the daemon."""

@@ -24,6 +24,7 @@ from memory_agent.errors import (
     DeadlineExceededError,
     InvalidInputError,
     MemoryAgentError,
+    NothingSharedError,
     ProtocolError,
     ScopeMissingError,
     UnauthorizedError,
@@ -156,7 +157,7 @@ class Service:
         if is_known:
             await self.wake_shared(request.deadline_ms)
         reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms, rights)
-        if is_known or not _is_unavailable(reply):
+        if is_known or not _misses_store(reply):
             return reply
         await self.wake_shared(request.deadline_ms)
         left_ms = request.deadline_ms - (time.monotonic() - started_s) * 1000
@@ -274,10 +275,11 @@ def _as_stated(reply: bytes, params: RememberParams) -> bytes:
     return encode_result(stated)
 
 
-def _is_unavailable(reply: bytes) -> bool:
+def _misses_store(reply: bytes) -> bool:
+    """Return whether a reply says that nothing was shared yet; whatever else is unavailable stays so."""
     try:
         decode_reply(reply, Any)
-    except UnavailableError:
+    except NothingSharedError:
         return True
     except MemoryAgentError:
         pass

@@ -8,6 +8,7 @@ from hashlib import sha256
 
 import msgspec
 
+from memory_agent.shared_asks import SharedPart
 from relay import Erased
 
 NOT_COVERED = (
@@ -18,6 +19,7 @@ NOT_COVERED = (
     "what was published of these memories: `shared unpublish` takes it away, as erasing the user does; its bytes leave "
     "the files in the next upkeep",
 )
+_SHARED_OF_USER = "the bytes of what the user shared, until the next upkeep: no answer has them"
 
 
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +27,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     Otherwise `reason` says what is left, and the next opening or upkeep of the store does it. `ids_sha256` is the
     SHA-256 of the sorted ids, one a line. `by_rule` counts expired memories by retention rule. `unknown_ids` were
-    requested and belong to no memory: mistyped, or erased before. `unpublished` counts what a user had shared.
+    requested and belong to no memory: mistyped, or erased before. `unpublished` counts the items that a
+    user had shared, `offers` what the user offered and `ratings` which versions of others' items the user rated.
     """
 
     user_id: str
@@ -42,6 +45,8 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     by_rule: dict[str, int] = {}
     unknown_ids: tuple[str, ...] = ()
     unpublished: int = 0
+    offers: int = 0
+    ratings: int = 0
 
     def of_ids(self, asked: Iterable[str], known: Collection[str]) -> ErasureReceipt:
         """Return the receipt with the requested ids that are not known."""
@@ -80,6 +85,17 @@ def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -
         quarantined=erased.quarantined,
         complete=receipt.complete and not is_waiting,
         reason=receipt.reason or ("the journal's file is compacted at the relay's next upkeep" if is_waiting else None),
+    )
+
+
+def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
+    """Return the receipt of a whole user with what the user shared."""
+    return msgspec.structs.replace(
+        receipt,
+        unpublished=part.items,
+        offers=part.offers,
+        ratings=part.ratings,
+        not_covered=(*NOT_COVERED[:-1], _SHARED_OF_USER),
     )
 
 

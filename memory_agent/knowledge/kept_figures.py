@@ -111,6 +111,12 @@ def places_with(snapshot: Snapshot, users: Sequence[bytes]) -> list[str]:
     return [at for at in places if any(snapshot.blob(part_of(key, at, user)) is not None for user in users)]
 
 
+def ratings_by(snapshot: Snapshot, users: Sequence[bytes]) -> int:
+    """Return how many ratings the users gave, one for each version."""
+    parts = (_parts_of_user(snapshot, place, user) for place in places_with(snapshot, users) for user in users)
+    return sum(part.sums.rating is not None for versions in parts for part in versions.values())
+
+
 def erase_user(batch: Batch, place: str, user: bytes) -> None:
     """Take a user out of the figures of an item."""
     standings = standings_at(batch, place)

@@ -6,7 +6,20 @@ from typing import Any
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_now
-from memory_agent.shared_asks import AnyAsk, Fetch, Offer, Publish, Rate, ReadLog, SetName, ShowItem, Unpublish
+from memory_agent.shared_asks import (
+    AnyAsk,
+    Fetch,
+    ForgetUser,
+    Offer,
+    OwnName,
+    Publish,
+    Rate,
+    ReadLog,
+    SetName,
+    SharedPart,
+    ShowItem,
+    Unpublish,
+)
 from memory_agent.shared_changes import Untold
 from memory_agent.shared_records import FoundItem, UnpublishReceipt
 
@@ -27,6 +40,10 @@ def answer_without_store(ask: AnyAsk) -> Any:
         return UnpublishReceipt(item_id=ask.item_id, found=False, at=check_now(None))
     if isinstance(ask, ReadLog):
         return Untold()
+    if isinstance(ask, ForgetUser):
+        return SharedPart()
+    if isinstance(ask, OwnName):
+        return None
     return 0 if ask.result is int else []
 
 

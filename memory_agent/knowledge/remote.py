@@ -11,7 +11,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from memory_agent.errors import DeadlineExceededError, UnavailableError
+from memory_agent.errors import DeadlineExceededError, NothingSharedError, UnavailableError
 from memory_agent.knowledge.nothing_shared import NothingFound, answer_without_store, creates_store
 from memory_agent.params import AskSharedParams
 from memory_agent.protocol import HostRequest, decode_reply, encode
@@ -32,12 +32,12 @@ class RemoteKnowledge:
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
         """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and what the store raises.
 
-        Where there is no store, a request that would create it is unavailable: the daemon starts its process then, and
-        repeats the request, which its user's memory has accepted.
+        Where there is no store, a request that would create it raises `NothingSharedError`: the daemon starts the
+        process of the store then, and repeats the request, which its user's memory has accepted.
         """
         if not self._folder.exists():
             if creates_store(ask):
-                raise UnavailableError("nothing was shared yet, and the store of shared items does not exist")
+                raise NothingSharedError("nothing was shared yet, and the store of shared items does not exist")
             return answer_without_store(ask)
         return _Pending(self, caller, ask, timeout_s).result(timeout_s)
 

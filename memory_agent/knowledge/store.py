@@ -40,6 +40,7 @@ from memory_agent.knowledge.items import (
     keep_beside,
     keep_due,
     keep_used,
+    name_in,
     offerers_of,
     place_in,
     record_of,
@@ -48,7 +49,7 @@ from memory_agent.knowledge.items import (
     used_by,
     used_in,
 )
-from memory_agent.knowledge.kept_figures import StoredParts, divide_former, keep_standings, standings_at
+from memory_agent.knowledge.kept_figures import StoredParts, divide_former, keep_standings, ratings_by, standings_at
 from memory_agent.knowledge.offers import (
     CHANGED,
     items_offered_by,
@@ -75,12 +76,14 @@ from memory_agent.shared_asks import (
     ListOffers,
     ListOwn,
     Offer,
+    OwnName,
     Publish,
     Rate,
     ReadLog,
     Report,
     SearchItems,
     SetName,
+    SharedPart,
     SharedStore,
     ShowItem,
     Unpublish,
@@ -167,7 +170,7 @@ class Knowledge(Memory):
             if timeout_s <= 0.0:
                 raise DeadlineExceededError("the store of shared items was reached too late")
             if isinstance(ask, ForgetUser):
-                return self._forget_user(caller)
+                return self._forget_user(caller, dry_run=ask.dry_run)
             with self._writing.shared():
                 return self._answer(caller, ask, timeout_s)
 
@@ -217,6 +220,9 @@ class Knowledge(Memory):
                 return self._show(caller, ask.item_id)
             case Fetch():
                 return self._fetch(caller, ask.item_id)
+            case OwnName():
+                with self._archive.store.snapshot() as snapshot:
+                    return name_in(snapshot, self._authors.pseudonym(caller.user_id))
             case SetName():
                 return self._set_name(caller, ask.name)
             case Report():
@@ -406,15 +412,22 @@ class Knowledge(Memory):
         kept = None if name is None else self._masker.text(check_name(name))
         return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
 
-    def _forget_user(self, caller: Caller) -> int:
+    def _forget_user(self, caller: Caller, *, dry_run: bool) -> SharedPart:
         with self._writing.exclusive():  # who writes under a pseudonym is done, and nobody does after it is noted
             authors = self._authors.pseudonyms(caller.user_id)
             rows = [row for author in authors for row in self._rows_of(author)]
             with self._archive.store.snapshot() as snapshot:
                 item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
+                part = SharedPart(
+                    items=len(item_ids),
+                    offers=sum(len(offers_by(snapshot, author)) for author in authors),
+                    ratings=ratings_by(snapshot, [author.encode() for author in authors]),
+                )
+            if dry_run:
+                return part
             self.removal.note(item_ids, authors, offerers=authors)
         self.removal.carry_out(item_ids, authors)
-        return len(item_ids)
+        return part
 
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
         query = self._query(caller, ask, timeout_s)
@@ -467,13 +480,16 @@ class Knowledge(Memory):
 
     def _found(self, snapshot: Snapshot, found: RetrievedMemory) -> FoundItem:
         standing = standing_in(snapshot, found.record)
+        boost = 0.0 if standing is None else standing.boost
         return FoundItem(
             item=shown_item(snapshot, found.record, standing),
             score=found.score,
-            sona_score=found.sona_score + (0.0 if standing is None else standing.boost),
+            sona_score=found.sona_score + boost,
             relevance=found.relevance,
             highlights=found.highlights,
             is_proven=standing is not None and standing.is_proven,
+            passage_at=found.passage_at,
+            boost=boost,
         )
 
     def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:

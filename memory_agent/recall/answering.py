@@ -28,7 +28,7 @@ from memory_agent.learning.learner import Advice
 from memory_agent.recall.candidates import is_hybrid
 from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.duplicates import REQUEST_COSINE
-from memory_agent.recall.highlights import beginning, highlights
+from memory_agent.recall.highlights import Highlight, beginning, highlight
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.search import Search, passing
 from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, microseconds, time_of
@@ -131,13 +131,14 @@ class Answering:
 
     def _memory(self, pick: Pick, record: MemoryRecord, cosine: float, occurring: _Occurrences) -> RetrievedMemory:
         bm25 = float(pick.found.bm25[pick.choice.place])
+        found = self._highlight(record, self._passages.get(pick.row))
         return RetrievedMemory(
             record=record,
             score=number(cosine),
             lexical_score=bm25 if bm25 > 0 else None,
             sona_score=pick.choice.score,
             retrieval=_retrieval(pick),
-            highlights=self._highlights(record, self._passages.get(pick.row)),
+            highlights=() if found is None else (found.passage,),
             explanation=self._explanation(pick) if self._search.query.is_explained else {},
             count=occurring.number,
             first_seen=time_of(occurring.first_us),
@@ -146,6 +147,7 @@ class Answering:
             relevance=number(float(pick.found.relevance[pick.choice.place])),
             learned=pick.learned,
             failed=occurring.failed,
+            passage_at=0 if found is None else found.at,
         )
 
     def _nearest(self) -> tuple[Scores, Slots]:
@@ -170,14 +172,15 @@ class Answering:
                     found[row] = begin, end
         return found
 
-    def _highlights(self, record: MemoryRecord, passage: tuple[int, int] | None) -> tuple[str, ...]:
+    def _highlight(self, record: MemoryRecord, passage: tuple[int, int] | None) -> Highlight | None:
         """Return the best words of a memory, of a long text those of its best passage, marked or as it begins."""
         words = self._search.words
         if passage is None:
-            return _highlights_of(record, words) if self._search.query.is_marked else ()
+            return _highlight(record, words) if self._search.query.is_marked else None
         begin, end = span_in_text(record, *passage)
         text = record.text[begin:end]
-        return highlights(words, "", text, ()) or beginning(text)
+        found = highlight(words, "", text, ()) or beginning(text)
+        return None if found is None else found._replace(at=begin + found.at)
 
     def _explanation(self, pick: Pick) -> dict[str, Any]:
         search, found, place, like = self._search, pick.found, pick.choice.place, pick.choice.like
@@ -243,11 +246,12 @@ class Answering:
 
 def marked(memory: RetrievedMemory, words: Sequence[str]) -> RetrievedMemory:
     """Return a memory of another answer to the `words` of a query with its highlights (`Query.is_marked`)."""
-    return memory if memory.highlights else replace(memory, highlights=_highlights_of(memory.record, words))
+    found = None if memory.highlights else _highlight(memory.record, words)
+    return memory if found is None else replace(memory, highlights=(found.passage,), passage_at=found.at)
 
 
-def _highlights_of(record: MemoryRecord, words: Sequence[str]) -> tuple[str, ...]:
-    return highlights(words, record.title or "", record.text, record.tags)
+def _highlight(record: MemoryRecord, words: Sequence[str]) -> Highlight | None:
+    return highlight(words, record.title or "", record.text, record.tags)
 
 
 def _origin(record: MemoryRecord) -> Origin:

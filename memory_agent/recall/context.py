@@ -4,7 +4,8 @@ The block stays data, whatever a memory contains. Headings have only our own wor
 name of its author and its version, quoted and without any character that separates facts (`sharing`). Each line of a
 memory or a run begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none
 closes the fence; control and format characters are removed, so none can hide. A memory is shown whole or left out,
-except a long one, which is cut and says so: half of BEAM's messages have 1,500 characters, most of a usual block.
+except a long one, which is cut and says so: half of BEAM's messages have 1,500 characters, most of a usual block. What
+is cut begins where the answer to the query is. Of what another user shared at most 1,000 characters are shown.
 Rejected: Markdown fences, which a memory that holds code would close; titles in headings, where one with a quotation
 mark continues as a heading; continuing after a memory that does not fit, since more room would then show fewer
 memories.
@@ -16,9 +17,10 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from memory_agent.recall.dates.words import age_of
-from memory_agent.recall.fence import CLOSE, OPEN, SHARED
+from memory_agent.recall.fence import CLOSE, MORE_OF_SHARED, OPEN, SHARED
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import Origin, RecallResult, RetrievedMemory
 from memory_agent.shared_content import is_of_many, is_pseudonym
@@ -46,6 +48,9 @@ _HOW: dict[Reason | None, str] = {
 }
 _WHOLE_CHARS = 240  # a memory of at most that many is shown whole or left out
 _LEAST_CHARS = 120  # of a longer one, or it is left out
+_MOST_SHARED_CHARS = 1_000
+"""Of a text that another user shared: a summary that is made of a document has fewer, and a body up to 16,000."""
+_NEAR_CHARS = 80  # a line that begins so near before a passage is shown from its beginning
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
@@ -60,6 +65,13 @@ _PLAIN_NAME = re.compile(r"[\w.@+-]+")
 _MOST_NAME_CHARS = 40
 
 
+class Excerpt(NamedTuple):
+    """A part of a text, and what is said of its length."""
+
+    text: str
+    length: str
+
+
 def context_block(
     result: RecallResult,
     max_tokens: int = USUAL_TOKENS,
@@ -68,13 +80,15 @@ def context_block(
     now: datetime | None = None,
     count_tokens: CountTokens | None = None,
     with_ids: bool = False,
+    is_whole: bool = False,
 ) -> str:
     """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" when none fits.
 
     `heading` is the line above the fence, for a reader of several blocks. The runs of `result` come first, in at most
     half of the tokens where there are memories too. A memory of which a line of a run says all but little is not
     repeated, nor one that says the same as another of its run, such as the message that began it. `with_ids` names each
-    memory's id, for a reader who can ask for more of it. What others shared says who shared it, and how it did.
+    memory's id, for a reader who can ask for more of it. What others shared says who shared it, and how it did; of a
+    long text of theirs the part is shown that answers the query, unless `is_whole`.
 
     The first memory that does not fit ends the block: it is left out or, if it is long, cut at the end of a word. The
     last line before the fence says how many runs and memories are left out. Each entry is counted once by
@@ -99,24 +113,36 @@ def context_block(
         room -= count(_left_out(found))
     if any(memory.tier == "global" for memory in result.memories):
         room -= count(SHARED)
+    if any(map(_has_more, result.memories)):
+        room -= count(MORE_OF_SHARED)
     entries, said, missing = _run_entries(result, room // 2 if result.memories else room, now, count)
     room -= sum(map(count, entries))
     unsaid = _different([memory for memory in result.memories if not _is_said(memory, said)])
     shown: list[RetrievedMemory] = []
     for place, memory in enumerate(unsaid, len(entries) + 1):
-        facts, body = _heading(place, memory, now, with_ids), _body(memory)
-        entry = f"{facts}\n{_quoted(body)}"
+        facts, part = _heading(place, memory, now, with_ids), None if is_whole else excerpt(memory)
+        entry = f"{facts}\n{_quoted(_body(memory) if part is None else _titled(memory, _with_length(part)))}"
         tokens = _tokens(entry, room, count)
-        part = [entry] if tokens <= room else _cut(facts, body, room, count)
-        entries += part
-        shown += [memory] * len(part)
+        entered = [entry] if tokens <= room else _cut(facts, memory, room, count)
+        entries += entered
+        shown += [memory] * len(entered)
         if tokens > room:
             break
         room -= tokens
     missing += len(unsaid) - len(shown)
     foreign = [SHARED] if any(memory.tier == "global" for memory in shown) else []
+    foreign += [MORE_OF_SHARED] if any(map(_has_more, shown)) else []
     more = [_left_out(missing)] if missing else []
     return "\n".join((opening, *foreign, *entries, *more, CLOSE)) if entries else ""
+
+
+def excerpt(memory: RetrievedMemory) -> Excerpt | None:
+    """Return the part to show of a long text that another user shared, from its passage on; None of other texts."""
+    text = memory.record.text
+    if memory.tier == "local" or len(text) <= _MOST_SHARED_CHARS:
+        return None
+    begin = _beginning(memory)
+    return _part(text, begin, _words_in(text[begin:], _MOST_SHARED_CHARS))
 
 
 def is_plain_id(id: str) -> bool:
@@ -238,8 +264,14 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
     facts += [fact for fact in (sharing(memory), endings(memory), repeats(memory, now)) if fact]
     if record.provenance:
         facts.append(f"provenance: {record.provenance}")
-    if with_id and is_plain_id(record.id):
-        facts.append(f"id {record.id}")
+    if memory.shared is not None and memory.shared.attachment is not None:
+        facts.append(f"with a file of {memory.shared.attachment.size_bytes:,} bytes")
+    named = record.id if with_id and is_plain_id(record.id) else ""
+    if named:
+        facts.append(f"id {named}")
+    if memory.shared is not None and _has_more(memory) and is_plain_id(memory.shared.item_id):
+        as_which = "id" if memory.tier == "global" else "shared as"
+        facts += [f"{as_which} {memory.shared.item_id}"] if memory.shared.item_id != named else []
     return " · ".join(facts)
 
 
@@ -387,14 +419,52 @@ def _clause(line: RunLine) -> str:
     return _visible(line.text).rstrip(". ")
 
 
+def _has_more(memory: RetrievedMemory) -> bool:
+    """Return whether a shared item has a file, or more text than is shown."""
+    has_file = memory.shared is not None and memory.shared.attachment is not None
+    return has_file or (memory.tier == "global" and len(memory.record.text) > _MOST_SHARED_CHARS)
+
+
 def _body(memory: RetrievedMemory) -> str:
     """Return title and text with normalized line ends and without invisible characters."""
-    lines = [_visible(line) for line in memory.record.text.splitlines()]
-    title = _visible(" ".join((memory.record.title or "").split()))
-    if title:
-        cut = title if len(title) <= _MOST_TITLE_CHARS else title[: _MOST_TITLE_CHARS - 1].rstrip() + _ELLIPSIS
-        lines.insert(0, f"title: {cut}")
-    return "\n".join(lines)
+    return _titled(memory, memory.record.text)
+
+
+def _titled(memory: RetrievedMemory, text: str) -> str:
+    """Return a text below the title, and the name of the file that a shared item has: words of its author."""
+    shared = memory.shared
+    named = {"title": memory.record.title or ""}
+    named["file"] = "" if shared is None or shared.attachment is None else shared.attachment.name
+    heads = [f"{what}: {cut}" for what, name in named.items() if (cut := _one_line(name))]
+    return "\n".join([*heads, *map(_visible, text.splitlines())])
+
+
+def _one_line(name: str) -> str:
+    line = _visible(" ".join(name.split()))
+    return line if len(line) <= _MOST_TITLE_CHARS else line[: _MOST_TITLE_CHARS - 1].rstrip() + _ELLIPSIS
+
+
+def _beginning(memory: RetrievedMemory) -> int:
+    """Return where a long text is shown from: its passage, or the line of it if that begins near.
+
+    Earlier where the text ends soon after, but never so early that the least part would end before the passage.
+    """
+    text = memory.record.text
+    at = max(0, min(memory.passage_at, len(text) - _LEAST_CHARS - _LONGEST_WORD))
+    line = text.rfind("\n", max(at - _NEAR_CHARS, 0), at) + 1
+    if line or at <= _NEAR_CHARS:
+        return line
+    return at if at == memory.passage_at else text.find(" ", at) + 1
+
+
+def _part(text: str, begin: int, kept: str) -> Excerpt:
+    before = _ELLIPSIS if begin else ""
+    after = _ELLIPSIS if begin + len(kept) < len(text.rstrip()) else ""
+    return Excerpt(f"{before}{kept}{after}", f"{len(kept):,} of {len(text):,} characters")
+
+
+def _with_length(part: Excerpt) -> str:
+    return f"{part.text} ({part.length})"
 
 
 def _visible(line: str) -> str:
@@ -412,14 +482,16 @@ def _tokens(entry: str, room: int, count: CountTokens) -> int:
     return count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
 
 
-def _cut(heading: str, body: str, room: int, count: CountTokens) -> list[str]:
-    """Return the entry with as much of a long `body` as fits, in a list; an empty list where that is too little."""
-    fits, too_long = 0, len(body) if len(body) > _WHOLE_CHARS else 0
+def _cut(heading: str, memory: RetrievedMemory, room: int, count: CountTokens) -> list[str]:
+    """Return the entry with as much of a long text as fits, in a list; an empty list where that is too little."""
+    text, begin = memory.record.text, _beginning(memory)
+    rest = text[begin:]
+    fits, too_long = 0, len(rest) if len(_body(memory)) > _WHOLE_CHARS else 0
     best: list[str] = []
     while too_long - fits > 1:
         chars = (fits + too_long) // 2
-        kept = _words_in(body, chars)
-        entry = f"{heading}\n{_quoted(f'{kept}{_ELLIPSIS} ({len(kept):,} of {len(body):,} characters)')}"
+        kept = _words_in(rest, chars)
+        entry = f"{heading}\n{_quoted(_titled(memory, _with_length(_part(text, begin, kept))))}"
         if _tokens(entry, room, count) <= room:
             fits, best = chars, [entry] if len(kept) >= _LEAST_CHARS else []
         else:

@@ -43,28 +43,39 @@ class _Wanted(NamedTuple):
     initials: frozenset[str]
 
 
-def highlights(query_words: Sequence[str], title: str, text: str, tags: Sequence[str]) -> tuple[str, ...]:
-    """Return the best passage of at most 24 words, an empty tuple where no word is shared.
+class Highlight(NamedTuple):
+    """A passage with the words of the query marked, and where in the text it begins: 0 for one of title or tags."""
+
+    passage: str
+    at: int = 0
+
+
+def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[str]) -> Highlight | None:
+    """Return the best passage of at most 24 words, None where no word is shared.
 
     `query_words` are those of `terms.query_words`; a word is shared in any inflection.
     """
     wanted = _wanted(tuple(query_words))
     best: _Passage | None = None
-    for column in filter(None, (title, text, " ".join(tags))):
-        split = pieces(column)
-        if hits := _hits(wanted, words_of(split)):
+    is_of_text = False
+    for place, column in enumerate((title, text, " ".join(tags))):
+        split = pieces(column) if column else []
+        if hits := _hits(wanted, words_of(split)) if split else {}:
             found = _best_passage(wanted.counts, _Part(split, len(split) // 2, hits))
             if best is None or found.score > best.score:
-                best = found
-    return () if best is None else (_marked(best),)
+                best, is_of_text = found, place == 1
+    if best is None:
+        return None
+    before = best.part.pieces[: 2 * best.start + 1] if is_of_text and best.start else ()
+    return Highlight(_marked(best), sum(map(len, before)))
 
 
-def beginning(text: str) -> tuple[str, ...]:
-    """Return the first 24 words of `text`, between ellipses; an empty tuple without a word."""
+def beginning(text: str) -> Highlight | None:
+    """Return the first 24 words of `text`, between ellipses; None without a word."""
     split = pieces(text)
     words = split[1 : 2 * _PASSAGE_WORDS]
     end = _ELLIPSIS if len(split) > 2 * _PASSAGE_WORDS + 1 else ""
-    return (f"{_ELLIPSIS}{''.join(words)}{end}",) if words else ()
+    return Highlight(f"{_ELLIPSIS}{''.join(words)}{end}") if words else None
 
 
 @lru_cache(maxsize=8)

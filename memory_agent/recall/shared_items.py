@@ -8,7 +8,7 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.recall.deadline import Deadline
 from memory_agent.records import MemoryRecord, RetrievedMemory
 from memory_agent.shared_asks import PendingItems
-from memory_agent.shared_content import text_of_item
+from memory_agent.shared_content import text_to_read
 from memory_agent.shared_records import FoundItem, SharedOrigin
 from relay.log import log
 
@@ -33,9 +33,10 @@ def as_memories(items: Sequence[FoundItem], *, with_embedding: bool) -> list[Ret
 
 def _memory(found: FoundItem, *, with_embedding: bool) -> RetrievedMemory:
     item = found.item
+    text, passage_at = text_to_read(item.summary, item.body, found.passage_at)
     record = MemoryRecord(
         id=item.id,
-        text=text_of_item(item.summary, item.body),
+        text=text,
         source="worker_result",
         kind="pattern" if item.content_type == "pattern" else "finding",
         timestamp=item.published_at,
@@ -62,5 +63,10 @@ def _memory(found: FoundItem, *, with_embedding: bool) -> RetrievedMemory:
             published_at=item.published_at,
             metrics=item.quality_metrics,
             is_proven=found.is_proven,
+            item_id=item.id,
+            reference=item.reference,
+            attachment=item.attachment,
         ),
+        passage_at=passage_at,
+        explanation={"vector": found.score, "boost": found.boost, "policy": item.access_policy},
     )

@@ -26,6 +26,10 @@ listed by score.
 Local memories of a class stay in the order of their ranking, which interleaving may have made; shared ones rank by
 `sona_score`. An answer in which no shared item has a place is the local one, in its own order.
 
+The `explanation` of a shared item says why it has its place: `class` (`proven`, `new`, `relevance unknown`: 2, 4 and 5
+above), the `cut_off`, and whether the place is a reserved one (`is_reserved`); `vector` is the cosine, `boost` the part
+of the score that past use adds, `policy` the policy that admits the caller.
+
 Rejected: to fold by closeness too. What is near by its vector may differ in the word that matters (the bundled model
 has .977 for "succeeded" and "failed", .989 with and without "not"), and the user's own text would be said to be shared
 by who says the opposite.
@@ -83,13 +87,23 @@ def merged(
     is_crowded = len(above) >= top_k - min(most, len(unproven))
     kept = min(most, len(proven), 1) if is_crowded and share(key, "proven") < PROVEN_SHARE else 0
     reserved = min(most - kept, len(unproven))
+    is_full = len(above) + len(proven) + len(below) >= top_k
     above = above[: top_k - kept - reserved]
     room = top_k - reserved - len(above)
     proven = proven[: max(kept, -(-room // 2), room - len(below))]
-    better = [*above, *proven, *below[: room - len(proven)]]
-    drawn = _drawn(unproven, top_k - len(better), key)
-    answer = (*better, *drawn, *unknown)[:top_k]
+    shown = _explained(proven, "proven", cut_off, is_reserved=kept > 0)
+    better = [*above, *shown, *below[: room - len(proven)]]
+    drawn = _explained(_drawn(unproven, top_k - len(better), key), "new", cut_off, is_reserved=is_full)
+    last = _explained(unknown[: top_k - len(better) - len(drawn)], "relevance unknown", cut_off, is_reserved=False)
+    answer = (*better, *drawn, *last)
     return answer if any(memory.tier == "global" for memory in answer) else tuple(own[:top_k])
+
+
+def _explained(
+    items: Sequence[RetrievedMemory], class_: str, cut_off: float, *, is_reserved: bool
+) -> list[RetrievedMemory]:
+    why = {"class": class_, "cut_off": cut_off, "is_reserved": is_reserved}
+    return [msgspec.structs.replace(item, explanation=item.explanation | why) for item in items]
 
 
 def _is_above(memory: RetrievedMemory, cut_off: float) -> bool:

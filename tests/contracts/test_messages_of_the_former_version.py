@@ -94,6 +94,7 @@ NEW = {
     "shared.search",
     "shared.item",
     "shared.attachment",
+    "shared.name",
     "shared.set_name",
 }
 """Verbs that the former version did not have."""
@@ -115,6 +116,9 @@ ADDED = {
     "conclusions",
     "shared",
     "unpublished",
+    "offers",
+    "ratings",
+    "passage_at",
 }
 """Fields of records, figures and answers that it did not have."""
 

@@ -197,7 +197,8 @@ class Story:
         preview = self.ask("shared.preview", memory_id=race.id, body="ask Ann Lee", tags=["auth"], attachment=b"0123")
         item = self.ask("shared.confirm", preview, b"0123")
         assert self.ask("shared.confirm", preview, attachment=b"0123") == item
-        self.ask("shared.set_name", "Ann of the platform team")
+        named = self.ask("shared.set_name", "Ann of the platform team")
+        assert self.ask("shared.name") == named
         again = self.ask(
             "shared.preview",
             "Auth",

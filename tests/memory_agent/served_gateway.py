@@ -32,7 +32,7 @@ from memory_agent.params import NoParams
 from memory_agent.protocol import DaemonStatus, HostAddress, HostEndpoints, IngestBatch, decode_reply, encode
 from memory_agent.records import IngestReport, MemoryStats
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import NO_RIGHTS, Caller, ForgetUser, Rights
+from memory_agent.shared_asks import NO_RIGHTS, Caller, ForgetUser, Rights, SharedPart
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
@@ -169,8 +169,9 @@ async def _serve(
                 triggers=reactor.status(),
             )
 
-        async def forget_shared(user_id: str) -> int:
-            forgotten: int = await asyncio.to_thread(shared.ask, Caller(user_id=user_id), ForgetUser(), 60.0)
+        async def forget_shared(user_id: str, dry_run: bool) -> SharedPart:
+            asked = ForgetUser(dry_run=dry_run)
+            forgotten: SharedPart = await asyncio.to_thread(shared.ask, Caller(user_id=user_id), asked, 60.0)
             return forgotten
 
         announcer = Announcer(shared, journal, relay.ingest, settings.relay.events)

@@ -241,6 +241,13 @@ def test_a_refusal_lists_what_fits(caller: HttpCaller, path: str, body: Any, det
     assert detail in refused(caller.post(path, body), 422, "invalid_input")["detail"]
 
 
+def test_a_user_that_is_named_in_the_address_is_not_taken_for_another(caller: HttpCaller) -> None:
+    answer = caller.send("POST", "/v1/stats?user_id=alice", b"{}")
+    assert refused(answer, 422, "invalid_input")["detail"] == (
+        "user_id: belongs in the body of the request, not in its address"
+    )
+
+
 def test_a_wrong_path_method_or_type_of_body_is_told_what_is_right(caller: HttpCaller) -> None:
     assert "/docs" in refused(caller.send("GET", "/health"), 404, "protocol")["detail"]
     assert "takes POST" in refused(caller.send("GET", "/v1/recall"), 405, "protocol")["detail"]

@@ -33,7 +33,7 @@ def test_what_others_shared_is_marked_in_text_and_structure() -> None:
     fields = answered("recall", result, {})["structuredContent"]
     assert fields["memories"] == [
         {"id": "m", "relevance": 0.9},
-        {"id": "s", "relevance": 0.9, "tier": "global", "is_proven": True},
+        {"id": "s", "relevance": 0.9, "tier": "global", "is_proven": True, "has_file": False},
     ]
     heading = '2. just now · pattern · shared by "x Ann", version 2, used by 10+ people, mean .86 · id s'
     for text in (fields["text"], planning_prompt("Deploy", result)):

@@ -169,7 +169,8 @@ def test_each_set_of_tools_is_short() -> None:
     names = {name: [tool["name"] for tool in tools] for name, tools in catalogue()["tools"].items()}
     assert names == {
         "standard": [
-            *("recall", "remember", "get", "feedback", "forget", "timeline", "search_shared", "rate_shared"),
+            *("recall", "remember", "get", "feedback", "forget", "timeline", "search_shared"),
+            *("get_shared", "rate_shared"),
         ],  # and none that publishes: a recalled text could ask for it
         "classic": ["search_memory", "extract_memory", "vector_memory_search", "vector_memory_write"],
     }

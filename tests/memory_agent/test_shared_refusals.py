@@ -15,10 +15,11 @@ from memory_agent import MemoryClient
 from memory_agent.care import offline
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.shared_content import digest_of
+from memory_agent.sharing import Shared
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, create_key
 
@@ -85,3 +86,22 @@ def test_what_is_refused_creates_no_store_and_what_is_accepted_does(way: object,
         item = ann.shared.confirm(ann.shared.preview("A", FIX))
         assert store.exists()
         assert ann.shared.published() == [item]
+
+
+def test_a_memory_that_is_away_says_so_itself_and_creates_no_store(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise UnavailableError("the memory of ann moves")
+
+    with served(embedder) as (ann, store):
+        preview = ann.shared.preview("A", FIX)
+        with monkeypatch.context() as patched:
+            patched.setattr(Shared, "confirm", away)
+            with pytest.raises(UnavailableError, match="the memory of ann moves"):
+                ann.shared.confirm(preview)
+        assert not store.exists()
+        assert ann.shared.name() is None
+        assert not store.exists()
+        item = ann.shared.confirm(preview)
+        assert ann.shared.name() == item.author

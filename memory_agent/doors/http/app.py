@@ -115,7 +115,9 @@ class Routes:
         ]
 
     async def answer(self, request: Request, verb: Verb) -> Response:
-        """Answer a verb."""
+        """Answer a verb. Raises `InvalidInputError` for a query: a `user_id` in it would be ignored."""
+        for name in request.query_params:
+            raise InvalidInputError(name, "belongs in the body of the request, not in its address")
         credential = _credential(request)
         principal = self._reception.principal(credential)
         async with self._body(request, principal) as body:

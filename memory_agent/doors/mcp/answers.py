@@ -15,7 +15,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import context_block, is_plain_id, shared_origin
 from memory_agent.recall.shared_items import as_memories
 from memory_agent.records import MemoryPage, MemoryRecord, RecallResult, RetrievedMemory
-from memory_agent.shared_records import FoundItem, QualityMetrics
+from memory_agent.shared_records import FoundItem, GlobalRecord, QualityMetrics
 from memory_agent.trajectory import FeedbackReport
 
 _RECALL_TOKENS = 1_000
@@ -63,9 +63,11 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
 
 
 def _tier(memory: RetrievedMemory) -> dict[str, Any]:
-    """Return that a memory is another user's, and whether it is proven; nothing for the user's own."""
+    """Return that a memory is another user's, whether it is proven and has a file; nothing for the user's own."""
     shared = shared_origin(memory)
-    return {} if shared is None else {"tier": memory.tier, "is_proven": shared.is_proven}
+    if shared is None:
+        return {}
+    return {"tier": memory.tier, "is_proven": shared.is_proven, "has_file": shared.attachment is not None}
 
 
 def _remember(record: MemoryRecord, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -76,7 +78,8 @@ def _get(records: list[MemoryRecord], asked: dict[str, Any]) -> tuple[str, dict[
     found = {record.id for record in records}
     missing = [one for one in dict.fromkeys(asked["ids"]) if one not in found]
     lines = [block_of_records(records)] if records else []
-    lines += [f"There is no memory with these ids: {', '.join(map(_plain, missing))}"] if missing else []
+    none = "There is no memory of this user with these ids (get_shared shows what others shared)"
+    lines += [f"{none}: {', '.join(map(_plain, missing))}"] if missing else []
     return "\n".join(lines), {"ids": [record.id for record in records], "missing": missing}
 
 
@@ -106,20 +109,26 @@ def _line(record: MemoryRecord) -> MemoryRecord:
 
 def _search_shared(found: list[FoundItem], _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     result = RecallResult(recall_id="", memories=tuple(as_memories(found, with_embedding=False)))
-    lines = [context_block(result, _RECALL_TOKENS, with_ids=True) or "Nothing that is shared bears on this."]
-    files = [one.item.id for one in found if one.item.attachment is not None]
-    lines += [f"with a file (memory-agent shared attachment ID --out FILE): {', '.join(files)}"] if files else []
+    text = context_block(result, _RECALL_TOKENS, with_ids=True) or "Nothing that is shared bears on this."
     items = [
         {
             "id": one.item.id,
             "type": one.item.content_type,
             "relevance": _rounded(one.relevance),
             "is_proven": one.is_proven,
-            "has_file": one.item.id in files,
+            "has_file": one.item.attachment is not None,
         }
         for one in found
     ]
-    return "\n".join(lines), {"items": items}
+    return text, {"items": items}
+
+
+def _shared_item(item: GlobalRecord, _: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    (memory,) = as_memories([FoundItem(item=item, score=None, sona_score=0.0)], with_embedding=False)
+    text = context_block(RecallResult(recall_id="", memories=(memory,)), _ALL_TOKENS, with_ids=True, is_whole=True)
+    file = item.attachment
+    has_file = {} if file is None else {"file_bytes": file.size_bytes, "file_sha256": file.sha256}
+    return text, {"id": item.id, "type": item.content_type, **has_file}
 
 
 def _rate(figures: QualityMetrics, asked: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -143,6 +152,7 @@ _SHOWN: dict[str, Any] = {
     "forget": _forget,
     "list": _timeline,
     "search_shared": _search_shared,
+    "shared_item": _shared_item,
     "rate": _rate,
 }
 

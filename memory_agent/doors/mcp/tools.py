@@ -82,6 +82,12 @@ class Tool:
         given = _stated(decode_body(arguments, self.input, "arguments"))
         return request_in(context, self.verb, with_key(self.verb, self.fields(given, context), key), token)
 
+    def _effect(self) -> dict[str, bool]:
+        """Return what the tool does to memories; what the protocol takes for granted is left out."""
+        if self.verb.repeat == "read":
+            return {"readOnlyHint": True}
+        return {} if self.verb.name == "forget" else {"destructiveHint": False}
+
     def describe(self) -> dict[str, Any]:
         """Return the tool as `tools/list` shows it; short, since a model reads the list at every turn."""
         (schema,), components = msgspec.json.schema_components([self.input], ref_template="{name}")
@@ -95,11 +101,7 @@ class Tool:
                 "type": "object",
                 **{key: inlined[key] for key in ("properties", "required") if key in inlined},
             },
-            "annotations": {
-                "readOnlyHint": self.verb.repeat == "read",
-                "destructiveHint": self.verb.name == "forget",
-                "openWorldHint": False,
-            },
+            "annotations": {**self._effect(), "openWorldHint": False},
         }
 
 
@@ -285,6 +287,7 @@ _TOOLS: dict[ToolSet, tuple[Tool, ...]] = {
             "content_types",
             "tags",
         ),
+        _verb_tool("get_shared", "shared_item", "In full.", {"item_id": "As search_shared and recall show it."}),
         _verb_tool(
             "rate_shared",
             "rate",

@@ -172,7 +172,14 @@ def test_a_preview_shows_every_word_that_would_leave_and_marks_what_to_look_at(
         "summary",
         f"   {FIX}",
         "body",
-        *(f" ! {line}" if "Ann Lee" in line else f"   {line}" if line else "" for line in body),
+        "   ---",
+        "   draft: true",
+        "   ---",
+        " = the title",
+        "",
+        " = the summary",
+        "",
+        f" ! {body[-1]}",
         "reference",
         "   https://wiki/deploy",
         "tags",
@@ -184,7 +191,8 @@ def test_a_preview_shows_every_word_that_would_leave_and_marks_what_to_look_at(
         "masked: github_token 1",
         "look at: person Ann Lee, path /srv/app/deploy.sh",
         "",
-        f"nothing has left; to publish exactly this: memory-agent shared confirm '{out}' --attach {rules} --user cat",
+        f"nothing has left; to publish exactly this: memory-agent shared confirm '{out}' --attach {rules} --user cat "
+        f"--data-dir {data_dir}",
     ]
     document = json.loads(out.read_text())
     assert out.stat().st_mode & 0o777 == 0o600
@@ -274,6 +282,7 @@ def test_a_pattern_is_offered_as_it_was_shown_listed_and_taken_back(
     words = ("shared", "preview", "--title", TITLE, "--summary", FIX, "--out", str(out), "--user", "oda")
     assert "shared offer" in run(*words, "--offer").stdout
     assert code_of(run("shared", "confirm", str(out), "--yes", "--user", "oda", "--json")) == (1, "invalid_input")
+    assert "is one to offer: `shared offer` takes it" in run("shared", "confirm", str(out), "--yes").stderr
     assert run("shared", "offer", str(out), "--user", "oda", input="n\n").exit_code == 130
     assert run_json("shared", "offered", "--user", "oda") == []
     asked = run("shared", "offer", str(out), "--user", "oda", input="y\n")
@@ -322,11 +331,13 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     assert named == {"name": f"Hal of the platform team #{item['author_id'][5:11]}"}
     (found,) = run_json("shared", "search", QUESTION, "--user", "ida")
     assert found["item"]["author"] == named["name"]
+    assert run_json("shared", "name", "--user", "hal") == named
+    assert run("shared", "name", "--user", "hal").stdout == f"others see: {named['name']}\n"
     back = run("shared", "name", "--none", "--user", "hal")
     assert back.stdout == f"others see: {item['author']}\n"
     assert "hal" not in item["author"]
-    for wrong in ((), ("Hal", "--none")):
-        assert run("shared", "name", *wrong, "--user", "hal").exit_code == 2
+    assert run("shared", "name", "--user", "hal").stdout == back.stdout
+    assert run("shared", "name", "Hal", "--none", "--user", "hal").exit_code == 2
     assert code_of(run("shared", "name", "...", "--user", "hal", "--json")) == (1, "invalid_input")
     run("shared", "unpublish", item["id"], "--user", "hal")
 
@@ -417,6 +428,9 @@ def test_nothing_is_created_by_looking(run: Run, run_json: RunJson, data_dir: Pa
     assert run("shared", "search", "x", "-k", "0", *user).exit_code == 2
     assert run("shared", "attachment", UNKNOWN, *user).exit_code == 2
     assert run("recall", "x", "--tier", "others", *user).exit_code == 2
+    assert "will see a pseudonym" in run("shared", "name", *user).stdout or SHARED_USER in {
+        path.name for path in before
+    }
     made = {path.name for path in data_dir.glob("users/*")} - {path.name for path in before}
     assert made <= {"kim"}
     assert not (tmp_path / "x").exists()
@@ -475,13 +489,26 @@ def test_an_erased_user_takes_along_what_was_shared(
 ) -> None:
     publish(run, tmp_path / "preview.json", str(runbook), "--tag", "of-rob", user="rob")
     other = publish(run, tmp_path / "preview.json", "--title", TITLE, "--summary", "Restart the tunnel", user="sue")
+    run("shared", "rate", other["id"], "0.5", "--user", "rob")
+    offered = ("--title", "Retry", "--summary", "Retry once", "--offer", "--out", str(tmp_path / "offer.json"))
+    run("shared", "preview", *offered, "--user", "rob")
+    assert run("shared", "offer", str(tmp_path / "offer.json"), "--yes", "--user", "rob").exit_code == 0
     asked = ("forget", "--user", "rob", "--user-all")
-    if not Layout(data_dir).daemon_runs():
-        assert run_json(*asked, "--dry-run")["unpublished"] == 1
-        planned = run(*asked, "--dry-run").stdout.splitlines()
-        assert ["shared", "items", "1"] in [line.split() for line in planned]
+    for _ in range(2):  # a dry run takes nothing away
+        planned = run_json(*asked, "--dry-run")
+        assert [planned[count] for count in ("unpublished", "offers", "ratings")] == [1, 1, 1]
+    shown = [line.split() for line in run(*asked, "--dry-run").stdout.splitlines()]
+    assert [words for words in shown if words[-1:] == ["1"]][-3:] == [
+        ["shared", "items", "1"],
+        ["offers", "of", "patterns", "1"],
+        ["ratings", "of", "shared", "items", "1"],
+    ]
+    assert "3 things that others see or count, for good?" in run(*asked).stderr
+    assert run_json("shared", "published", "--user", "rob") != []
     receipt = run_json(*asked, "--yes")
-    assert (receipt["complete"], receipt["unpublished"]) == (True, 1)
+    assert receipt["complete"]
+    assert [receipt[count] for count in ("unpublished", "offers", "ratings")] == [1, 1, 1]
+    assert run_json(*asked, "--dry-run")["ratings"] == 0
     assert run_json("shared", "search", QUESTION, "--tag", "of-rob", "--user", "sue") == []
     assert run_json("shared", "published", "--user", "sue") == [other]
     run("shared", "unpublish", other["id"], "--user", "sue")

@@ -122,7 +122,7 @@ def test_others_write_while_a_user_is_erased(world: World, monkeypatch: pytest.M
             writer.join(30)
 
     with after_each_step(between):
-        assert world.shared.ask(Caller(user_id="ben"), ForgetUser()) == 1
+        assert world.shared.ask(Caller(user_id="ben"), ForgetUser()).items == 1
     assert steps > step
     assert written.is_set()
     assert len(blobs(world, PARTS)) == 1  # of cas

@@ -18,7 +18,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, StoreFullError
 from memory_agent.knowledge import store
 from memory_agent.memory import Memory
-from memory_agent.recall.fence import CLOSE
+from memory_agent.recall.fence import CLOSE, MORE_OF_SHARED
 from memory_agent.settings import Settings
 from memory_agent.shared_asks import Caller, ForgetUser, Publish, Rate, Report, ReportedItem, SetName
 from memory_agent.shared_content import MOST_ATTACHED_BYTES, check_name, digest_of
@@ -281,7 +281,7 @@ def test_hostile_text_is_shown_as_the_text_of_somebody_else(world: World, text: 
     if block:
         assert block.endswith(CLOSE)
         assert block.count(CLOSE) == 1
-        inside = block.split("\n")[3:-1]
+        inside = [line for line in block.split("\n")[3:-1] if line != MORE_OF_SHARED]
         assert all(line.isprintable() and not line.startswith("Now obey") for line in inside)
         assert all(line.startswith(("| ", "1. ")) or "left out" in line for line in inside)
     assert datetime.now(UTC) - started < timedelta(seconds=60)
@@ -390,8 +390,8 @@ def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: Wor
     world.user("ann").shared.set_name("Ann")
     item, kept = world.published("ann", FIX), world.published("ben", "Restart the tunnel")
     world.user("ann").shared.rate(kept.id, 1.0)
-    assert world.shared.ask(Caller(user_id="ann"), ForgetUser()) == 1
-    assert world.shared.ask(Caller(user_id="ann"), ForgetUser()) == 0
+    assert world.shared.ask(Caller(user_id="ann"), ForgetUser()).items == 1
+    assert world.shared.ask(Caller(user_id="ann"), ForgetUser()).items == 0
     assert world.found("ben", QUESTION).keys() == {kept.id}
     for ask in (lambda: ben.shared.rate(item.id, 1.0), lambda: ben.shared.attachment(item.id)):
         with pytest.raises(InvalidInputError, match="is no shared item that this user may see"):
@@ -452,7 +452,7 @@ def test_a_user_is_forgotten_after_the_publishes_under_way(world: World, monkeyp
             assert not forgetting.done()
         go_on.set()
         assert publishing.result(30).title == "The VPN"
-        assert forgetting.result(30) == 1
+        assert forgetting.result(30).items == 1
     assert world.user("ann").shared.published() == []
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.recall.context import age, context_block, sharing
-from memory_agent.recall.fence import SHARED, shortened_block, without_blocks
+from memory_agent.recall.fence import MORE_OF_SHARED, SHARED, shortened_block, without_blocks
 from memory_agent.recall.tokens import estimate_tokens
-from memory_agent.records import MemoryRecord, Origin, Provenance, RecallResult, RetrievedMemory
-from memory_agent.shared_records import QualityMetrics, SharedOrigin
+from memory_agent.records import MemoryRecord, Origin, Provenance, RecallResult, RetrievedMemory, Tier
+from memory_agent.shared_records import Attachment, QualityMetrics, SharedOrigin
 from memory_agent.trajectory import RunLine, SimilarRun
 from memory_agent.triggers.table import Trigger, TriggerTable
 
@@ -317,6 +317,47 @@ def test_only_a_long_memory_is_cut_at_a_word_and_says_so() -> None:
     assert said is not None
     assert len(said[1]) == int(said[2])
     assert more == "1 more left out: no room"
+
+
+@pytest.mark.parametrize("tier", ["local", "global"])
+def test_what_is_cut_begins_where_it_answers(tier: Tier) -> None:
+    text = f"{'beta ' * 500}\nHow to: answer {'gamma ' * 500}"
+    found = msgspec.structs.replace(shared(text), tier=tier, passage_at=text.index("answer"))
+    *_, cut, _ = context_block(RecallResult(recall_id="r", memories=(found,)), 300, now=NOW).splitlines()
+    assert cut.startswith("| …How to: answer gamma")
+
+
+@pytest.mark.parametrize("place", [0, 100, 150, 1_500, 3_000, 5_300, 5_400])
+@pytest.mark.parametrize("line", [10, 60, 400])
+def test_a_passage_is_shown_wherever_it_lies(place: int, line: int) -> None:
+    words = ["beta\n" if number % line == line - 1 else "beta" for number in range(1_100)]
+    text = " ".join(words)
+    at = text.index("beta", place)
+    text = f"{text[:at]}gamma {text[at:]}"
+    found = msgspec.structs.replace(shared(text), passage_at=at)
+    block = context_block(RecallResult(recall_id="r", memories=(found,)), 2_000, now=NOW)
+    assert "gamma" in block
+    assert 120 <= len(block.partition("| ")[2].partition(" (")[0]) <= 1_300
+    blocks = [context_block(RecallResult(recall_id="r", memories=(found,)), most, now=NOW) for most in range(0, 400, 9)]
+    assert any(blocks)
+    assert all("gamma" in block for block in blocks if block)
+
+
+def test_of_a_text_of_others_a_bounded_part_is_shown_unless_all_is_wanted() -> None:
+    long, file = shared("beta " * 3_000), Attachment(name="a\u202e <b>.tar", size_bytes=12_345, sha256="0" * 64)
+    origin = msgspec.structs.replace(long.shared, item_id="01KHJY", attachment=file)  # type: ignore[type-var]
+    result = RecallResult(recall_id="r", memories=(msgspec.structs.replace(long, shared=origin), shared()))
+    block = context_block(result, 10_000, now=NOW)
+    assert 190 <= block.count("beta") <= 200
+    assert " of 15,000 characters)\n2. " in block
+    assert "| Connect the VPN" in block, "the next one has room"
+    assert block.splitlines()[2:4] == [SHARED, MORE_OF_SHARED]
+    assert block.splitlines()[4].endswith(" · with a file of 12,345 bytes · id 01KHJY")
+    assert block.splitlines()[5] == "| file: a &lt;b>.tar"
+    assert context_block(result, 100_000, now=NOW, is_whole=True).count("beta") == 3_000
+    assert MORE_OF_SHARED not in context_block(RecallResult(recall_id="r", memories=(shared(),)), now=NOW)
+    budgets = [context_block(result, budget, now=NOW) for budget in range(0, 700, 7)]
+    assert all(estimate_tokens(part) <= 7 * place for place, part in enumerate(budgets))
 
 
 def test_a_part_of_a_long_memory_has_a_hundred_characters_or_more() -> None:

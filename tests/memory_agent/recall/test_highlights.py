@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from memory_agent.recall.highlights import highlights
+from memory_agent.recall.highlights import highlight
 from memory_agent.storage.terms import query_words, text_words
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
@@ -30,6 +30,18 @@ short = st.lists(said, max_size=30).map(" ".join)
 queries = st.lists(
     st.sampled_from(["run", "runs", "race", "café", "東京", "interest", "absent"]), min_size=1, max_size=6
 )
+
+
+def bare(text: str) -> str:
+    """Return a text without what marks and cuts a passage."""
+    return text.replace("*", "").replace("…", "")
+
+
+def highlights(words: list[str], title: str, text: str, tags: tuple[str, ...]) -> tuple[str, ...]:
+    found = highlight(words, title, text, tags)
+    if found is not None and found.at:
+        assert bare(text[found.at :]).startswith(bare(found.passage)), "it begins there"
+    return () if found is None else (found.passage,)
 
 
 def snippets(words: list[str], memories: list[tuple[str, str, str]]) -> list[tuple[str, ...]]:

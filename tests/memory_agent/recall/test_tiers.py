@@ -110,6 +110,10 @@ def unmarked(memory: RetrievedMemory) -> RetrievedMemory:
     return msgspec.structs.replace(memory, shared=None) if memory.tier == "local" else memory
 
 
+def unexplained(memory: RetrievedMemory) -> RetrievedMemory:
+    return msgspec.structs.replace(memory, explanation={})
+
+
 PLACES = st.integers(1, 16)
 KEYS = st.text(max_size=8)
 
@@ -119,10 +123,12 @@ def test_classes_follow_each_other_and_keep_their_ranking(world: World, top_k: i
     answer = merged(world.local, world.shared, top_k, key, CUT_OFF)
     ids = [memory.record.id for memory in answer]
     assert len(ids) == len(set(ids)) <= top_k
-    assert {msgspec.json.encode(unmarked(memory)) for memory in answer} <= {
+    assert {msgspec.json.encode(unmarked(unexplained(memory))) for memory in answer} <= {
         msgspec.json.encode(memory) for memory in (*world.local, *world.shared)
     }
     classes = [class_of(memory) for memory in answer]
+    named = {PROVEN: "proven", UNPROVEN: "new", UNKNOWN: "relevance unknown"}
+    assert [memory.explanation.get("class") for memory in answer] == [named.get(kind) for kind in classes]
     if not any(memory.tier == "global" for memory in answer):
         assert tuple(map(unmarked, answer)) == world.local[:top_k]
         return
@@ -157,6 +163,11 @@ def test_every_place_is_filled_by_its_class(world: World, top_k: int, key: str) 
     assert kept <= min(most, 1)
     reserved = min(most - kept, everything[UNPROVEN])
     assert found[UNPROVEN] == min(everything[UNPROVEN], max(reserved, top_k - better))
+    is_reserved = {PROVEN: kept > 0, UNPROVEN: better >= top_k, UNKNOWN: False}
+    for memory in merged(world.local, world.shared, top_k, key, CUT_OFF):
+        if memory.tier == "global":
+            assert memory.explanation["is_reserved"] is is_reserved[class_of(memory)]
+            assert memory.explanation["cut_off"] == CUT_OFF
     assert found[LOCAL] == min(everything[LOCAL], top_k - reserved - kept)
     left = top_k - reserved - found[LOCAL]
     assert found[PROVEN] == min(everything[PROVEN], max(kept, (left + 1) // 2, left - everything[LOCAL_BELOW]))
