@@ -71,7 +71,8 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Who shared a memory of an answer, and what is known of its worth.
 
-    `is_proven`: enough different users used it, and the runs of theirs went better than runs usually do.
+    `is_proven`: enough different users used it, and the runs of theirs went better than runs usually do. `is_worse`:
+    the released mean of theirs is below what is usual.
     """
 
     author: str
@@ -81,10 +82,13 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     published_at: datetime
     metrics: QualityMetrics = QualityMetrics()
     is_proven: bool = False
+    is_worse: bool = False
 
 
 class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared item in an answer. The scores and `relevance` mean what they mean for a memory (`RetrievedMemory`)."""
+    """A shared item in an answer. The scores and `relevance` mean what they mean for a memory (`RetrievedMemory`),
+    `is_proven` and `is_worse` what they mean in `SharedOrigin`.
+    """
 
     item: GlobalRecord
     score: float | None
@@ -92,6 +96,7 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
     relevance: float | None = None
     highlights: tuple[str, ...] = ()
     is_proven: bool = False
+    is_worse: bool = False
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True):

@@ -167,7 +167,8 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
 def _shared(memory: RetrievedMemory) -> Iterable[str]:
     """Yield who shared a memory, how it did, and who may see it."""
     if memory.shared is not None:
-        proven = "proven by use" if memory.shared.is_proven else "not yet proven by use"
+        unproven = "worse than usual by use" if memory.shared.is_worse else "not yet proven by use"
+        proven = "proven by use" if memory.shared.is_proven else unproven
         yield f"{sharing(memory)}; {proven}; access {memory.shared.access_policy}"
 
 

@@ -473,6 +473,7 @@ class Knowledge(Memory):
             relevance=found.relevance,
             highlights=found.highlights,
             is_proven=standing is not None and standing.is_proven,
+            is_worse=standing is not None and standing.is_worse(self._rules),
         )
 
     def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:

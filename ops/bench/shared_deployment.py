@@ -77,7 +77,8 @@ class Arm:
     ended. `sybils` are keys that report before anybody else: they praise the same, or bury what else is found, as used
     without success. `proven` has twenty users report in advance what is true (`helpful`), or the same number of other
     items at random. `late` publishes an item that helps each kind only in the middle. `has_place` is whether a place is
-    kept for shared items; `proven_share` is how often it is that of a proven one where the own memories fill the rest.
+    kept for shared items; `proven_share` is how often it is that of a proven one where the own memories fill the rest;
+    `worse_last` is whether what went worse than usual comes after new items.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Arm:
     proven: Literal["", "helpful", "random"] = ""
     late: bool = False
     has_place: bool = True
+    worse_last: bool = True
     proven_share: float = tiers.PROVEN_SHARE
     prior: float = SETTINGS.shared.prior
     agent: Agent = USUAL
@@ -184,11 +186,6 @@ def _past_one(found: Sequence[FoundItem], plain: Mapping[str, float]) -> list[Fo
     return order
 
 
-def is_below(one: FoundItem) -> bool:
-    score = one.item.quality_metrics.avg_trajectory_score
-    return score is not None and score < SETTINGS.shared.prior
-
-
 AS_RELEASED = "as released"
 ORDERS: Mapping[str, Order] = {
     "without figures": _by(lambda one, boost: 0.0),
@@ -197,7 +194,7 @@ ORDERS: Mapping[str, Order] = {
     ".2 for all proven": _by(lambda one, boost: 4 * _LARGEST_BOOST * one.is_proven),
     "four times what is released": _by(lambda one, boost: 4 * boost),
     "proven ones past one other": _past_one,
-    "below the prior last": _by(lambda one, boost: boost - _NEVER * is_below(one)),
+    "worse than usual last": _by(lambda one, boost: boost - _NEVER * one.is_worse),
     "proven first": _by(lambda one, boost: float(_NEVER * one.is_proven)),
 }
 """Orders in which a search could list items."""
@@ -241,6 +238,11 @@ class Deployment:
         deployment._report_in_advance()
         deployment._release()
         return deployment
+
+    @property
+    def rules(self) -> Rules:
+        """When figures are released, as in the store."""
+        return Rules(prior=self.arm.prior)
 
     def late(self) -> frozenset[int]:
         """Return the items that are published late: of each kind the one found first among those that help."""
@@ -292,6 +294,7 @@ class Deployment:
             item=msgspec.structs.replace(one.item, quality_metrics=standing.metrics()),
             sona_score=one.sona_score + standing.boost,
             is_proven=standing.is_proven,
+            is_worse=self.arm.worse_last and standing.is_worse(self.rules),
         )
 
     def _report_in_advance(self) -> None:
@@ -307,9 +310,8 @@ class Deployment:
                     self._report(f"prover-{number}", place, 1, int(place in proven))
 
     def _release(self) -> None:
-        rules = Rules(prior=self.arm.prior)
         for figures in self.figures:
-            figures.release(rules)
+            figures.release(self.rules)
         self.shown.clear()
 
     def _liars(self, lie: Lie) -> int:

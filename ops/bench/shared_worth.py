@@ -45,19 +45,26 @@ _EASY = Agent(helped=0.95, misled=0.75, alone=0.8)
 _EASY_PRIOR = 0.85
 LOOP, SHUFFLED, ORACLE, RANDOM = "loop", "shuffled", "helpful proven", "others proven"
 NO_PLACE, NEW_ALONE, LATE = "no place kept", "place for new items alone", "late items"
+ALIKE = "worse ones not last"
+INVERT = "10 % invert"
 SIX, HUNDRED, BURYING = "six keys", "a hundred keys", "six burying keys"
-SEEDS = 16
+SEEDS = 5
 ARMS = (
     Arm(LOOP),
     Arm(SHUFFLED, reports="shuffled"),
     Arm(RANDOM, proven="random"),
     Arm(ORACLE, proven="helpful"),
     Arm("10 % praise", lie="praise", liars=0.1),
-    Arm("10 % invert", lie="invert", liars=0.1),
+    Arm(INVERT, lie="invert", liars=0.1),
     Arm("20 % praise", lie="praise", liars=0.2),
     Arm(SIX, sybils=6),
     Arm(HUNDRED, sybils=100),
     Arm(BURYING, sybils=6, they="bury"),
+    Arm(f"{LOOP}, {ALIKE}", worse_last=False),
+    Arm(f"{INVERT}, {ALIKE}", lie="invert", liars=0.1, worse_last=False),
+    Arm(f"{SIX}, {ALIKE}", sybils=6, worse_last=False),
+    Arm(f"{HUNDRED}, {ALIKE}", sybils=100, worse_last=False),
+    Arm(f"{BURYING}, {ALIKE}", sybils=6, they="bury", worse_last=False),
     Arm(NO_PLACE, has_place=False),
     Arm(LATE, late=True),
     Arm(f"{LATE}, {NO_PLACE}", late=True, has_place=False),
@@ -65,8 +72,8 @@ ARMS = (
     Arm("easy", agent=_EASY),
     Arm(f"easy, prior {_EASY_PRIOR}", agent=_EASY, prior=_EASY_PRIOR),
 )
-_LIES = ("10 % praise", "10 % invert", "20 % praise", SIX, HUNDRED, BURYING)
-_DRAWN = (LOOP, SHUFFLED, "10 % praise", "10 % invert", SIX, ORACLE)
+_LIES = ("10 % praise", INVERT, "20 % praise", SIX, HUNDRED, BURYING)
+_DRAWN = (LOOP, SHUFFLED, "10 % praise", INVERT, SIX, ORACLE)
 _INCHES, _DOTS_PER_INCH = (7.5, 4.5), 110
 
 Array = npt.NDArray[np.float64]
@@ -229,7 +236,7 @@ def page(measured: Measured, machine: Mapping[str, str], now: datetime) -> str:
         seeds=measured.seeds,
     )
     sections: Sequence[Callable[[_Reader], Iterator[str]]] = (
-        _claims, _worlds, _first_answers, _by_world, _full, _lies, _places, _late, _scores, _priors,
+        _claims, _worlds, _first_answers, _by_world, _worse, _full, _lies, _places, _late, _scores, _priors,
     )  # fmt: skip
     return "\n".join([head, *(line for section in sections for line in section(reader)), _TAIL])
 
@@ -245,6 +252,7 @@ def _claims(reader: _Reader) -> Iterator[str]:
         claims[f"and over the shuffled control, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
         claims[f"it still does over the loop off, {arm}"] = gain(reader.after(arm), off)
+    claims["it does more where what went worse than usual is last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
     claims["a place kept for shared items raises it"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
     claims["half of that place for proven items does, where own memories fill the answer"] = gain(half, none)
@@ -316,6 +324,20 @@ def _by_world(reader: _Reader) -> Iterator[str]:
         most = gain(reader.after(ORACLE), off, world)["success"]
         if most.low is None or most.low <= 0.0:
             yield f"In {world} even that gains nothing that is shown, so the loop cannot."
+    yield ""
+
+
+def _worse(reader: _Reader) -> Iterator[str]:
+    worlds = [world.name for world in reader.measured.worlds]
+    yield "## What went worse than usual comes after new items\n"
+    yield "What that brings: success with it less without it, after the last epoch.\n"
+    yield f"| | all | {' | '.join(worlds)} | without it, over the loop off |"
+    yield "|---" * (len(worlds) + 3) + "|"
+    for arm in (LOOP, INVERT, SIX, HUNDRED, BURYING):
+        former = reader.after(f"{arm}, {ALIKE}")
+        cells = [_points(gain(reader.after(arm), former, world)["success"]) for world in (None, *worlds)]
+        cells.append(_points(gain(former, reader.before(LOOP))["success"]))
+        yield f"| {arm} | {' | '.join(cells)} |"
     yield ""
 
 
@@ -489,7 +511,8 @@ _TAIL = """\
   it gains is owed to being shown and used, not to outcomes. *helpful proven*: twenty users have reported the truth on
   every item, the most that the merge can make of it. *others proven*: as many items drawn from those found.
 - *praise*: liars agree on the look-alike of each kind that is found first, and report it used and good in each epoch.
-  *invert*: they report the opposite of how their runs ended. *Keys* praise, once, before anybody else reports.
+  *invert*: they report the opposite of how their runs ended. *Keys* praise, once, before anybody else reports;
+  *burying* ones report failure of all else that a search finds.
 - What helps comes from the data for LoCoMo and BEAM (evidence of the question) and Airline (reward of the run that the
   item tells of: that its account makes another run succeed is assumed). For SWE one in three of the thoughts on an
   issue that a search finds is drawn. Kinds are those of which a search finds an item that helps and two look-alikes;

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from ops.bench.shared_worlds import (
     own_folder,
     prepare,
 )
-from ops.bench.shared_worth import ARMS, LOOP, NO_PLACE, SHUFFLED, Measured, draw, gain, means, measure, page
+from ops.bench.shared_worth import ALIKE, ARMS, LOOP, NO_PLACE, SHUFFLED, Measured, draw, gain, means, measure, page
 from relay import SHARED_USER
 
 SURE = Agent(reads_on=1.0, believes=1.0, mistakes=0.7, helped=1.0, misled=0.0, alone=0.4)
@@ -98,18 +99,21 @@ def test_what_helps_is_proven_and_comes_first_and_shuffled_outcomes_change_less(
     assert {(one.helpful, one.others) for one in off.searches} == {(0.0, 0.0)}
 
 
-def test_answers_and_searches_are_those_of_the_stores(tmp_path: Path, embedder: Embedder) -> None:
+@pytest.mark.parametrize("they", ["praise", "bury"])
+def test_answers_and_searches_are_those_of_the_stores(
+    they: Literal["praise", "bury"], tmp_path: Path, embedder: Embedder
+) -> None:
     world = prepare(SOURCE, Path(), tmp_path, embedder)
-    deployment = Deployment.open(world, Arm("praised", sybils=6), Size(), 0)
+    deployment = Deployment.open(world, Arm("keys", sybils=6, they=they), Size(), 0)
     seen = set()
     with (
         Knowledge.open(tmp_path / SHARED_USER, settings=SETTINGS, embedder=embedder) as shared,
         Memory.open(own_folder(tmp_path, "ann"), settings=SETTINGS, embedder=embedder, shared=shared) as ann,
     ):
         items = [
-            ReportedItem(item_id=item, version="1", retrievals=1, uses=1, quality=1.0)
+            ReportedItem(item_id=item, version="1", retrievals=1, uses=1, quality=float(figures.standing.is_proven))
             for item, figures in zip(world.items, deployment.figures, strict=True)
-            if figures.standing.is_proven
+            if figures.standing.is_proven or figures.standing.is_worse(deployment.rules)
         ]
         for number in range(6):
             shared.ask(Caller(user_id=f"sybil-{number}"), Report(number=1, items=tuple(items)))
@@ -121,8 +125,8 @@ def test_answers_and_searches_are_those_of_the_stores(tmp_path: Path, embedder: 
                 found = deployment.recalled("ann", text, real.recall_id)
                 assert [one.record.id for one in found] == [one.record.id for one in real.memories]
                 assert [one.shared for one in found] == [one.shared for one in real.memories]
-                seen.update(one.shared.is_proven for one in found if one.shared)
-    assert seen == {True, False}
+                seen.update((one.shared.is_proven, one.shared.is_worse) for one in found if one.shared)
+    assert seen == {(False, False), (they == "praise", they == "bury")}
 
 
 def test_the_same_seed_gives_the_same_deployment_and_another_one_other_draws(
@@ -165,7 +169,7 @@ def test_the_page_has_every_arm_and_says_no_where_nothing_was_gained(tmp_path: P
     claims = text.partition("| claim |")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(claims) >= 8
     assert all(line.endswith("| NO |") for line in claims), "four users prove nothing"
-    assert all(f"{arm.name} |" in text for arm in ARMS if arm.name != NO_PLACE)
+    assert all(f"{arm.name} |" in text for arm in ARMS if arm.name != NO_PLACE and not arm.name.endswith(ALIKE))
     draw(found, tmp_path / "shared.png")
     assert (tmp_path / "shared.png").read_bytes().startswith(b"\x89PNG")
 
