@@ -1,6 +1,6 @@
 """Measures whether the coordination loop raises the success of first answers for users who never used a shared item.
 
-    python -m ops.bench.shared_worth --data FOLDER     ten minutes on two cores; writes ops/bench/shared.md, shared.png
+    python -m ops.bench.shared_worth --data FOLDER     four minutes on two cores; writes ops/bench/shared.md, shared.png
 
 FOLDER has `locomo_dev.json`, `beam_dev/`, `airline_runs_dev.json` and `swe_runs_dev.json`, or some of them. The worlds
 are of `shared_worlds`, the deployments of `shared_deployment`: the texts, searches, reports, releases and the merge are
@@ -48,7 +48,7 @@ NO_PLACE, NEW_ALONE, LATE = "no place kept", "place for new items alone", "late 
 ALIKE = "worse ones not last"
 INVERT = "10 % invert"
 SIX, HUNDRED, BURYING = "six keys", "a hundred keys", "six burying keys"
-SEEDS = 5
+SEEDS = 8
 ARMS = (
     Arm(LOOP),
     Arm(SHUFFLED, reports="shuffled"),
