@@ -71,8 +71,9 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Who shared a memory of an answer, and what is known of its worth.
 
-    `is_proven`: enough different users used it, and the runs of theirs went better than runs usually do. `item_id` is
-    what `shared.item` and `shared.attachment` take: of a memory of one's own that says the same, the id of the item.
+    `is_proven`: enough different users used it, and the runs of theirs went better than runs usually do. `is_worse`:
+    the released mean of theirs is below what is usual. `item_id` is what `shared.item` and `shared.attachment` take: of
+    a memory of one's own that says the same, the id of the item.
     """
 
     author: str
@@ -82,13 +83,15 @@ class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
     published_at: datetime
     metrics: QualityMetrics = QualityMetrics()
     is_proven: bool = False
+    is_worse: bool = False
     item_id: str = ""
     reference: str | None = None
     attachment: Attachment | None = None
 
 
 class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A shared item in an answer. The scores and `relevance` mean what they mean for a memory (`RetrievedMemory`).
+    """A shared item in an answer. The scores and `relevance` mean what they mean for a memory (`RetrievedMemory`),
+    `is_proven` and `is_worse` what they mean in `SharedOrigin`.
 
     `passage_at` is where its `highlights` begin in the summary and the body, with an empty line between the two.
     `boost` is the part of `sona_score` that past use adds.
@@ -100,6 +103,7 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
     relevance: float | None = None
     highlights: tuple[str, ...] = ()
     is_proven: bool = False
+    is_worse: bool = False
     passage_at: int = 0
     boost: float = 0.0
 

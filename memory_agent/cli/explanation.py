@@ -33,6 +33,7 @@ _PARTS = {
 _CLASSES = {
     "proven": "after own memories that are relevant, as relevant and proven",
     "new": "after all own memories, as relevant and not yet proven",
+    "worse": "after new items, since runs that used it went worse than usual",
     "relevance unknown": "in a place that would be empty, since its relevance is not known",
 }
 """Of shared items, as `recall/tiers` orders them."""
@@ -174,7 +175,8 @@ def _shared(memory: RetrievedMemory) -> Iterable[str]:
     """Yield who shared a memory, how it did, who may see it, why it is here, and what there is beside its text."""
     if memory.shared is None:
         return
-    proven = "proven by use" if memory.shared.is_proven else "not yet proven by use"
+    unproven = "worse than usual by use" if memory.shared.is_worse else "not yet proven by use"
+    proven = "proven by use" if memory.shared.is_proven else unproven
     yield f"{sharing(memory)}; {proven}; access {memory.shared.access_policy}"
     yield from _place(memory.explanation)
     yield from beside_text(memory.shared)

@@ -184,6 +184,11 @@ class Standing(msgspec.Struct, array_like=True):
         """What is added to the score of the item, for everyone: 0 unless proven, at most .05, never negative."""
         return self.quality.released.boost if self.quality.released else 0.0
 
+    def is_worse(self, rules: Rules) -> bool:
+        """Whether the released score is below the prior, both rounded. Tells no more than the score."""
+        released = self.quality.released
+        return released is not None and released.score < _rounded(rules.prior, rules.score_step)
+
     def metrics(self) -> QualityMetrics:
         """Return what is released."""
         quality, rating = self.quality.released, self.rating.released

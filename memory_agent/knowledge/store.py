@@ -488,6 +488,7 @@ class Knowledge(Memory):
             relevance=found.relevance,
             highlights=found.highlights,
             is_proven=standing is not None and standing.is_proven,
+            is_worse=standing is not None and standing.is_worse(self._rules),
             passage_at=found.passage_at,
             boost=boost,
         )

@@ -63,6 +63,7 @@ def _memory(found: FoundItem, *, with_embedding: bool) -> RetrievedMemory:
             published_at=item.published_at,
             metrics=item.quality_metrics,
             is_proven=found.is_proven,
+            is_worse=found.is_worse,
             item_id=item.id,
             reference=item.reference,
             attachment=item.attachment,

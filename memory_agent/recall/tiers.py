@@ -5,7 +5,7 @@
     2      global  at least the cut-off         yes     what 1 leaves; half of it, rounded up, where 3 fills the rest;
                                                         in half of the recalls a reserved one where 1 leaves none
     3      local   unknown, or below            -       what 2 leaves
-    4      global  at least the cut-off         no      what 3 leaves, and the reserved ones
+    4      global  at least the cut-off         no      what 3 leaves, and the reserved ones; worse than usual last
     5      global  unknown                      either  what 4 leaves; proven first
     none   global  below                        either  none
 
@@ -21,7 +21,8 @@ best proven item in half of the recalls, drawn from the key: else an item would 
 (decision 0056). Items within a tenth of the best score of class 4 have equal chances of its
 places, drawn from the key of the recall: the score of an item is raised by at most .05 for past use, less than that
 tenth where scores are usual. Each item draws its own number, so a further item takes from all alike. The drawn ones are
-listed by score.
+listed by score. Items whose released mean is below the prior come after the others of class 4, by the same draw: what
+is known to go worse than usual is not new (decision 0063).
 
 Local memories of a class stay in the order of their ranking, which interleaving may have made; shared ones rank by
 `sona_score`. An answer in which no shared item has a place is the local one, in its own order.
@@ -93,8 +94,11 @@ def merged(
     proven = proven[: max(kept, -(-room // 2), room - len(below))]
     shown = _explained(proven, "proven", cut_off, is_reserved=kept > 0)
     better = [*above, *shown, *below[: room - len(proven)]]
-    drawn = _explained(_drawn(unproven, top_k - len(better), key), "new", cut_off, is_reserved=is_full)
-    last = _explained(unknown[: top_k - len(better) - len(drawn)], "relevance unknown", cut_off, is_reserved=False)
+    free = top_k - len(better)
+    untried, worse = ([item for item in unproven if _is_worse(item) == is_worse] for is_worse in (False, True))
+    drawn = _explained(_drawn(untried, free, key), "new", cut_off, is_reserved=is_full)
+    drawn += _explained(_drawn(worse, free - len(drawn), key), "worse", cut_off, is_reserved=is_full)
+    last = _explained(unknown[: free - len(drawn)], "relevance unknown", cut_off, is_reserved=False)
     answer = (*better, *drawn, *last)
     return answer if any(memory.tier == "global" for memory in answer) else tuple(own[:top_k])
 
@@ -116,6 +120,10 @@ def _is_below(memory: RetrievedMemory, cut_off: float) -> bool:
 
 def _is_proven(item: RetrievedMemory) -> bool:
     return item.shared is not None and item.shared.is_proven
+
+
+def _is_worse(item: RetrievedMemory) -> bool:
+    return item.shared is not None and item.shared.is_worse
 
 
 def _rank(item: RetrievedMemory) -> tuple[float, str]:

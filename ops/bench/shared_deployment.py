@@ -1,46 +1,33 @@
 """A deployment in which users recall, use what they are shown, and report how it went: the product, and simulated use.
 
-Each user has a real `Memory` with own texts, and all share one `Knowledge`. A user's agent reads an answer from the top
-(a cascade: Craswell et al. 2008) and uses the first memory that it believes. How the run ends depends on whether that
-helps the request. Then the run's feedback is reported as any user's is. What is simulated is the agent alone.
-
-Shapes: m metrics.
+Own memories, items and scores are of `shared_worlds`; what a recall of both tiers makes of them is `tiers.merged`, and
+what reports make of the items is `figures.Figures`, as the store calls them. A user's agent reads an answer from the
+top (a cascade: Craswell et al. 2008) and uses the first memory that it believes. How the run ends depends on whether
+that helps the request. What is simulated is the agent alone.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
-from memory_agent.embedders import Embedder
-from memory_agent.knowledge.figures import Rules
-from memory_agent.knowledge.store import Knowledge
-from memory_agent.memory import Memory
+from memory_agent.knowledge.figures import KEY_BYTES, Figures, Rules, Standing
 from memory_agent.recall import tiers
-from memory_agent.records import RetrievedMemory, Tier
-from memory_agent.settings import Settings
-from memory_agent.shared_asks import LARGEST_REPORT, Caller, Report, ReportedItem
+from memory_agent.recall.shared_items import as_memories
+from memory_agent.records import RetrievedMemory
+from memory_agent.shared_asks import ReportedItem
 from memory_agent.shared_records import FoundItem
-from ops.bench.shared_worlds import DEADLINE_MS, FOUND, SETTINGS, Kind, World, own_folder, publish
-from relay import SHARED_USER
+from ops.bench.shared_worlds import SETTINGS, TOP_K, Kind, World
 
-TOP_K = 5
-BOTH: tuple[Tier, ...] = ("local", "global")
 Reports = Literal["none", "own", "shuffled"]
 Lie = Literal["", "praise", "invert"]
 
-_START = datetime(2026, 1, 5, 8, tzinfo=UTC)
-_DAY, _MINUTE = timedelta(days=1), timedelta(minutes=1)
 _PROVERS = 20
-_SYBILS = 6
+_VERSION = "1"
 _LARGEST_BOOST = Rules().largest_boost
 _NEVER = 1 << 30
 
@@ -87,20 +74,23 @@ class Arm:
     """What happens in a deployment. `liars` is the share of users that lie, in the way of `lie`.
 
     Liars who praise agree on a look-alike of each kind and report it as used with success; others invert how their runs
-    ended. Sybils are six keys that praise the same before anybody else reports. `proven` has twenty users report in
-    advance what is true (`helpful`), or the same number of other items at random. `late` publishes an item that helps
-    each kind only in the middle. `has_place` is whether a place is kept for shared items; `proven_share` is how often
-    it is that of a proven one where the own memories fill the rest.
+    ended. `sybils` are keys that report before anybody else: they praise the same, or bury what else is found, as used
+    without success. `proven` has twenty users report in advance what is true (`helpful`), or the same number of other
+    items at random. `late` publishes an item that helps each kind only in the middle. `has_place` is whether a place is
+    kept for shared items; `proven_share` is how often it is that of a proven one where the own memories fill the rest;
+    `worse_last` is whether what went worse than usual comes after new items.
     """
 
     name: str
     reports: Reports = "own"
     lie: Lie = ""
     liars: float = 0.0
-    sybils: bool = False
+    sybils: int = 0
+    they: Literal["praise", "bury"] = "praise"
     proven: Literal["", "helpful", "random"] = ""
     late: bool = False
     has_place: bool = True
+    worse_last: bool = True
     proven_share: float = tiers.PROVEN_SHARE
     prior: float = SETTINGS.shared.prior
     agent: Agent = USUAL
@@ -108,8 +98,9 @@ class Arm:
 
 @dataclass(frozen=True)
 class Size:
-    """How many users, requests of each in an epoch, and epochs; after which epochs the others ask."""
+    """How many kinds, users, requests of each in an epoch, and epochs; after which epochs the others ask."""
 
+    kinds: int = 6
     users: int = 40
     requests: int = 4
     epochs: int = 6
@@ -122,7 +113,7 @@ class Size:
         return self.epochs // 3
 
 
-class Figures(NamedTuple):
+class Seen(NamedTuple):
     """One answer to a user who never used an item.
 
     `success` is how likely the run succeeds, `first` whether the first shared item helps, `any` whether one of five
@@ -142,25 +133,20 @@ class Answered(NamedTuple):
     epoch: int
     kind: str
     is_full: bool
-    figures: Figures
+    figures: Seen
 
 
 class Searched(NamedTuple):
     """A search of the items for one kind after an epoch.
 
-    `first` is whether the first item helps; `plain` whether it would without what past use adds to scores, `whole` if
-    all proven items had all of the .05, `proven_first` if they came first. `is_moved` is whether what is added makes
-    another item the first. `helpful`, `others` and `late` are the shares of those found that are proven, None where
-    none was found.
+    `first` is whether the first item helps and `praised` whether it is one that liars agree on, in each of `ORDERS`.
+    `helpful`, `others` and `late` are the shares of those found that are proven, None where none was found.
     """
 
     epoch: int
     kind: str
-    first: float
-    plain: float
-    whole: float
-    proven_first: float
-    is_moved: float
+    first: dict[str, bool]
+    praised: dict[str, bool]
     helpful: float | None
     others: float | None
     late: float | None
@@ -174,153 +160,214 @@ class Lived(msgspec.Struct, frozen=True):
     quality: float
 
 
-@dataclass
-class _Use:
-    """A run that used an item."""
+Order = Callable[[Sequence[FoundItem], Mapping[str, float]], list[FoundItem]]
+"""Sorts the items of a search, given their scores before anything was released."""
 
-    memory: Memory
-    recall_id: str
-    item_id: str
-    quality: float
+
+def _by(added: Callable[[FoundItem, float], float]) -> Order:
+    """Sort by the score before anything was released and what is added to it for an item and its boost."""
+
+    def order(found: Sequence[FoundItem], plain: Mapping[str, float]) -> list[FoundItem]:
+        def score(one: FoundItem) -> float:
+            before = plain[one.item.id]
+            return before + added(one, one.sona_score - before)
+
+        return sorted(found, key=score, reverse=True)
+
+    return order
+
+
+def _past_one(found: Sequence[FoundItem], plain: Mapping[str, float]) -> list[FoundItem]:
+    """Move each proven item past one unproven item."""
+    order: list[FoundItem] = []
+    for one in found:
+        is_past = bool(one.is_proven and order and not order[-1].is_proven)
+        order.insert(len(order) - is_past, one)
+    return order
+
+
+AS_RELEASED = "as released"
+ORDERS: Mapping[str, Order] = {
+    "without figures": _by(lambda one, boost: 0.0),
+    AS_RELEASED: _by(lambda one, boost: boost),
+    ".05 for all proven": _by(lambda one, boost: _LARGEST_BOOST * one.is_proven),
+    ".2 for all proven": _by(lambda one, boost: 4 * _LARGEST_BOOST * one.is_proven),
+    "four times what is released": _by(lambda one, boost: 4 * boost),
+    "proven ones past one other": _past_one,
+    "worse than usual last": _by(lambda one, boost: boost - _NEVER * one.is_worse),
+    "proven first": _by(lambda one, boost: float(_NEVER * one.is_proven)),
+}
+"""Orders in which a search could list items."""
+
+
+class _Use(NamedTuple):
+    """A run that used an item, and whether its user lies."""
+
+    user: int
+    place: int
+    succeeds: bool
     lies: bool
 
 
 @dataclass
 class Deployment:
-    """Users, items, and the store of these, in a folder that is removed by the caller."""
+    """Users, some of the kinds of a world, and the figures of its items."""
 
     world: World
+    kinds: tuple[Kind, ...]
     arm: Arm
     size: Size
-    shared: Knowledge
-    author: Memory
-    users: list[Memory]
-    others: list[Memory]
     random: np.random.Generator
-    places: dict[str, int] = field(default_factory=dict)
-    ids: dict[int, str] = field(default_factory=dict)
+    figures: list[Figures]
+    places: dict[str, int]
+    published: set[int]
     epoch: int = 0
-    qualities: list[float] = field(default_factory=list)
-    plain_scores: dict[tuple[str, str], float] = field(default_factory=dict)
-    full: dict[tuple[str, str], bool] = field(default_factory=dict)
+    qualities: list[bool] = field(default_factory=list)
+    shown: dict[str, list[RetrievedMemory]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, world: World, arm: Arm, size: Size, seed: int) -> Deployment:
+        """Publish the items, and report what is known in advance. Each seed takes the next kinds of the world."""
+        random = np.random.default_rng((seed, len(world.items)))
+        count = min(size.kinds, len(world.kinds))
+        kinds = tuple(world.kinds[(seed * count + place) % len(world.kinds)] for place in range(count))
+        figures = [Figures(Standing.create(random.bytes(KEY_BYTES), b"author"), {}) for _ in world.items]
+        places = {item_id: place for place, item_id in enumerate(world.items)}
+        deployment = cls(world, kinds, arm, size, random, figures, places, set(range(len(places))))
+        deployment.published -= deployment.late()
+        deployment._report_in_advance()
+        deployment._release()
+        return deployment
 
     @property
-    def now(self) -> datetime:
-        """The time at which the epoch begins."""
-        return _START + self.epoch * _DAY
-
-    def publish(self, places: Iterable[int]) -> None:
-        """Publish items of the world."""
-        chosen = sorted(places)
-        ids = publish(self.author, [self.world.items[place] for place in chosen])
-        self.ids.update(zip(chosen, ids, strict=True))
-        self.places.update(zip(ids, chosen, strict=True))
+    def rules(self) -> Rules:
+        """When figures are released, as in the store."""
+        return Rules(prior=self.arm.prior)
 
     def late(self) -> frozenset[int]:
         """Return the items that are published late: of each kind the one found first among those that help."""
         if not self.arm.late:
             return frozenset()
-        return frozenset(next(one for one in kind.found if one in kind.helps) for kind in self.world.kinds)
+        return frozenset(next(one for one in kind.found if one in kind.helps) for kind in self.kinds)
 
     def live(self) -> None:
         """Live an epoch: all users ask and use, then their runs are reported and figures released."""
-        uses = [use for user in self.users[self._liars("praise") :] for use in self._asked(user)]
+        uses = [use for user in range(self._liars("praise"), self.size.users) for use in self._asked(user)]
+        succeeded = [use.succeeds for use in uses]
         if self.arm.reports == "shuffled":
-            for use, quality in zip(uses, self.random.permutation([use.quality for use in uses]), strict=True):
-                use.quality = float(quality)
-        self.qualities += [use.quality for use in uses]
-        for use in uses:
-            quality = 1.0 - use.quality if use.lies else use.quality
-            use.memory.feedback(use.recall_id, [use.item_id], quality, now=self.now + 2 * _MINUTE)
+            succeeded = self.random.permutation(succeeded).tolist()
+        self.qualities += succeeded
         self.epoch += 1
         if self.arm.reports != "none":
-            for user in self.users[self._liars("praise") :]:
-                user.shared.report(self.now)
-            for liar in self.users[: self._liars("praise")]:
-                self._praise(liar.user_id)
-        self.shared.expire(self.now)
-
-    def prepare(self) -> None:
-        """Publish, and report what was known in advance."""
-        self.publish(set(range(len(self.world.items))) - self.late())
-        for kind in self.world.kinds:
-            self._searched(kind, frozenset())
-        if self.arm.sybils:
-            for number in range(_SYBILS):
-                self._praise(f"sybil-{number}")
-        if self.arm.proven:
-            proven = {place for kind in self.world.kinds for place in self._proven_of(kind)}
-            reported = [self._reported(place, float(place in proven)) for place in self.ids]
-            for number in range(_PROVERS):
-                self._report(f"prover-{number}", reported)
-        self.shared.expire(self.now)
+            said: dict[tuple[int, int], list[bool]] = {}
+            for use, succeeds in zip(uses, succeeded, strict=True):
+                said.setdefault((use.user, use.place), []).append(succeeds != use.lies)
+            for (user, place), ends in said.items():
+                self._report(f"user-{user}", place, len(ends), sum(ends))
+            for liar in range(self._liars("praise")):
+                self._praise(f"user-{liar}")
+        if self.epoch == self.size.late_at:
+            self.published |= self.late()
+        self._release()
 
     def ask(self) -> tuple[list[Answered], list[Searched]]:
         """Ask every kind in held-out words in the name of users who never used an item."""
-        late = self.late()
-        answers = [self._answered(user, kind, late) for user in self.others for kind in self.world.kinds]
-        return answers, [self._searched(kind, late) for kind in self.world.kinds]
+        late, praised = self.late(), self._praised()
+        answers = [self._answered(user, kind, late) for user in range(self.size.others) for kind in self.kinds]
+        return answers, [self._searched(kind, late, praised) for kind in self.kinds]
+
+    def recalled(self, owner: str, text: str, key: str) -> tuple[RetrievedMemory, ...]:
+        """Return what a recall of both tiers with this id answers."""
+        if text not in self.shown:
+            self.shown[text] = as_memories(self.released(self.world.found[text]), with_embedding=False)
+        return tiers.merged(self.world.own[owner, text], self.shown[text], TOP_K, key, SETTINGS.recall.min_relevance)
+
+    def released(self, found: Iterable[FoundItem]) -> list[FoundItem]:
+        """Return those of the found items that are published, as a search finds them after the last release."""
+        published = [one for one in found if self.places[one.item.id] in self.published]
+        return sorted((self._released(one) for one in published), key=lambda one: one.sona_score, reverse=True)
+
+    def _released(self, one: FoundItem) -> FoundItem:
+        standing = self.figures[self.places[one.item.id]].standing
+        return msgspec.structs.replace(
+            one,
+            item=msgspec.structs.replace(one.item, quality_metrics=standing.metrics()),
+            sona_score=one.sona_score + standing.boost,
+            is_proven=standing.is_proven,
+            is_worse=self.arm.worse_last and standing.is_worse(self.rules),
+        )
+
+    def _report_in_advance(self) -> None:
+        for number in range(self.arm.sybils):
+            if self.arm.they == "praise":
+                self._praise(f"sybil-{number}")
+            else:
+                self._bury(f"sybil-{number}")
+        if self.arm.proven:
+            proven = {place for kind in self.kinds for place in self._proven_of(kind)}
+            for place in range(len(self.figures)):
+                for number in range(_PROVERS):
+                    self._report(f"prover-{number}", place, 1, int(place in proven))
+
+    def _release(self) -> None:
+        for figures in self.figures:
+            figures.release(self.rules)
+        self.shown.clear()
 
     def _liars(self, lie: Lie) -> int:
-        return round(self.arm.liars * len(self.users)) if self.arm.lie == lie else 0
+        return round(self.arm.liars * self.size.users) if self.arm.lie == lie else 0
 
-    def _asked(self, user: Memory) -> list[_Use]:
-        lies = user in self.users[: self._liars("invert")]
-        uses = []
-        for kind in self.random.choice(len(self.world.kinds), self.size.requests, replace=False).tolist():
-            asked = self.world.kinds[kind]
-            text = asked.wordings[int(self.random.integers(len(asked.wordings)))]
-            recalled = user.recall(text, TOP_K, deadline_ms=DEADLINE_MS, now=self.now + _MINUTE, tiers=BOTH)
-            helps = self._helps(recalled.memories, asked)
-            place = self.arm.agent.chosen(helps, self.random)
-            if place is None or recalled.memories[place].tier == "local":
+    def _owner(self, user: int) -> str:
+        return self.world.owners[user % len(self.world.owners)]
+
+    def _asked(self, user: int) -> list[_Use]:
+        agent, uses = self.arm.agent, []
+        for number in self.random.choice(
+            len(self.kinds), min(self.size.requests, len(self.kinds)), replace=False
+        ).tolist():
+            kind = self.kinds[number]
+            text = kind.wordings[int(self.random.integers(len(kind.wordings)))]
+            found = self.recalled(self._owner(user), text, self._key())
+            helps = self._helps(found, kind)
+            chosen = agent.chosen(helps, self.random)
+            if chosen is None or found[chosen].tier == "local":
                 continue
-            agent = self.arm.agent
-            succeeds = self.random.random() < (agent.helped if helps[place] else agent.misled)
-            item_id = recalled.memories[place].record.id
-            uses.append(_Use(user, recalled.recall_id, item_id, float(succeeds), lies))
+            succeeds = self.random.random() < (agent.helped if helps[chosen] else agent.misled)
+            lies = user < self._liars("invert")
+            uses.append(_Use(user, self.places[found[chosen].record.id], bool(succeeds), lies))
         return uses
 
-    def _answered(self, user: Memory, kind: Kind, late: frozenset[int]) -> Answered:
-        key = (user.user_id, kind.name)
-        if key not in self.full:
-            own = user.recall(kind.held, TOP_K, deadline_ms=DEADLINE_MS, now=self.now)
-            self.full[key] = len(own.memories) == TOP_K
-        found = user.recall(kind.held, TOP_K, deadline_ms=DEADLINE_MS, now=self.now, tiers=BOTH).memories
+    def _answered(self, user: int, kind: Kind, late: frozenset[int]) -> Answered:
+        owner = self._owner(user)
+        found = self.recalled(owner, kind.held, self._key())
         helps = self._helps(found, kind)
         shared = [self.places[memory.record.id] for memory in found if memory.tier == "global"]
-        figures = Figures(
+        figures = Seen(
             success=self.arm.agent.succeeds(helps),
             first=float(shared[:1] != [] and shared[0] in kind.helps),
             any=float(any(helps)),
             places=float(len(shared)),
             late=float(bool(late.intersection(shared).intersection(kind.helps))),
         )
-        return Answered(self.epoch, kind.name, self.full[key], figures)
+        return Answered(self.epoch, kind.name, len(self.world.own[owner, kind.held]) == TOP_K, figures)
 
-    def _searched(self, kind: Kind, late: frozenset[int]) -> Searched:
-        found = self.author.shared.search(kind.held, 2 * FOUND)
-        plain = {one.item.id: self._plain_score(kind, one) for one in found}
-        orders = {
-            "first": found,
-            "plain": sorted(found, key=lambda one: -plain[one.item.id]),
-            "whole": sorted(found, key=lambda one: -plain[one.item.id] - _LARGEST_BOOST * one.is_proven),
-            "proven_first": sorted(found, key=lambda one: (not one.is_proven, -one.sona_score)),
-        }
-        first = {name: order[0].item.id if order else "" for name, order in orders.items()}
+    def _searched(self, kind: Kind, late: frozenset[int], praised: set[int]) -> Searched:
+        found = self.released(self.world.searched[kind.held])
+        plain = {one.item.id: one.sona_score for one in self.world.searched[kind.held]}
+        first = {name: self.places[order(found, plain)[0].item.id] for name, order in ORDERS.items()} if found else {}
         return Searched(
             epoch=self.epoch,
             kind=kind.name,
-            **{name: float(self.places.get(item_id, -1) in kind.helps) for name, item_id in first.items()},
-            is_moved=float(first["first"] != first["plain"]),
+            first={name: place in kind.helps for name, place in first.items()},
+            praised={name: place in praised for name, place in first.items()},
             helpful=self._share_proven(found, kind.helps - late),
             others=self._share_proven(found, frozenset(kind.found) - kind.helps),
             late=self._share_proven(found, kind.helps & late),
         )
 
-    def _plain_score(self, kind: Kind, found: FoundItem) -> float:
-        """Return the score of an item when it was first found, before anything was proven."""
-        return self.plain_scores.setdefault((kind.name, found.item.id), found.sona_score)
+    def _key(self) -> str:
+        """Return the id of a recall."""
+        return self.random.bytes(8).hex()
 
     def _share_proven(self, found: Sequence[FoundItem], places: frozenset[int]) -> float | None:
         proven = [one.is_proven for one in found if self.places[one.item.id] in places]
@@ -334,82 +381,46 @@ class Deployment:
             return sorted(kind.helps)
         return [kind.found[place] for place in self.random.permutation(len(kind.found))[: len(kind.helps)].tolist()]
 
-    def _praise(self, user_id: str) -> None:
-        self._report(user_id, [self._reported(place, 1.0) for place in sorted(self._praised())])
+    def _praise(self, user: str) -> None:
+        for place in self._praised():
+            self._report(user, place, 1, 1)
+
+    def _bury(self, user: str) -> None:
+        for place in {place for kind in self.kinds for place in kind.found} - self._praised():
+            self._report(user, place, 1, 0)
 
     def _praised(self) -> set[int]:
         """Return the look-alike of each kind that is found first and helps none."""
-        helpful = {place for kind in self.world.kinds for place in kind.helps}
-        useless = [[place for place in kind.found if place not in helpful] for kind in self.world.kinds]
+        helpful = {place for kind in self.kinds for place in kind.helps}
+        useless = [[place for place in kind.found if place not in helpful] for kind in self.kinds]
         return {places[0] for places in useless if places}
 
-    def _reported(self, place: int, quality: float) -> ReportedItem:
-        return ReportedItem(item_id=self.ids[place], version="1", retrievals=1, uses=1, quality=quality)
-
-    def _report(self, user_id: str, items: Sequence[ReportedItem]) -> None:
-        """Report as a client of one's own does, which need not have recalled or used anything."""
-        for part, start in enumerate(range(0, len(items), LARGEST_REPORT)):
-            number = 1 + self.epoch * len(self.world.items) + part
-            report = Report(number=number, items=tuple(items[start : start + LARGEST_REPORT]))
-            self.shared.ask(Caller(user_id=user_id), report)
+    def _report(self, user: str, place: int, uses: int, succeeded: int) -> None:
+        item = ReportedItem(
+            item_id=self.world.items[place], version=_VERSION, retrievals=uses, uses=uses, quality=float(succeeded)
+        )
+        self.figures[place].report(user.encode(), 1 + self.epoch, item)
 
 
-def lived(world: World, arm: Arm, size: Size, seed: int, stores: Path, folder: Path, embedder: Embedder) -> Lived:
-    """Live all epochs of a deployment in an empty folder, on copies of the own memories in `stores`."""
+def lived(world: World, arm: Arm, size: Size, seed: int) -> Lived:
+    """Live all epochs of a deployment."""
     usual = tiers.RESERVED_OF, tiers.PROVEN_SHARE
-    settings = msgspec.structs.replace(SETTINGS, shared=msgspec.structs.replace(SETTINGS.shared, prior=arm.prior))
     tiers.RESERVED_OF, tiers.PROVEN_SHARE = usual[0] if arm.has_place else _NEVER, arm.proven_share
     try:
-        with ExitStack() as stack:
-            deployment = _opened(world, arm, size, seed, stores, folder, embedder, settings, stack)
-            return _lived(deployment)
+        return _lived(Deployment.open(world, arm, size, seed))
     finally:
         tiers.RESERVED_OF, tiers.PROVEN_SHARE = usual
 
 
 def _lived(deployment: Deployment) -> Lived:
-    deployment.prepare()
     answers, searches = deployment.ask()
     for epoch in range(1, deployment.size.epochs + 1):
         if deployment.arm.proven:
             break  # nothing is reported after what was known in advance
         deployment.live()
-        if epoch == deployment.size.late_at:
-            deployment.publish(deployment.late())
         if epoch in deployment.size.asked_after:
             asked = deployment.ask()
             answers += asked[0]
             searches += asked[1]
     quality = float(np.mean(deployment.qualities)) if deployment.qualities else float("nan")
     return Lived(answers, searches, quality)
-
-
-def _opened(
-    world: World,
-    arm: Arm,
-    size: Size,
-    seed: int,
-    stores: Path,
-    folder: Path,
-    embedder: Embedder,
-    settings: Settings,
-    stack: ExitStack,
-) -> Deployment:
-    shared = stack.enter_context(Knowledge.open(folder / SHARED_USER, settings=settings, embedder=embedder))
-
-    def opened(name: str, owner: str | None = None) -> Memory:
-        if owner is not None:
-            shutil.copytree(own_folder(stores, owner), folder / name)
-        return stack.enter_context(Memory.open(folder / name, settings=settings, embedder=embedder, shared=shared))
-
-    owners = world.owners
-    return Deployment(
-        world=world,
-        arm=arm,
-        size=size,
-        shared=shared,
-        author=opened("author"),
-        users=[opened(f"user-{number}", owners[number % len(owners)]) for number in range(size.users)],
-        others=[opened(f"other-{number}", owners[number % len(owners)]) for number in range(size.others)],
-        random=np.random.default_rng((seed, len(world.items))),
-    )

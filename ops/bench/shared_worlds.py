@@ -6,10 +6,14 @@ labels against each other, so there a third of those that a search finds is draw
 look-alike: real text that the product's own search finds for the request.
 
 Users own the rest of the conversations, chats and runs, without what is published.
+
+A world has what each owner's memory recalls for each request and what a search of the items finds for it, by the
+product: both are the same in every deployment, since nothing in it changes own memories or the texts of items.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,7 +29,10 @@ from memory_agent.evaluation.dataset import History
 from memory_agent.evaluation.locomo import MAIN_CATEGORIES, read_locomo
 from memory_agent.knowledge.store import Knowledge
 from memory_agent.memory import Memory
+from memory_agent.recall.query import make_query
+from memory_agent.records import RetrievedMemory, Tier
 from memory_agent.settings import LearningSettings, Settings, SharedSettings
+from memory_agent.shared_records import FoundItem
 from ops.lab.airline import RecordedRun, events_of, read_airline
 from ops.lab.recurring_users import LAST_WORDING, WORDINGS
 from ops.lab.swe_runs import read_swe_runs
@@ -35,13 +42,14 @@ SETTINGS = Settings(
     shared=SharedSettings(searches=1_000_000, searches_per_s=1e6), learning=LearningSettings(mode="off", patterns=False)
 )
 DEADLINE_MS = 600_000.0
-KINDS = 6
-"""Kinds of request of a world, at most."""
 FOUND = 10
 """Items of a search among which an item counts as found."""
+TOP_K = 5
+BOTH: tuple[Tier, ...] = ("local", "global")
 
 _BATCH = 64
 _START = datetime(2025, 1, 6, tzinfo=UTC)
+_NOW = datetime(2026, 1, 5, 8, tzinfo=UTC)
 _APART = timedelta(hours=1)
 _LOOK_ALIKES = 4
 _LEAST_LOOK_ALIKES = 2
@@ -77,15 +85,22 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """A deployment: the names of the folders of own memories, the items, and the kinds of request."""
+    """Owners of memories, the ids of the items, and the kinds of request, before anything is reported.
+
+    `own` are the memories that the memory of an owner answers a text with, `found` the items that a recall of both
+    tiers is given for it, `searched` those of a search of the items alone.
+    """
 
     name: str
     labels: str
     owners: tuple[str, ...]
-    items: tuple[Text, ...]
+    items: tuple[str, ...]
     kinds: tuple[Kind, ...]
     candidates: int
     """Kinds among which those were chosen for which a search finds what helps, and look-alikes."""
+    own: Mapping[tuple[str, str], tuple[RetrievedMemory, ...]]
+    found: Mapping[str, tuple[FoundItem, ...]]
+    searched: Mapping[str, tuple[FoundItem, ...]]
 
 
 class Draft(NamedTuple):
@@ -108,23 +123,49 @@ class Source(NamedTuple):
     make: Make
 
 
-def prepare(source: Source, data: Path, folder: Path, embedder: Embedder, kinds: int) -> World:
-    """Store the own memories of a world below `folder`, and return it."""
+def prepare(source: Source, data: Path, folder: Path, embedder: Embedder) -> World:
+    """Return a world of all kinds that fit, whose stores lie in the empty `folder`."""
     random = np.random.default_rng(5)
     draft = source.make(data / source.place, folder, embedder, random)
-    found = list(_searched(draft, folder, embedder))
-    if source.labels == "drawn":
-        found = [_with_drawn(kind, random) for kind in found]
-    chosen = [kind for kind in found if _is_fit(kind)]
-    places = sorted(random.permutation(len(chosen))[:kinds].tolist())
+    with (
+        Knowledge.open(folder / SHARED_USER, settings=SETTINGS, embedder=embedder) as shared,
+        Memory.open(folder / "author", settings=SETTINGS, embedder=embedder, shared=shared) as author,
+        Memory.open(folder / "reader", settings=SETTINGS, embedder=embedder, shared=shared) as reader,
+    ):
+        items = publish(author, draft.items)
+        known = list(_searched(draft.kinds, reader, items))
+        if source.labels == "drawn":
+            known = [_with_drawn(kind, random) for kind in known]
+        kinds = [kind for kind in known if _is_fit(kind)]
+        texts = [text for kind in kinds for text in (*kind.wordings, kind.held)]
+        found = {text: tuple(_given(reader, text)) for text in texts}
+        searched = {kind.held: tuple(reader.shared.search(kind.held, 2 * FOUND)) for kind in kinds}
     return World(
         source.name,
         source.labels,
         draft.owners,
-        tuple(draft.items),
-        tuple(chosen[place] for place in places),
+        tuple(items),
+        tuple(kinds[place] for place in random.permutation(len(kinds)).tolist()),
         len(draft.kinds),
+        {
+            (owner, text): memories
+            for owner in draft.owners
+            for text, memories in _recalled(folder, owner, texts, embedder)
+        },
+        found,
+        searched,
     )
+
+
+def keep(world: World, folder: Path) -> None:
+    """Write a world to a folder, for other processes."""
+    (folder / world.name).write_bytes(pickle.dumps(world))
+
+
+def kept(name: str, folder: Path) -> World:
+    """Read the world of a name that this program wrote."""
+    world: World = pickle.loads((folder / name).read_bytes())
+    return world
 
 
 def publish(author: Memory, items: Sequence[Text]) -> list[str]:
@@ -137,17 +178,29 @@ def own_folder(folder: Path, owner: str) -> Path:
     return folder / "own" / owner
 
 
-def _searched(draft: Draft, folder: Path, embedder: Embedder) -> Iterator[Kind]:
+def _searched(kinds: Sequence[Kind], reader: Memory, items: Sequence[str]) -> Iterator[Kind]:
     """Yield the kinds with the items that a search finds in all their wordings, the first wording's order."""
-    with (
-        Knowledge.open(folder / SHARED_USER, settings=SETTINGS, embedder=embedder) as shared,
-        Memory.open(folder / "author", settings=SETTINGS, embedder=embedder, shared=shared) as author,
-    ):
-        places = {item_id: place for place, item_id in enumerate(publish(author, draft.items))}
-        for kind in draft.kinds:
-            asked = [kind.wordings[0], kind.held]
-            answers = [[places[one.item.id] for one in author.shared.search(text, FOUND)] for text in asked]
-            yield kind._replace(found=tuple(place for place in answers[0] if place in answers[1]))
+    places = {item_id: place for place, item_id in enumerate(items)}
+    for kind in kinds:
+        asked = [kind.wordings[0], kind.held]
+        answers = [[places[one.item.id] for one in reader.shared.search(text, FOUND)] for text in asked]
+        yield kind._replace(found=tuple(place for place in answers[0] if place in answers[1]))
+
+
+def _given(reader: Memory, text: str) -> list[FoundItem]:
+    """Return the items that a recall of both tiers is given."""
+    asked = make_query(text, TOP_K, None, None, DEADLINE_MS, {"tiers": BOTH}, SETTINGS.recall, _NOW)
+    pending = reader.shared.begin_search(asked)
+    assert pending is not None
+    return pending.result(DEADLINE_MS)
+
+
+def _recalled(
+    folder: Path, owner: str, texts: Sequence[str], embedder: Embedder
+) -> Iterator[tuple[str, tuple[RetrievedMemory, ...]]]:
+    with Memory.open(own_folder(folder, owner), settings=SETTINGS, embedder=embedder) as memory:
+        for text in texts:
+            yield text, memory.recall(text, TOP_K, deadline_ms=DEADLINE_MS, now=_NOW).memories
 
 
 def _with_drawn(kind: Kind, random: np.random.Generator) -> Kind:

@@ -1,12 +1,13 @@
 """Measures whether the coordination loop raises the success of first answers for users who never used a shared item.
 
-    python -m ops.bench.shared_worth --data FOLDER     ten minutes on two cores; writes ops/bench/shared.md, shared.png
+    python -m ops.bench.shared_worth --data FOLDER     four minutes on two cores; writes ops/bench/shared.md, shared.png
 
 FOLDER has `locomo_dev.json`, `beam_dev/`, `airline_runs_dev.json` and `swe_runs_dev.json`, or some of them. The worlds
-are of `shared_worlds`, the deployments of `shared_deployment`: real memories, items, recalls, reports and releases;
-simulated is how an agent reads an answer. Before the first report every arm is the deployment with the loop off.
+are of `shared_worlds`, the deployments of `shared_deployment`: the texts, searches, reports, releases and the merge are
+real; simulated is how an agent reads an answer. Before the first report every arm is the deployment with the loop off.
 
-Intervals are 95 % of resamples of whole kinds of request: those of a kind share items, users and seeds.
+Each seed is a deployment with other kinds of request, other runs and other draws, the same in all arms. Intervals are
+95 % of resamples of whole kinds and whole seeds, both at once (the pigeonhole bootstrap of Owen 2007).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,13 +30,13 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import Progress
 
-from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.evaluation.compare import RESAMPLES
+from memory_agent.embedders import open_embedder
+from memory_agent.evaluation.compare import FEWEST, RESAMPLES, SEED
 from memory_agent.settings import EmbedderSettings, SharedSettings
 from ops.bench.machine import describe_machine
-from ops.bench.shared_deployment import Agent, Arm, Figures, Lived, Searched, Size, lived
-from ops.bench.shared_worlds import KINDS, SOURCES, Source, World, prepare
-from ops.lab.gains import Difference, difference
+from ops.bench.shared_deployment import AS_RELEASED, ORDERS, Agent, Arm, Lived, Searched, Seen, Size, lived
+from ops.bench.shared_worlds import SOURCES, Source, World, keep, kept, prepare
+from ops.lab.gains import Difference
 from ops.lab.stores import CachingEmbedder
 
 PAGE = Path(__file__).with_name("shared.md")
@@ -44,15 +45,26 @@ _EASY = Agent(helped=0.95, misled=0.75, alone=0.8)
 _EASY_PRIOR = 0.85
 LOOP, SHUFFLED, ORACLE, RANDOM = "loop", "shuffled", "helpful proven", "others proven"
 NO_PLACE, NEW_ALONE, LATE = "no place kept", "place for new items alone", "late items"
+ALIKE = "worse ones not last"
+INVERT = "10 % invert"
+SIX, HUNDRED, BURYING = "six keys", "a hundred keys", "six burying keys"
+SEEDS = 8
 ARMS = (
     Arm(LOOP),
     Arm(SHUFFLED, reports="shuffled"),
     Arm(RANDOM, proven="random"),
     Arm(ORACLE, proven="helpful"),
     Arm("10 % praise", lie="praise", liars=0.1),
-    Arm("10 % invert", lie="invert", liars=0.1),
+    Arm(INVERT, lie="invert", liars=0.1),
     Arm("20 % praise", lie="praise", liars=0.2),
-    Arm("six keys", sybils=True),
+    Arm(SIX, sybils=6),
+    Arm(HUNDRED, sybils=100),
+    Arm(BURYING, sybils=6, they="bury"),
+    Arm(f"{LOOP}, {ALIKE}", worse_last=False),
+    Arm(f"{INVERT}, {ALIKE}", lie="invert", liars=0.1, worse_last=False),
+    Arm(f"{SIX}, {ALIKE}", sybils=6, worse_last=False),
+    Arm(f"{HUNDRED}, {ALIKE}", sybils=100, worse_last=False),
+    Arm(f"{BURYING}, {ALIKE}", sybils=6, they="bury", worse_last=False),
     Arm(NO_PLACE, has_place=False),
     Arm(LATE, late=True),
     Arm(f"{LATE}, {NO_PLACE}", late=True, has_place=False),
@@ -60,19 +72,19 @@ ARMS = (
     Arm("easy", agent=_EASY),
     Arm(f"easy, prior {_EASY_PRIOR}", agent=_EASY, prior=_EASY_PRIOR),
 )
-_LIES = ("10 % praise", "10 % invert", "20 % praise", "six keys")
-_DRAWN = (LOOP, SHUFFLED, "10 % praise", "six keys", ORACLE)
+_LIES = ("10 % praise", INVERT, "20 % praise", SIX, HUNDRED, BURYING)
+_DRAWN = (LOOP, SHUFFLED, "10 % praise", INVERT, SIX, ORACLE)
 _INCHES, _DOTS_PER_INCH = (7.5, 4.5), 110
 
 Array = npt.NDArray[np.float64]
-Key = tuple[str, str]
-"""A world and a kind of request."""
+Key = tuple[str, str, int]
+"""A world, a kind of request and a seed."""
 
 
 class Job(NamedTuple):
     """One deployment."""
 
-    world: int
+    world: str
     arm: Arm
     seed: int
 
@@ -82,7 +94,8 @@ class Measured(NamedTuple):
 
     worlds: tuple[World, ...]
     size: Size
-    lived: dict[str, list[tuple[str, Lived]]]
+    seeds: int
+    lived: dict[str, list[tuple[str, int, Lived]]]
 
 
 def measure(
@@ -90,48 +103,41 @@ def measure(
     data: Path,
     arms: Sequence[Arm],
     size: Size,
+    seeds: int,
     processes: int,
     progress: Progress,
-    *,
-    kinds: int = KINDS,
-    seeds: int = 1,
 ) -> Measured:
-    """Prepare the worlds with so many kinds each, and live every arm in each of them under each seed."""
+    """Prepare the worlds, and live every arm in each of them under each seed."""
     with tempfile.TemporaryDirectory(prefix="memory-bench-") as name, ExitStack() as stack:
         stores, run = Path(name), _runner(processes, stack)
-        made = run(partial(_prepare, data, stores, kinds), sources)
-        worlds = tuple(progress.track(made, len(sources), description="prepare"))
-        jobs = [Job(world, arm, seed) for world in range(len(worlds)) for arm in arms for seed in range(seeds)]
-        found = run(partial(_live, worlds, size, stores), jobs)
-        found_of: dict[str, list[tuple[str, Lived]]] = {arm.name: [] for arm in arms}
+        names = run(partial(_prepare, data, stores), sources)
+        worlds = tuple(kept(name, stores) for name in progress.track(names, len(sources), description="prepare"))
+        jobs = [Job(world.name, arm, seed) for world in worlds for seed in range(seeds) for arm in arms]
+        found = run(partial(_live, size, stores), jobs)
+        found_of: dict[str, list[tuple[str, int, Lived]]] = {arm.name: [] for arm in arms}
         for job, one in zip(jobs, progress.track(found, len(jobs), description="live"), strict=True):
-            found_of[job.arm.name].append((worlds[job.world].name, one))
-    return Measured(worlds, size, found_of)
+            found_of[job.arm.name].append((job.world, job.seed, one))
+    return Measured(worlds, size, seeds, found_of)
 
 
-def _prepare(data: Path, stores: Path, kinds: int, source: Source) -> World:
-    (stores / source.name).mkdir()
-    return prepare(source, data, stores / source.name, _embedder(), kinds)
+def _prepare(data: Path, stores: Path, source: Source) -> str:
+    folder = stores / f"{source.name} stores"
+    folder.mkdir()
+    with closing(open_embedder(EmbedderSettings(allow_download=False))) as embedder:
+        keep(prepare(source, data, folder, CachingEmbedder(embedder)), stores)
+    return source.name
 
 
-def _live(worlds: Sequence[World], size: Size, stores: Path, job: Job) -> Lived:
-    world = worlds[job.world]
-    with tempfile.TemporaryDirectory(prefix="memory-bench-") as folder:
-        return lived(world, job.arm, size, job.seed, stores / world.name, Path(folder), _embedder())
+_world = lru_cache(maxsize=1)(kept)
+"""The world that this process read last."""
 
 
-_opened: list[Embedder] = []
-"""The embedder of this process, which has a cache."""
-
-
-def _embedder() -> Embedder:
-    if not _opened:
-        _opened.append(CachingEmbedder(open_embedder(EmbedderSettings(allow_download=False))))
-    return _opened[0]
+def _live(size: Size, stores: Path, job: Job) -> Lived:
+    return lived(_world(job.world, stores), job.arm, size, job.seed)
 
 
 def _runner(processes: int, stack: ExitStack) -> Callable[..., Iterable[Any]]:
-    """Return a `map` over processes, each with a model of its own, or in this process for one."""
+    """Return a `map` over processes, or in this process for one."""
     if processes == 1:
         return map
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # matrices are small here, and threads of two processes compete
@@ -140,23 +146,48 @@ def _runner(processes: int, stack: ExitStack) -> Callable[..., Iterable[Any]]:
     return pool.map
 
 
-def means(found: Sequence[tuple[str, Lived]], epoch: int, *, is_full: bool | None = None) -> dict[Key, Array]:
-    """Return the mean figures of each kind after an epoch, of the answers that the own memories fill or not."""
-    of: dict[Key, list[Figures]] = {}
-    for world, one in found:
+def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool | None = None) -> dict[Key, Array]:
+    """Return the mean figures of each kind and seed after an epoch, of answers that the own memories fill or not."""
+    of: dict[Key, list[Seen]] = {}
+    for world, seed, one in found:
         for answer in one.answers:
             if answer.epoch == epoch and is_full in (None, answer.is_full):
-                of.setdefault((world, answer.kind), []).append(answer.figures)
+                of.setdefault((world, answer.kind, seed), []).append(answer.figures)
     return {key: np.array(figures).mean(axis=0) for key, figures in of.items()}
 
 
 def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | None = None) -> dict[str, Difference]:
-    """Return the differences of the figures, in all worlds or one, with intervals over kinds; NaN without any kind."""
+    """Return the differences of the figures, in all worlds or one, with intervals; NaN without any kind."""
     keys = [key for key in after if key in before and world in (None, key[0])]
     if not keys:
-        return dict.fromkeys(Figures._fields, Difference(mean=float("nan"), low=None, high=None))
-    found = difference(np.array([after[key] - before[key] for key in keys]), ["/".join(key) for key in keys])
-    return dict(zip(Figures._fields, found, strict=True))
+        return dict.fromkeys(Seen._fields, Difference(mean=float("nan"), low=None, high=None))
+    differences = np.array([after[key] - before[key] for key in keys])
+    low, high = np.nanpercentile(_weights(keys) @ differences, (2.5, 97.5), axis=0)
+    is_known = len({key[:2] for key in keys}) >= FEWEST
+    return {
+        name: Difference(
+            mean=float(differences[:, column].mean()),
+            low=float(low[column]) if is_known else None,
+            high=float(high[column]) if is_known else None,
+        )
+        for column, name in enumerate(Seen._fields)
+    }
+
+
+def _weights(keys: Sequence[Key]) -> Array:
+    """Return the weights (r, q) of q keys in r resamples: of the kinds and of the seeds of each world.
+
+    A seed that is the only one of a world is in every resample.
+    """
+    random, weights = np.random.default_rng(SEED), np.ones((RESAMPLES, len(keys)))
+    for world in dict.fromkeys(world for world, *_ in keys):
+        places = [place for place, key in enumerate(keys) if key[0] == world]
+        for part in (1, 2):
+            units = {unit: number for number, unit in enumerate(dict.fromkeys(keys[place][part] for place in places))}
+            drawn = random.multinomial(len(units), np.full(len(units), 1.0 / len(units)), RESAMPLES)
+            weights[:, places] *= drawn[:, [units[keys[place][part]] for place in places]]
+    totals: Array = weights.sum(axis=1, keepdims=True)
+    return np.divide(weights, totals, out=np.full_like(weights, np.nan), where=totals > 0.0)
 
 
 class _Reader:
@@ -175,16 +206,17 @@ class _Reader:
         known = 0 if arm.startswith((ORACLE, RANDOM)) else self.last if epoch is None else epoch
         return means(self.measured.lived[arm], known, is_full=is_full)
 
-    def searches(self, arm: str) -> list[Searched]:
-        """Return the searches after the last epoch."""
-        every = [one for _, found in self.measured.lived[arm] for one in found.searches]
-        return [one for one in every if one.epoch == max(other.epoch for other in every)]
-
-    def proven(self, arm: str, which: str, epoch: int | None = None) -> float:
-        """Return the share of the items found that is proven: `helpful`, `others` or `late` ones."""
-        every = [one for _, found in self.measured.lived[arm] for one in found.searches]
+    def searches(self, arm: str, epoch: int | None = None) -> list[Searched]:
+        """Return the searches after an epoch, or the last one."""
+        every = [one for *_, found in self.measured.lived[arm] for one in found.searches]
         last = max(one.epoch for one in every) if epoch is None else epoch
-        shares = [getattr(one, which) for one in every if one.epoch == last]
+        return [one for one in every if one.epoch == last]
+
+    def proven(self, arm: str, which: str, epoch: int | None = None, world: str | None = None) -> float:
+        """Return the share of the items found that is proven: `helpful`, `others` or `late` ones."""
+        found = [one for name, _, one in self.measured.lived[arm] if world in (None, name)]
+        last = max(search.epoch for one in found for search in one.searches) if epoch is None else epoch
+        shares = [getattr(search, which) for one in found for search in one.searches if search.epoch == last]
         known = [share for share in shares if share is not None]
         return float(np.mean(known)) if known else float("nan")
 
@@ -194,10 +226,17 @@ def page(measured: Measured, machine: Mapping[str, str], now: datetime) -> str:
     reader, agent, size = _Reader(measured), Agent(), measured.size
     described = "; ".join(f"{name}: {value}" for name, value in machine.items())
     head = _HEAD.format(
-        date=now, machine=described, agent=agent, easy=_EASY, size=size, resamples=RESAMPLES, runs=size.requests
+        date=now,
+        machine=described,
+        agent=agent,
+        easy=_EASY,
+        size=size,
+        resamples=RESAMPLES,
+        runs=size.requests,
+        seeds=measured.seeds,
     )
     sections: Sequence[Callable[[_Reader], Iterator[str]]] = (
-        _claims, _worlds, _first_answers, _by_world, _full, _lies, _places, _late, _scores, _priors,
+        _claims, _worlds, _first_answers, _by_world, _worse, _full, _lies, _places, _late, _scores, _priors,
     )  # fmt: skip
     return "\n".join([head, *(line for section in sections for line in section(reader)), _TAIL])
 
@@ -213,9 +252,10 @@ def _claims(reader: _Reader) -> Iterator[str]:
         claims[f"and over the shuffled control, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
         claims[f"it still does over the loop off, {arm}"] = gain(reader.after(arm), off)
+    claims["it does more where what went worse than usual is last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
     claims["a place kept for shared items raises it"] = gain(on, reader.after(NO_PLACE))
-    full = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
-    claims["half of that place for proven items does, where own memories fill the answer"] = gain(*full)
+    half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
+    claims["half of that place for proven items does, where own memories fill the answer"] = gain(half, none)
     yield "## Claims\n"
     yield "A claim about success holds where the whole interval is above 0.\n"
     yield "| claim | points | holds |"
@@ -236,7 +276,9 @@ def _worlds(reader: _Reader) -> Iterator[str]:
     for world in reader.measured.worlds:
         helps = np.mean([len(kind.helps) for kind in world.kinds])
         found = np.mean([len(set(kind.found) - kind.helps) for kind in world.kinds])
-        answers = [answer for name, one in reader.measured.lived[LOOP] if name == world.name for answer in one.answers]
+        answers = [
+            answer for name, _, one in reader.measured.lived[LOOP] if name == world.name for answer in one.answers
+        ]
         full = np.mean([answer.is_full for answer in answers])
         kinds = f"{len(world.kinds)} of {world.candidates}"
         shares = f"{helps:.1f} | {found:.1f} | {full:.2f}"
@@ -270,10 +312,31 @@ def _by_world(reader: _Reader) -> Iterator[str]:
     yield f"| | {' | '.join(worlds)} |"
     yield "|---" * (len(worlds) + 1) + "|"
     off = reader.before(LOOP)
-    base = [np.mean([figures[0] for (name, _), figures in off.items() if name == world]) for world in worlds]
+    base = [np.mean([figures[0] for (name, *_), figures in off.items() if name == world]) for world in worlds]
     yield f"| loop off | {' | '.join(f'{100 * mean:.1f}' for mean in base)} |"
     for arm in (LOOP, SHUFFLED, *_LIES, ORACLE):
         cells = [_points(gain(reader.after(arm), off, world)["success"]) for world in worlds]
+        yield f"| {arm} | {' | '.join(cells)} |"
+    shares = [f"{reader.proven(LOOP, 'helpful', world=world):.2f}" for world in worlds]
+    yield f"| loop: helpful items proven | {' | '.join(shares)} |\n"
+    yield "*Helpful proven* is the most that figures which are the same for every request can bring."
+    for world in worlds:
+        most = gain(reader.after(ORACLE), off, world)["success"]
+        if most.low is None or most.low <= 0.0:
+            yield f"In {world} even that gains nothing that is shown, so the loop cannot."
+    yield ""
+
+
+def _worse(reader: _Reader) -> Iterator[str]:
+    worlds = [world.name for world in reader.measured.worlds]
+    yield "## What went worse than usual comes after new items\n"
+    yield "What that brings: success with it less without it, after the last epoch.\n"
+    yield f"| | all | {' | '.join(worlds)} | without it, over the loop off |"
+    yield "|---" * (len(worlds) + 3) + "|"
+    for arm in (LOOP, INVERT, SIX, HUNDRED, BURYING):
+        former = reader.after(f"{arm}, {ALIKE}")
+        cells = [_points(gain(reader.after(arm), former, world)["success"]) for world in (None, *worlds)]
+        cells.append(_points(gain(former, reader.before(LOOP))["success"]))
         yield f"| {arm} | {' | '.join(cells)} |"
     yield ""
 
@@ -303,10 +366,15 @@ def _lies(reader: _Reader) -> Iterator[str]:
         shares = f"{reader.proven(arm, 'helpful'):.2f} | {reader.proven(arm, 'others'):.2f}"
         yield f"| {arm} | {_points(over)} | {'' if arm == LOOP else _points(less)} | {shares} |"
     early = reader.measured.size.asked_after[1]
-    shares = [reader.proven("six keys", "others", epoch) for epoch in (0, early)]
-    at_once = gain(means(reader.measured.lived["six keys"], 0), reader.before(LOOP))["success"]
-    yield f"\nSix keys that praise before anybody else reports prove {shares[0]:.2f} of the look-alikes at once, which"
-    yield f"changes success by {_points(at_once)} points; after {early} epochs {shares[1]:.2f} are proven.\n"
+    yield "\nKeys report once, before anybody else:\n"
+    yield f"| | at once | after {early} epochs | at the end | look-alikes proven at once | after {early} epochs |"
+    yield "|---" * 6 + "|"
+    for arm in (SIX, HUNDRED, BURYING):
+        epochs = (0, early, reader.last)
+        over = [_points(gain(reader.after(arm, epoch=epoch), reader.before(LOOP))["success"]) for epoch in epochs]
+        praised = [f"{reader.proven(arm, 'others', epoch):.2f}" for epoch in epochs[:2]]
+        yield f"| {arm} | {' | '.join([*over, *praised])} |"
+    yield ""
 
 
 def _places(reader: _Reader) -> Iterator[str]:
@@ -339,22 +407,29 @@ def _late(reader: _Reader) -> Iterator[str]:
         cells = []
         for epoch in epochs:
             figures = np.array(list(reader.after(arm, epoch=epoch).values())).mean(axis=0)
-            late, success = (100 * figures[Figures._fields.index(name)] for name in ("late", "success"))
+            late, success = (100 * figures[Seen._fields.index(name)] for name in ("late", "success"))
             cells += [f"{reader.proven(arm, 'late', epoch):.2f}", f"{late:.0f} %", f"{success:.1f}"]
         yield f"| {arm} | {' | '.join(cells)} |"
     yield ""
 
 
 def _scores(reader: _Reader) -> Iterator[str]:
-    yield "## What .05 changes in a search\n"
-    yield "Of 100 searches of the items alone, those whose first item helps. Moved: what was added changed the first.\n"
-    yield "| | without | as released | all .05 for every proven item | proven items first | moved |"
-    yield "|---" * 6 + "|"
-    for arm in (LOOP, ORACLE):
-        found = reader.searches(arm)
-        names = ("plain", "first", "whole", "proven_first", "is_moved")
-        shares = [100 * np.mean([getattr(one, name) for one in found]) for name in names]
-        yield f"| {arm} | {' | '.join(f'{share:.0f}' for share in shares)} |"
+    def first(arm: str, order: str, which: str, epoch: int | None = None) -> str:
+        """Return in how many of 100 searches after an epoch, or the last one, the first item is such a one."""
+        every = reader.searches(arm, epoch)
+        return f"{100 * np.mean([getattr(one, which).get(order, False) for one in every]):.0f}"
+
+    yield "## The order of a search\n"
+    yield "Of 100 searches of the items alone, those whose first item helps, or is the one that keys praise. The order"
+    yield f"of the product is the one *{AS_RELEASED}*. At once: before anybody but the keys has reported.\n"
+    keys = f"{SIX} at once: helps | praised | at the end: helps | praised | {BURYING} at once: praised"
+    yield f"| | loop: helps | helpful proven: helps | {keys} |"
+    yield "|---" * 8 + "|"
+    for order in ORDERS:
+        cells = [first(arm, order, "first") for arm in (LOOP, ORACLE)]
+        cells += [first(SIX, order, which, epoch) for epoch in (0, None) for which in ("first", "praised")]
+        cells.append(first(BURYING, order, "praised", 0))
+        yield f"| {order} | {' | '.join(cells)} |"
     yield ""
 
 
@@ -364,7 +439,7 @@ def _priors(reader: _Reader) -> Iterator[str]:
     yield "| | mean quality of reported runs | success over the loop off | helpful proven | look-alikes proven |"
     yield "|---" * 5 + "|"
     for arm in (LOOP, SHUFFLED, "easy", f"easy, prior {_EASY_PRIOR}"):
-        quality = np.mean([one.quality for _, one in reader.measured.lived[arm]])
+        quality = np.mean([one.quality for *_, one in reader.measured.lived[arm]])
         over = gain(reader.after(arm), reader.before(arm))["success"]
         shares = f"{reader.proven(arm, 'helpful'):.2f} | {reader.proven(arm, 'others'):.2f}"
         yield f"| {arm} | {quality:.2f} | {_points(over)} | {shares} |"
@@ -413,11 +488,12 @@ def draw(measured: Measured, file: Path) -> None:
 _HEAD = """\
 # What it is worth that runs report
 
-Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Real memories, items, recalls, reports and releases;
-simulated is the agent that reads an answer. {size.users} users make {runs} requests each in each of {size.epochs}
+Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Texts, own memories, searches, figures, releases and
+the merge of both tiers are the product's; simulated is the agent that reads an answer. Of each data set there are
+{seeds} deployments. In each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs}
 epochs; after an epoch their runs are reported and the figures released. {size.others} others, who use nothing, ask each
 kind of request in words that nobody else uses. Points of 100; intervals are 95 % of {resamples:,} resamples of whole
-kinds of request. Search and recall cost: `results.md`.
+kinds of request and of whole deployments of each set, both at once (Owen 2007). Search and recall cost: `results.md`.
 
 An agent reads from the top. It uses a memory that helps with {agent.believes}, another with {agent.mistakes}, and reads
 on with {agent.reads_on}. A run that used what helps succeeds with {agent.helped}, one that used another memory with
@@ -435,7 +511,8 @@ _TAIL = """\
   it gains is owed to being shown and used, not to outcomes. *helpful proven*: twenty users have reported the truth on
   every item, the most that the merge can make of it. *others proven*: as many items drawn from those found.
 - *praise*: liars agree on the look-alike of each kind that is found first, and report it used and good in each epoch.
-  *invert*: they report the opposite of how their runs ended. *six keys* praise, once, before anybody else reports.
+  *invert*: they report the opposite of how their runs ended. *Keys* praise, once, before anybody else reports;
+  *burying* ones report failure of all else that a search finds.
 - What helps comes from the data for LoCoMo and BEAM (evidence of the question) and Airline (reward of the run that the
   item tells of: that its account makes another run succeed is assumed). For SWE one in three of the thoughts on an
   issue that a search finds is drawn. Kinds are those of which a search finds an item that helps and two look-alikes;
@@ -443,9 +520,10 @@ _TAIL = """\
 - BEAM's messages are cut to 500 characters. The wordings of a LoCoMo or BEAM question are templates around it; those of
   Airline are four customers', those of SWE the title and the description of the issue.
 - The same users asked the same kinds again and again: how fast an item is proven depends on how many users use it.
-- Recall ids are random, so the rotation of new items varies from run to run, and with it what is proven by the end. The
-  intervals are over kinds, not over such runs: that an arm with more liars does better is chance, and two arms that
-  differ by less than that are not told apart.
+- Each deployment of a set has the next kinds of it, other runs and other recall ids; all arms have the same ones. What
+  a memory recalls and a search finds is computed once for each text: figures alone change it, and they are added as the
+  store adds them (a test compares both). Late items are in the index from the start, hidden. Ids of items are new in
+  each run of the command, and with them its draws.
 - With own memories that fill the answer, one place is all that shared items have, and the agent reads it last: outcomes
   can raise little there, and whatever is proven for another kind of request takes it in half of the recalls.
 """
@@ -462,7 +540,7 @@ def main(arguments: Sequence[str]) -> int:
     if not there:
         parser.error(f"{given.data} has none of {', '.join(source.place for source in SOURCES)}")
     with Progress(console=Console(stderr=True)) as progress:
-        measured = measure(there, given.data, ARMS, Size(), os.cpu_count() or 1, progress)
+        measured = measure(there, given.data, ARMS, Size(), SEEDS, os.cpu_count() or 1, progress)
     draw(measured, PAGE.with_suffix(".png"))
     PAGE.write_text(page(measured, describe_machine(), datetime.now(UTC)), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))

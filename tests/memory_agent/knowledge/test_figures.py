@@ -386,3 +386,32 @@ def test_what_is_read_and_written_for_all_users_does_not_grow_with_them() -> Non
 def test_what_is_no_key_is_refused() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         Standing.create(b"short", AUTHOR)
+
+
+@pytest.mark.parametrize(
+    ("prior", "succeeded", "failed", "is_worse"),
+    [
+        (0.6, 0, 4, False),  # nothing is released
+        (0.6, 0, 5, True),
+        (0.6, 2, 3, True),
+        (0.6, 3, 2, False),  # as usual
+        (0.62, 3, 2, False),  # both are rounded to .6
+        (0.8, 3, 2, True),
+    ],
+)
+def test_what_has_a_released_score_below_the_prior_is_worse(
+    prior: float, succeeded: int, failed: int, is_worse: bool
+) -> None:
+    rules = Rules(prior=prior)
+    figures = used_by([1.0] * succeeded + [0.0] * failed)
+    assert not figures.standing.is_worse(rules)
+    figures.release(rules)
+    assert figures.standing.is_worse(rules) == is_worse
+
+
+def test_erasing_a_user_withdraws_that_a_version_is_worse_with_its_score() -> None:
+    figures = used_by([0.0] * 6)
+    figures.release(RULES)
+    assert figures.standing.is_worse(RULES)
+    figures.erase(USERS[0])
+    assert not figures.standing.is_worse(RULES)

@@ -22,11 +22,16 @@ def items(world: World) -> dict[str, GlobalRecord]:
 
 def praise(world: World, item: GlobalRecord, users: range) -> None:
     """As their hosts report, who use a version again and again and say that it always worked; and a rating each."""
-    said = ReportedItem(item_id=item.id, version=item.version, retrievals=1_000, uses=1_000, quality=1_000.0)
+    report(world, item, users, 1.0)
+
+
+def report(world: World, item: GlobalRecord, users: range, rating: float) -> None:
+    quality = 1_000.0 * rating
+    said = ReportedItem(item_id=item.id, version=item.version, retrievals=1_000, uses=1_000, quality=quality)
     for number in users:
         caller = Caller(user_id=f"sybil-{number}")
         assert world.shared.ask(caller, Report(number=1, items=(said,))) == 1
-        world.shared.ask(caller, Rate(item_id=item.id, rating=1.0))
+        world.shared.ask(caller, Rate(item_id=item.id, rating=rating))
     world.shared.expire()
 
 
@@ -60,6 +65,39 @@ def test_keys_that_praise_an_item_prove_it_and_add_a_twentieth_at_most(
     result = world.user("cas").recall(QUESTION, tiers=("local", "global"), deadline_ms=30_000.0)
     order = [best, praised] if not is_proven else [praised, best]  # proven ones come before new ones
     assert [one.record.id for one in result.memories] == ["own", *order]  # and never before one's own
+
+
+@pytest.mark.parametrize(("keys", "is_worse", "score"), [(4, False, None), (5, True, 0.3), (100, True, 0.05)])
+def test_keys_that_report_failure_put_an_item_after_new_ones_of_a_recall_and_no_lower(
+    world: World, items: dict[str, GlobalRecord], keys: int, is_worse: bool, score: float | None
+) -> None:
+    best, other = items["best"].id, items["praised"].id
+    world.user("cas").remember(OWN, id="own")
+    before = seen(world)
+    report(world, items["best"], range(keys), 0.0)
+    after = seen(world)
+    assert after[best].item.quality_metrics.avg_trajectory_score == score
+    assert after[best].is_worse == is_worse
+    assert [(one.sona_score, one.relevance) for one in after.values()] == [
+        (one.sona_score, one.relevance) for one in before.values()
+    ]
+    assert list(after) == [best, other]  # a search is as it was
+    result = world.user("cas").recall(QUESTION, tiers=("local", "global"), deadline_ms=30_000.0)
+    order = [other, best] if is_worse else [best, other]
+    assert [one.record.id for one in result.memories] == ["own", *order]
+
+
+def test_honest_users_bring_an_item_back_that_keys_reported_as_a_failure(
+    world: World, items: dict[str, GlobalRecord]
+) -> None:
+    item = items["best"]
+    report(world, item, range(5), 0.0)
+    assert seen(world)[item.id].is_worse
+    said = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=1.0)
+    for number in range(10):
+        world.shared.ask(Caller(user_id=f"honest-{number}"), Report(number=1, items=(said,)))
+    world.shared.expire()
+    assert not seen(world)[item.id].is_worse
 
 
 def test_erasing_the_users_of_a_hundred_keys_takes_out_what_they_did_exactly(

@@ -42,6 +42,7 @@ def item(
     text: str | None = None,
     *,
     is_proven: bool = False,
+    is_worse: bool = False,
     mean: float | None = None,
     users: int = 12,
     days: float = 0.0,
@@ -55,6 +56,7 @@ def item(
         published_at=NOW - timedelta(days=days),
         metrics=QualityMetrics(avg_trajectory_score=mean, distinct_users=users, used_count=users),
         is_proven=is_proven,
+        is_worse=is_worse,
     )
     return msgspec.structs.replace(own(id, relevance, score, text, f"title of {id}"), tier="global", shared=origin)
 
@@ -68,6 +70,10 @@ def class_of(memory: RetrievedMemory) -> int:
         return UNKNOWN
     assert is_above
     return PROVEN if memory.shared.is_proven else UNPROVEN
+
+
+def is_worse(memory: RetrievedMemory) -> bool:
+    return memory.shared is not None and memory.shared.is_worse
 
 
 def merge(
@@ -93,8 +99,9 @@ MEANS = st.sampled_from([None, 0.2, 0.7, 0.9])
 def worlds(draw: st.DrawFn) -> World:
     local = draw(st.lists(st.builds(own, st.just("?"), RELEVANCES, SCORES, TEXTS), max_size=14))
     local.sort(key=lambda memory: -memory.sona_score)
+    flags, days = st.booleans(), st.integers(0, 3)
     built = st.builds(
-        item, st.just("?"), RELEVANCES, SCORES, TEXTS, is_proven=st.booleans(), mean=MEANS, days=st.integers(0, 3)
+        item, st.just("?"), RELEVANCES, SCORES, TEXTS, is_proven=flags, is_worse=flags, mean=MEANS, days=days
     )
     shared = draw(st.lists(built, max_size=14))
     named = [_renamed(memory, f"{'ms'[memory.tier == 'global']}{n}") for n, memory in enumerate([*local, *shared])]
@@ -143,8 +150,8 @@ def test_classes_follow_each_other_and_keep_their_ranking(world: World, top_k: i
             standing = [(not memory.shared.is_proven, -memory.sona_score) for memory in found if memory.shared]
             assert standing == sorted(standing)
         else:
-            scores = [memory.sona_score for memory in found]
-            assert scores == sorted(scores, reverse=True)
+            ranks = [(kind == UNPROVEN and is_worse(memory), -memory.sona_score) for memory in found]
+            assert ranks == sorted(ranks)
 
 
 @given(worlds(), PLACES, KEYS)
@@ -272,6 +279,17 @@ def test_new_items_that_are_worse_follow_those_near_the_best() -> None:
     assert {tuple(merge([], new, 3, key)) for key in recall_ids(50)} == {("a", "b", "c")}
     losing = [item("a", score=-1.0), item("b", score=-1.09), item("c", score=-1.2)]
     assert {tuple(merge([], losing, 1, key)) for key in recall_ids(50)} == {("a",), ("b",)}
+
+
+def test_what_went_worse_than_usual_follows_all_new_items_and_takes_turns_in_what_is_left() -> None:
+    worse = [item(f"w{n}", score=0.9, is_worse=True, mean=0.4) for n in range(3)]
+    new = [item("a", score=0.5), item("b", score=0.1)]
+    answers = [merge([], [*worse, *new], 3, key) for key in recall_ids(50)]
+    assert {tuple(answer[:2]) for answer in answers} == {("a", "b")}
+    assert {answer[2] for answer in answers} == {"w0", "w1", "w2"}
+    local = [own(f"m{n}") for n in range(5)]
+    assert {merge(local, [*worse, *new], key=key)[-1] for key in recall_ids(50)} == {"a"}
+    assert {merge(local, worse, key=key)[-1] for key in recall_ids(50)} == {"w0", "w1", "w2"}
 
 
 @pytest.mark.parametrize(
