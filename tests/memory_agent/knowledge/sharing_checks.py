@@ -7,12 +7,15 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import msgspec
+import pytest
 import structlog
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import astuple
 from sharing_followers import Followers
 from sharing_model import EVERYBODY, GROUPS, POLICIES, Item, Model, forms_of, half, marks_in
@@ -22,6 +25,7 @@ from test_publish_log import changes_in
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.history import fingerprint
+from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.contributions import Contribution
 from memory_agent.knowledge.places import FIGURES, FILE, OFFERERS, OFFERS
 from memory_agent.memory import Memory
@@ -36,6 +40,7 @@ SAYINGS = (
     "the nightly backup fails while the disk is full",
     "restart the tunnel when the login times out",
 )
+UNKNOWN = "0" * 26
 NUMBERS = re.compile(r"(?:-?\d\.\d+(?:e-?\d+)?[,\s]+){4}")
 """A part of a vector, as a log would show it."""
 
@@ -58,12 +63,17 @@ def quiet(*_: object) -> None:
     return None
 
 
+def refused(ask: Callable[[str], object], item_id: str) -> tuple[object, ...]:
+    with pytest.raises(InvalidInputError) as error:
+        ask(item_id)
+    return error.value.args
+
+
 class CheckedSharing(RuleBasedStateMachine):
     """Several users, the store and the relay on disk, and the model. `is_encrypted`: then files hold nothing at all."""
 
     is_encrypted = False
 
-    @initialize()
     def create(self) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="sharing-"))
         self.numbers = count(1)
@@ -212,6 +222,7 @@ class CheckedSharing(RuleBasedStateMachine):
                 assert not offered_by or item.author == f"{offered_by} users"
             for one in found.values():
                 assert one.is_proven == self.model.tallies[one.item.id, one.item.version].is_proven
+            self.reaches_by_id(user)
         for user in EVERYBODY:
             offered = self.world.shared.ask(Caller(user_id=user), ListOffers())
             assert {one.content.item_id: one.proposed_as for one in offered} == self.model.offers_of(user)
@@ -220,6 +231,21 @@ class CheckedSharing(RuleBasedStateMachine):
             assert not any(name in repr(answer) for name in EVERYBODY), user
             assert marks_in(msgspec.msgpack.encode(answer)) <= self.model.may_see(user) | self.model.said[user]
         self.world.answers.clear()
+
+    def reaches_by_id(self, user: str) -> None:
+        """Items that admit a user; any other is as one that does not exist."""
+        shared, visible = self.memory(user).shared, self.model.admitted(user) | self.model.of_author(user)
+        asks: list[Callable[[str], object]] = [shared.item, shared.attachment, partial(shared.rate, rating=1.0)]
+        unknown = [refused(ask, UNKNOWN) for ask in asks]
+        for item in self.model.items.values():
+            if item.id not in visible:
+                assert [refused(ask, item.id) for ask in asks] == unknown
+                continue
+            seen = shared.item(item.id)
+            assert (seen.id, seen.version, seen.access_policy) == (*item.named, item.policy)
+            self.heard(user, seen)
+            if item.data is not None:
+                assert shared.attachment(item.id).data == item.data
 
     @invariant()
     def nothing_else_leaves_a_memory_than_what_its_user_sends(self) -> None:

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +29,8 @@ CROWD = {f"quince-of-many-{number}": ("org:acme", "tier:pro") for number in rang
 """Users who publish nothing, so that there are enough of them for figures, and for items of many."""
 BY_HAND = ("quince-by-hand-1", "quince-by-hand-2")
 """Users whose reports are no memory's: with numbers in any order, and repeated."""
-EVERYBODY: dict[str, tuple[str, ...]] = GROUPS | CROWD | dict.fromkeys(BY_HAND, ())
+ADMIN = "quince-root"
+EVERYBODY: dict[str, tuple[str, ...]] = GROUPS | CROWD | dict.fromkeys((*BY_HAND, ADMIN), ())
 POLICIES = ("public", "org:acme", "tier:pro")
 MARK = re.compile(rb"zq[0-9a-f]{6}x", re.IGNORECASE)
 LEAST_OFFERERS = 5
@@ -43,6 +45,7 @@ def half(numbers: Iterable[float] | None) -> bytes:
     return np.array(numbers, np.float32).astype("<f2").tobytes()
 
 
+@cache
 def forms_of(vector: bytes) -> tuple[bytes, ...]:
     """A vector as records hold it, as columns do, and as it is computed with."""
     floats = np.frombuffer(vector, "<f2").astype(np.float32)
