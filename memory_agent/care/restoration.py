@@ -19,7 +19,7 @@ import msgspec
 
 from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_manifest
 from memory_agent.care.encryption import encrypt_staged
-from memory_agent.care.offline import Warn, erase_events_of, erase_user, erased_events, open_memory
+from memory_agent.care.offline import Warn, erase_events, erase_events_of, erase_user, erased_events, open_memory
 from memory_agent.erasure.history import HISTORY_FOLDER, History, read_history
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
 from memory_agent.knowledge import Knowledge
@@ -30,7 +30,7 @@ from memory_agent.storage.folder_moves import has_unfinished_moves, move_folders
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
-from relay import SHARED_USER, journal_folder, require_unused, rewind
+from relay import SHARED_USER, Erasable, journal_folder, require_unused, rewind
 from relay.disk import DATA_FILE, Report, find_fault, flush_tree
 
 USERS = "users"
@@ -165,6 +165,9 @@ def _reapply_erasures(
         if history.since(made_at).is_everything:
             counts[user_id] = erase_user(stage, settings, user_id, now, warn=warn).memories
         else:
+            if user_id == SHARED_USER:  # items that the restored store does not know had events too
+                wanted = Erasable(user_id=SHARED_USER, quoted=history.memories_in(now))
+                erase_events(journal_dir, settings, wanted, now)
             known = erased_events(journal_dir, settings, user_id, history)
             counts[user_id] = _reapply_to_user(stage, settings, user_id, history, made_at, known, now)
     return {user_id: count for user_id, count in counts.items() if count}

@@ -76,9 +76,11 @@ class Eraser:
                         found[row] = record
             event_ids = () if selection.everything else _event_ids(snapshot, found)
             run_ids, of_runs = _runs_of(snapshot, selection.session_id)
+            ids = sorted(record.id for record in found.values())
+            ids += self._forgetting.goes_with(snapshot, ids)
         return Intent(
             started_at=now,
-            record_ids=tuple(sorted(record.id for record in found.values())),
+            record_ids=tuple(ids),
             event_ids=tuple(dict.fromkeys((*event_ids, *of_runs))),
             session_id=selection.session_id,
             run_ids=run_ids,
@@ -114,11 +116,12 @@ class Eraser:
             rows = [snapshot.row_of_id(one) for one in selection.ids if one]
             found = {row: record for row in rows if row is not None and (record := snapshot.record(row)) is not None}
             event_ids = _event_ids(snapshot, found) if found else ()
+            ids = [record.id for record in found.values()]
+            ids += self._forgetting.goes_with(snapshot, ids)
         if selection.session_id is not None:
             intent = self.plan(selection, now)
         else:
-            ids = tuple(record.id for record in found.values())
-            intent = Intent(started_at=now, record_ids=ids, event_ids=event_ids)
+            intent = Intent(started_at=now, record_ids=tuple(ids), event_ids=event_ids)
         self._note(intent, now)
 
     @contextmanager

@@ -81,6 +81,10 @@ class Forgetting:
         with self._archive.batch() as batch:
             return self._run_records.expire(batch, now)
 
+    def goes_with(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
+        """Return the ids of what is no memory and goes with these; `memories` takes them too. Nothing of a user's."""
+        return []
+
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
         """Delete memories in a batch, with their part in runs and patterns; return how many existed."""
         if not rows:

@@ -14,7 +14,14 @@ from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.knowledge.authors import drop_name
-from memory_agent.knowledge.items import about_of, authors_with_names, keep_used, place_in, used_by
+from memory_agent.knowledge.items import (
+    about_of,
+    authors_with_names,
+    keep_used,
+    offerers_of,
+    place_in,
+    used_by,
+)
 from memory_agent.knowledge.kept_figures import drop_figures, erase_user, parts_in, places_with
 from memory_agent.knowledge.offers import authors_with_offers, drop_offers, fallen_without
 from memory_agent.knowledge.places import ERASED, FIGURES, FILE, OFFERERS, mark_removal, place_of
@@ -22,6 +29,7 @@ from memory_agent.knowledge.publish_log import note_gone
 from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
+from memory_agent.storage.snapshot import Snapshot
 
 _FOLLOWED = "shared:followed"
 _AT_ONCE = 100
@@ -30,6 +38,17 @@ _AT_ONCE = 100
 
 class ItemForgetting(Forgetting):
     """Deletes items with all that is kept beside them."""
+
+    def memories(self, record_ids: Sequence[str]) -> int:
+        """Delete items, with the offers that they were made of."""
+        with self._archive.batch() as batch:
+            gone = {*record_ids, *self.goes_with(batch, record_ids)}
+            drop_offers(batch, gone.__contains__, authors_with_offers(batch))
+        return super().memories(record_ids)
+
+    def goes_with(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
+        """Return the ids of the offers that items were made of: with these, upkeep would make them again."""
+        return [offer_id for one in record_ids for offer_id in offerers_of(snapshot, one).values()]
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
         """Delete items in a batch; return how many existed."""

@@ -293,6 +293,7 @@ class Deployment:
             one,
             item=msgspec.structs.replace(one.item, quality_metrics=standing.metrics()),
             sona_score=one.sona_score + standing.boost,
+            boost=standing.boost,
             is_proven=standing.is_proven,
             is_worse=self.arm.worse_last and standing.is_worse(self.rules),
         )

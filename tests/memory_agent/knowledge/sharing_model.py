@@ -1,4 +1,4 @@
-"""What should be of a world in which users share: who may see which words, and what figures are made of.
+"""What should be of a world in which users share: who may see which words, what many offer, what followers hear.
 
 Every word that a user says has a mark of its own (`MARK`).
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
-import pytest
+from figures_model import Names, Tally, Version
 
-from memory_agent.shared_records import QualityMetrics
+from memory_agent.erasure.history import fingerprint
+from memory_agent.shared_changes import SharedChange
+from relay import SHARED_USER
 
 GROUPS = {
     "quince-ann": ("org:acme",),
@@ -22,16 +26,14 @@ GROUPS = {
     "quince-dot": ("tier:pro",),
 }
 CROWD = {f"quince-of-many-{number}": ("org:acme", "tier:pro") for number in range(6)}
-"""Users who publish nothing, so that there are enough of them for figures."""
-EVERYBODY = GROUPS | CROWD
+"""Users who publish nothing, so that there are enough of them for figures, and for items of many."""
+BY_HAND = ("quince-by-hand-1", "quince-by-hand-2")
+"""Users whose reports are no memory's: with numbers in any order, and repeated."""
+ADMIN = "quince-root"
+EVERYBODY: dict[str, tuple[str, ...]] = GROUPS | CROWD | dict.fromkeys((*BY_HAND, ADMIN), ())
+POLICIES = ("public", "org:acme", "tier:pro")
 MARK = re.compile(rb"zq[0-9a-f]{6}x", re.IGNORECASE)
-LEAST_USERS = 5
-COUNTED_OF_EACH, COUNT_STEP = 3, 5
-PRIOR, PRIOR_WEIGHT = 0.6, 5
-ROUNDED, LEVELED = 0.025, 0.25
-"""How far a released mean may be from that of what users contributed: rounded, of levels."""
-
-Version = tuple[str, str]
+LEAST_OFFERERS = 5
 
 
 def marks_in(data: bytes) -> set[str]:
@@ -43,6 +45,7 @@ def half(numbers: Iterable[float] | None) -> bytes:
     return np.array(numbers, np.float32).astype("<f2").tobytes()
 
 
+@cache
 def forms_of(vector: bytes) -> tuple[bytes, ...]:
     """A vector as records hold it, as columns do, and as it is computed with."""
     floats = np.frombuffer(vector, "<f2").astype(np.float32)
@@ -60,9 +63,33 @@ class Told:
     hidden: frozenset[str]
 
 
+class Words(NamedTuple):
+    """What is offered, spelled as its user did."""
+
+    title: str
+    summary: str
+
+
+@dataclass
+class Offer:
+    """What a user offers. Of its marks, only those that others offer too (`common`) are ever shown to others."""
+
+    id: str
+    user: str
+    policy: str
+    words: Words
+    marks: frozenset[str]
+    common: frozenset[str]
+
+    @property
+    def said(self) -> tuple[str, frozenset[str]]:
+        """What is equal for offers that say the same."""
+        return self.policy, self.common
+
+
 @dataclass
 class Item:
-    """A version of an item, as published."""
+    """A version of an item, as published; or one of many, with the offer of each `offerers`, and no author."""
 
     id: str
     author: str
@@ -71,124 +98,15 @@ class Item:
     version: int
     data: bytes | None = None
     vector: bytes = b""
+    words: Words | None = None
+    offerers: dict[str, str] = field(default_factory=dict)
 
     @property
     def named(self) -> Version:
         return self.id, str(self.version)
 
-
-@dataclass
-class Part:
-    """What one user contributed to a version: counts, and sums in thousandths."""
-
-    retrievals: int = 0
-    uses: int = 0
-    quality: int = 0
-    rating: int | None = None
-
-
-@dataclass
-class Released:
-    """One figure: what everybody sees, whom that counts, and who is new or changed since."""
-
-    shown: tuple[int, int, float] | None = None
-    counted: set[str] = field(default_factory=set)
-    changed: set[str] = field(default_factory=set)
-
-    def change(self, user: str, *, contributes: bool) -> None:
-        if contributes or user in self.counted:
-            self.changed.add(user)
-        else:
-            self.changed.discard(user)
-
-    def remove(self, user: str) -> None:
-        self.changed.discard(user)
-        if user in self.counted:
-            self.counted.discard(user)
-            self.shown = None
-
-    def release(self, users: set[str], figure: Callable[[], tuple[int, int, float]]) -> None:
-        if len(users) < LEAST_USERS:
-            self.shown = None
-        elif len(self.changed) >= LEAST_USERS:
-            self.shown, self.counted, self.changed = figure(), users, set()
-
-
-@dataclass
-class Tally:
-    """The contributions to one version and what is released of them, by the rules of decision 0054."""
-
-    author: str
-    parts: dict[str, Part] = field(default_factory=dict)
-    usage: Released = field(default_factory=Released)
-    quality: Released = field(default_factory=Released)
-    rating: Released = field(default_factory=Released)
-
-    def count(self, user: str, retrievals: int, qualities: list[float]) -> None:
-        if user == self.author:
-            return
-        part = self.parts.setdefault(user, Part())
-        part.retrievals += retrievals
-        part.uses += len(qualities)
-        part.quality += round(sum(qualities) * 1000)
-        if retrievals:
-            self.usage.change(user, contributes=True)
-        if qualities:
-            self.quality.change(user, contributes=True)
-
-    def rate(self, user: str, rating: float | None) -> None:
-        part = self.parts.setdefault(user, Part())
-        rated = None if rating is None else round(rating * 1000)
-        if rated != part.rating:
-            part.rating = rated
-            self.rating.change(user, contributes=rated is not None)
-        if part == Part():
-            del self.parts[user]
-
-    def erase(self, user: str) -> None:
-        self.parts.pop(user, None)
-        for figure in (self.usage, self.quality, self.rating):
-            figure.remove(user)
-
-    def release(self) -> None:
-        seen = {user: part.retrievals for user, part in self.parts.items() if part.retrievals}
-        used = {user: part for user, part in self.parts.items() if part.uses}
-        rated = {user: part.rating for user, part in self.parts.items() if part.rating is not None}
-        self.usage.release(set(seen), lambda: (_counted(seen.values()), len(seen), 0.0))
-        means = [part.quality / part.uses / 1000 for part in used.values()]
-        uses = [part.uses for part in used.values()]
-        self.quality.release(set(used), lambda: (_counted(uses), len(used), sum(means) / len(means)))
-        self.rating.release(set(rated), lambda: (0, len(rated), sum(rated.values()) / len(rated) / 1000))
-
-    def state(self) -> tuple[dict[str, tuple[int | None, ...]], list[tuple[bool, set[str]]]]:
-        """By user what was contributed; and of each figure, whether it is released, and who changed since."""
-        series = (self.usage, self.quality, self.rating)
-        parts = {user: astuple(part) for user, part in self.parts.items()}
-        return parts, [(figure.shown is not None, figure.changed) for figure in series]
-
-    def check(self, metrics: QualityMetrics) -> None:
-        """Check what somebody was shown."""
-        usage, quality, rating = self.usage.shown, self.quality.shown, self.rating.shown
-        assert metrics.usage_count == (usage[0] if usage else 0)
-        counts = metrics.used_count, metrics.distinct_users
-        assert counts == ((quality[0], _in_steps(quality[1])) if quality else (0, 0))
-        assert metrics.raters == (_in_steps(rating[1]) if rating else 0)
-        assert (metrics.avg_trajectory_score is None, metrics.user_rating is None) == (not quality, not rating)
-        if quality:
-            users, mean = quality[1:]
-            shrunk = (users * mean + PRIOR_WEIGHT * PRIOR) / (users + PRIOR_WEIGHT)
-            allowed = LEVELED * users / (users + PRIOR_WEIGHT) + ROUNDED
-            assert metrics.avg_trajectory_score == pytest.approx(shrunk, abs=allowed)
-        if rating:
-            assert metrics.user_rating == pytest.approx(rating[2], abs=LEVELED + ROUNDED)
-
-
-def _counted(counts: Iterable[int]) -> int:
-    return _in_steps(sum(min(count, COUNTED_OF_EACH) for count in counts))
-
-
-def _in_steps(count: int) -> int:
-    return count // COUNT_STEP * COUNT_STEP
+    def is_of(self, user: str) -> bool:
+        return user == self.author or user in self.offerers
 
 
 @dataclass
@@ -200,14 +118,31 @@ class Unreported:
 
 
 @dataclass
+class Journal:
+    """What the relay's journal may say.
+
+    `named`: ids of items that its bytes may hold. `astray`: items that a restore of the store alone took back, while
+    the journal kept their events. `moved`: items that went from those whom a former policy admitted. `rated`: versions
+    of which a rating was released.
+    """
+
+    named: set[str] = field(default_factory=set)
+    astray: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    rated: set[Version] = field(default_factory=set)
+
+
+@dataclass
 class Model:
-    """What is: memories, items by id, chosen names by user, figures. And what is no more."""
+    """What is: memories, items and offers by id, chosen names by user, figures. And what is no more."""
 
     told: list[Told] = field(default_factory=list)
     items: dict[str, Item] = field(default_factory=dict)
+    offers: dict[str, Offer] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     tallies: dict[Version, Tally] = field(default_factory=dict)
     unreported: defaultdict[str, Unreported] = field(default_factory=lambda: defaultdict(Unreported))
+    journal: Journal = field(default_factory=Journal)
     ended: set[str] = field(default_factory=set)  # ids that never return
     left: set[str] = field(default_factory=set)  # marks of what is no more
     vectors: set[bytes] = field(default_factory=set)  # of every memory, query and item that ever was
@@ -222,22 +157,31 @@ class Model:
     def of_author(self, user: str) -> dict[str, Item]:
         return {id_: item for id_, item in self.items.items() if item.author == user}
 
+    def offers_of(self, user: str) -> dict[str, str | None]:
+        """By the id of each offer of a user, the item that was made of it."""
+        made = {offer: item.id for item in self.items.values() for offer in item.offerers.values()}
+        return {offer.id: made.get(offer.id) for offer in self.offers.values() if offer.user == user}
+
     def may_see(self, user: str) -> set[str]:
         """The marks that an answer to a user may have."""
         seen = {mark for one in self.told if one.user == user for mark in one.marks | one.hidden}
+        seen |= {mark for offer in self.offers.values() if offer.user == user for mark in offer.marks}
         for item in (self.admitted(user) | self.of_author(user)).values():
             seen |= item.marks | {self.names.get(item.author, "")}
         return seen | {self.names.get(user, "")}
 
     def published(self) -> set[str]:
         """The marks that the store holds."""
-        return {mark for item in self.items.values() for mark in item.marks} | set(self.names.values())
+        kept = (*self.items.values(), *self.offers.values())
+        return {mark for one in kept for mark in one.marks} | set(self.names.values())
 
-    def publish(self, item: Item) -> None:
+    def publish(self, item: Item, key: bytes) -> None:
         if item.id in self.items:
+            if self.items[item.id].policy != item.policy:
+                self.journal.moved.add(item.id)
             self.drop(item.id)
         self.items[item.id] = item
-        self.tallies.setdefault(item.named, Tally(item.author))
+        self.tallies.setdefault(item.named, Tally(item.author, key))
         self.vectors.add(item.vector)
         self.public.add(item.vector)
 
@@ -251,6 +195,36 @@ class Model:
         self.ended.add(id_)
         self.tallies = {version: tally for version, tally in self.tallies.items() if version[0] != id_}
 
+    def withdraw(self, is_gone: Callable[[Offer], bool]) -> None:
+        """Take offers back, and with them the items that do not stand on what is left."""
+        gone = {offer.id: offer for offer in self.offers.values() if is_gone(offer)}
+        for offer in gone.values():
+            del self.offers[offer.id]
+            self.left |= offer.marks
+            self.is_purged = False
+        self.ended |= gone.keys()
+        for item in [item for item in self.items.values() if item.offerers]:
+            item.offerers = {user: offer for user, offer in item.offerers.items() if offer in self.offers}
+            written = {self.offers[offer].words for offer in item.offerers.values()}
+            if len(item.offerers) < LEAST_OFFERERS or item.words not in written:
+                self.end(item.id)
+
+    def settle(self, names: Names) -> list[dict[str, Offer]]:
+        """As upkeep: who offers the words of an item joins, figures are released. Return what is proposed, by user."""
+        groups: defaultdict[object, dict[str, Offer]] = defaultdict(dict)
+        for offer in self.offers.values():
+            groups[offer.said][offer.user] = offer
+        for item in [item for item in self.items.values() if item.offerers]:
+            behind = groups.pop(self.offers[next(iter(item.offerers.values()))].said)
+            for user in behind.keys() - item.offerers.keys():
+                item.offerers[user] = behind[user].id
+                self.tallies[item.named].erase(user)
+        for version, tally in self.tallies.items():
+            tally.release(names)
+            if tally.rating.shown is not None:
+                self.journal.rated.add(version)
+        return [group for group in groups.values() if len(group) >= LEAST_OFFERERS]
+
     def count(self, user: str, quality_of: Callable[[str], float | None]) -> None:
         """What a report says is counted, of items that are there."""
         said = self.unreported.pop(user, Unreported())
@@ -262,12 +236,13 @@ class Model:
                 uses[version].append(quality)
         shown = Counter(said.shown)
         for version in {*shown, *uses}:
-            if version in self.tallies:
+            if version in self.tallies and not self.items[version[0]].is_of(user):
                 self.tallies[version].count(user, shown[version], uses[version])
 
     def erase(self, user: str, pseudonym: str) -> None:
         for id_ in self.of_author(user):
             self.end(id_)
+        self.withdraw(lambda offer: offer.user == user)
         for tally in self.tallies.values():
             tally.erase(user)
         self.left.add(self.names.pop(user, ""))
@@ -276,17 +251,54 @@ class Model:
         self.told = [one for one in self.told if one.user != user]
 
     def restore(self, saved: Model, erased: set[str], *, is_whole: bool) -> None:
-        """Go back to the items of a copy, but for what was taken away since; `is_whole`: and to the memories."""
+        """Go back to a copy, but for what was taken away since; `is_whole`: with memories and the journal."""
         self.left |= self.published()
+        before = {item.named for item in self.items.values()}
         self.items = {id_: one for id_, one in saved.items.items() if id_ not in self.ended}
+        self.offers = saved.offers
         self.names = {user: name for user, name in saved.names.items() if user not in erased}
-        self.tallies = {version: one for version, one in saved.tallies.items() if version[0] not in self.ended}
+        self.tallies = {version: one for version, one in saved.tallies.items() if version[0] in self.items}
         for tally in self.tallies.values():
             for user in erased:
                 tally.erase(user)
+        self.withdraw(lambda offer: offer.id in self.ended)
         if is_whole:
             self.told = [one for one in saved.told if one.user not in erased]
             for user in erased:
                 saved.unreported.pop(user, None)
             self.unreported = saved.unreported
+            self.journal = saved.journal
+        else:  # the journal tells of what is there no more, and knows what the restored log tells again
+            self.journal.astray |= {id_ for id_, _ in before - {item.named for item in self.items.values()}}
+            self.journal.astray |= self.journal.moved
         self.is_purged = True
+
+    def tell(self) -> None:
+        """As an announcer, whether it comes to an end or not."""
+        self.journal.named |= self.items.keys()
+
+    def compact(self) -> None:
+        """As the relay does when all is told."""
+        self.journal.named &= (self.items.keys() | self.journal.astray) - self.ended
+
+    def check_heard(self, user: str, changes: list[SharedChange]) -> None:
+        """Check what a user hears when all is told: what the policies admit, of what is there, and all of it."""
+        journal, groups = self.journal, ("public", *EVERYBODY[user])
+        went = {fingerprint(SHARED_USER, id_) for id_ in self.ended | journal.moved | journal.astray}
+        present: dict[str, str | None] = {}
+        for change in changes:
+            assert change.access_policy in groups
+            if change.item_id is None:
+                assert change.kind == "unpublished"
+                assert change.item in went
+                assert (change.version, change.content_type) == (None, None)
+            elif change.item_id in self.ended or change.item_id not in journal.astray:
+                item = self.items[change.item_id]
+                assert change.item == fingerprint(SHARED_USER, item.id)
+                assert change.access_policy == item.policy
+                if change.kind == "rated":
+                    assert (item.id, change.version) in journal.rated
+                else:
+                    present[item.id] = change.version
+        expected = {id_: str(item.version) for id_, item in self.admitted(user).items() if id_ not in journal.astray}
+        assert present == expected

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,10 +25,11 @@ from memory_agent.shared_records import FoundItem, GlobalRecord
 from memory_agent.storage import derived
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import Snapshot
-from relay import SHARED_USER
+from relay import SHARED_USER, BusSettings, JournalSettings
 from relay.disk import Transaction, environment
 
 UNLIMITED = SharedSettings(searches=1_000_000)
+_SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # which a crash copies
 
 
 class World:
@@ -38,13 +40,13 @@ class World:
     ) -> None:
         encryption = EncryptionSettings(keys_folder=str(keys or ""))
         self.data_dir = data_dir
-        self.settings = settings or Settings(shared=UNLIMITED, encryption=encryption)
+        self.settings = settings or Settings(shared=UNLIMITED, encryption=encryption, relay=_SMALL)
         self.answers: list[tuple[str, object]] = []
         """All that the store answered, with who asked."""
         self.asked: list[tuple[Caller, AnyAsk]] = []
         """All that left a user's memory."""
-        self.journals: list[Callable[[], bytes]] = [lambda: bytes_below(self.data_dir / "erasures")]
-        """What tells of shared items outside their store: the history of what was taken away."""
+        self.on_answer: Callable[[], None] = lambda: None
+        """Called after each answer of the store, before a user's memory has it."""
         self._embedder = embedder
         self._memories: dict[str, Memory] = {}
         self.open()
@@ -78,7 +80,7 @@ class World:
         aside = self.data_dir.with_name("crashed")
         shutil.rmtree(aside, ignore_errors=True)
         if copy is None:
-            shutil.copytree(self.data_dir, aside)
+            copy_folder(self.data_dir, aside)
         else:
             copy.rename(aside)
         for memory in (*self._memories.values(), self.shared):
@@ -131,8 +133,8 @@ class World:
         return {one.item.id: one for one in found}
 
     def bytes_of_the_store(self) -> bytes:
-        """The bytes of all its files, and of the journals that tell of it."""
-        return b"".join((bytes_below(self.folder), *(read() for read in self.journals)))
+        """The bytes of all its files, and of the history of what was taken away."""
+        return bytes_below(self.folder) + bytes_below(self.data_dir / "erasures")
 
     def __enter__(self) -> Self:
         return self
@@ -152,6 +154,11 @@ def parts_of(snapshot: Snapshot, item_id: str) -> dict[str, tuple[Standing, dict
     return found
 
 
+def copy_folder(folder: Path, target: Path) -> None:
+    """Copy a data folder but for its sockets."""
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.sock"))
+
+
 def bytes_below(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
@@ -166,6 +173,7 @@ class Heard:
         self._world.asked.append((caller, ask))
         answer = self._world.shared.ask(caller, ask, timeout_s)
         self._world.answers.append((caller.user_id, answer))
+        self._world.on_answer()
         return answer
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
@@ -189,13 +197,15 @@ class _HeardSearch:
 def after_each_step(do: Callable[[], None]) -> Iterator[None]:
     """Call `do` after each step that reaches the disk: commits, the history, files that are put in place.
 
-    Between two of them a kill leaves what one of them left.
+    Between two of them a kill leaves what one of them left. Other threads make no step meanwhile.
     """
+    stepping = threading.RLock()
 
     def followed(step: Callable[..., Any]) -> Callable[..., Any]:
         def stepped(*arguments: Any, **more: Any) -> Any:
-            result = step(*arguments, **more)
-            do()
+            with stepping:
+                result = step(*arguments, **more)
+                do()
             return result
 
         return stepped
@@ -204,9 +214,11 @@ def after_each_step(do: Callable[[], None]) -> Iterator[None]:
 
     @contextmanager
     def write(self: environment.Environment) -> Iterator[Transaction]:
-        with begin_write(self) as transaction:
-            yield transaction
-        do()
+        with ExitStack() as step:
+            with begin_write(self) as transaction:
+                yield transaction
+                step.enter_context(stepping)  # before the commit: whoever waits for a commit must not hold it
+            do()
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(environment.Environment, "write", write)

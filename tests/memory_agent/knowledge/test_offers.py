@@ -18,9 +18,11 @@ from sharing_world import UNLIMITED, World, after_each_step, parts_of
 
 from memory_agent.care.backup import make_backup
 from memory_agent.care.export import export_user
+from memory_agent.care.offline import erase
 from memory_agent.care.restoration import restore_all
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder
+from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.places import OFFERS
 from memory_agent.settings import EmbedderSettings, Settings
@@ -300,13 +302,40 @@ def test_an_offer_that_goes_while_upkeep_makes_the_item_is_not_in_it(
     assert damage(world) == []
 
 
-def test_an_item_that_an_administrator_takes_away_is_not_made_again(world: World) -> None:
-    for user in FIVE:
-        offer(world, user)
+def unpublish(world: World, item_id: str) -> None:
+    assert world.user("admin", is_admin=True).shared.unpublish(item_id).found
+
+
+def erase_from_the_files(world: World, item_id: str) -> None:
+    with world.closed():
+        assert erase(world.data_dir, world.settings, SHARED_USER, Selection(ids=(item_id,)), datetime.now(UTC)).complete
+        assert b"quokka" not in world.bytes_of_the_store()
+
+
+def forget(world: World, item_id: str) -> None:
+    assert world.shared.forget([item_id]) == 1
+
+
+@pytest.mark.parametrize("take_away", [unpublish, erase_from_the_files, forget])
+def test_an_item_that_an_administrator_takes_away_is_not_made_again(
+    world: World, take_away: Callable[[World, str], None]
+) -> None:
+    five(world)
+    backup = world.data_dir.with_name("backup")
+    with world.closed():
+        make_backup(world.data_dir, backup, world.settings, datetime.now(UTC), lambda *_: None)
     [item] = shown(world)
-    assert world.user("admin", is_admin=True).shared.unpublish(item.id).found
+    take_away(world, item.id)
     assert shown(world) == []
-    assert world.user(FIVE[0]).shared.offered() == []
+    assert [world.user(user).shared.offered() for user in FIVE] == [[]] * 5
+    with world.closed():
+        restore_all(backup, world.data_dir, world.settings, datetime.now(UTC), lambda *_: None, replace=True)
+    offer(world, USERS[5])
+    assert shown(world) == [], "one user's words are no reason to bring it back"
+    for user in FIVE[:4]:
+        offer(world, user)
+    assert [one.summary for one in shown(world)] == [WORDS]
+    assert damage(world) == []
 
 
 def test_an_offer_is_what_its_user_confirmed_and_a_preview_to_publish_is_none(world: World) -> None:

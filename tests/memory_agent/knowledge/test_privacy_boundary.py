@@ -1,8 +1,12 @@
 """What users remember stays theirs until they publish it, and what they unpublish is gone, whatever happens between.
 
-A model tracks which words are or were published, for whom, and which contributions the figures count. After each step
-files, the history of erasures, answers, messages from a user's memory to the store, and logs are compared with it:
-words, tags, queries, sessions, ids, vectors and names. Events for followers: `test_publish_log`.
+A model tracks which words are or were published or offered, for whom, and which contributions the figures count. After
+each step files, the history of erasures, answers, messages from a user's memory to the store, the relay's journal, and
+logs are compared with it (`sharing_checks`): words, tags, queries, sessions, ids, vectors and names.
+
+What the journal may hold: of an item that is published, its id, version, type, policy and time, from when followers are
+told; no word, author, vector or figure of any, and nothing at all of what is not published, offers included. Of what is
+gone, its fingerprint alone, as soon as that was told and the journal was compacted.
 
 `--hypothesis-profile deep` tells ten times as many stories, other ones each time (`make fuzz`).
 """
@@ -10,141 +14,68 @@ words, tags, queries, sessions, ids, vectors and names. Events for followers: `t
 from __future__ import annotations
 
 import copy
-import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import structlog
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from msgspec.structs import astuple
-from sharing_model import (
-    CROWD,
-    EVERYBODY,
-    GROUPS,
-    Item,
-    Model,
-    Told,
-    forms_of,
-    half,
-    marks_in,
-)
-from sharing_world import World, after_each_step, parts_of
+from hypothesis.stateful import initialize, precondition, rule
+from sharing_checks import SAYINGS, CheckedSharing, close_embedder, embedder, quiet
+from sharing_model import ADMIN, BY_HAND, CROWD, EVERYBODY, GROUPS, POLICIES, Item, Offer, Told, Words, half, marks_in
+from sharing_world import after_each_step, copy_folder
 
 from memory_agent.care.backup import make_backup
-from memory_agent.care.offline import erase_user
+from memory_agent.care.offline import erase, erase_user
 from memory_agent.care.restoration import restore_all, restore_user
-from memory_agent.care.verification import verify_folder
-from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.contributions import Contribution
-from memory_agent.knowledge.places import FIGURES
-from memory_agent.memory import Memory
 from memory_agent.records import RecallResult
-from memory_agent.settings import EmbedderSettings
-from memory_agent.shared_asks import Caller, ForgetUser, Publish, SearchItems, SetName
-from memory_agent.storage.folders import user_folder
+from memory_agent.shared_asks import Caller, ForgetUser, Report, ReportedItem
 from relay import SHARED_USER
 
-POLICIES = ("public", "org:acme", "tier:pro")
-SAYINGS = (
-    "connect to the VPN before a deploy to staging",
-    "a mutex for each session fixed the race for the token",
-    "the nightly backup fails while the disk is full",
-    "restart the tunnel when the login times out",
-)
-UNKNOWN = "0" * 26
 BOTH = ("local", "global")
-NUMBERS = re.compile(r"(?:-?\d\.\d+(?:e-?\d+)?[,\s]+){4}")
-"""A part of a vector, as a log would show it."""
+ANSWERED = 0
 
 users = st.sampled_from(sorted(GROUPS))
+offering = sorted(GROUPS | CROWD)
+offerers = st.sampled_from(offering)
 policies = st.sampled_from(POLICIES)
 sayings = st.sampled_from(SAYINGS)
 qualities = st.sampled_from((0.0, 0.35, 0.8, 1.0))
-crashes = st.sampled_from((None, None, None, 1, 1, 2, 3, 5))
-"""The step after which the process is killed."""
+works_of_many = st.lists(st.tuples(qualities, st.booleans()), min_size=len(CROWD), max_size=len(CROWD))
+spellings = st.lists(st.sampled_from(("", "", ".", ":")), min_size=len(offering), max_size=len(offering))
+crashes = st.sampled_from((None, None, None, ANSWERED, 1, 1, 2, 3, 5))
+"""The step after which the process is killed; or `ANSWERED`: before the first answer of the store is heard."""
 
 
 def now() -> datetime:
     return datetime.now(UTC)
 
 
-def quiet(*_: object) -> None:
-    return None
-
-
-_opened: list[Embedder] = []
-
-
-def embedder() -> Embedder:
-    if not _opened:
-        _opened.append(open_embedder(EmbedderSettings(allow_download=False)))
-    return _opened[0]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _closes_the_embedder() -> Iterator[None]:
     yield
-    while _opened:
-        _opened.pop().close()
+    close_embedder()
 
 
-class SharingModel(RuleBasedStateMachine):
-    """Several users, the store on disk, and the model of who may see what."""
+class SharingModel(CheckedSharing):
+    """What users do, and what befalls the process."""
 
-    is_encrypted = False
-
-    @initialize()
-    def create(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="sharing-"))
-        self.numbers = count(1)
-        self.model = Model()
-        self.saved: tuple[Model, set[str]] | None = None
-        self.capturing = structlog.testing.capture_logs()
-        self.logs = self.capturing.__enter__()
-        self.leaving: set[str] = set()  # the marks that users send to the store in a step
-        self.lines = self.recalls = 0
-        if self.is_encrypted:
-            (self.root / "keys").mkdir(mode=0o700)
-        self.world = World(self.root / "data", embedder(), keys=self.root / "keys" if self.is_encrypted else None)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        self.upkeep()
-        self.nothing_private_is_in_the_files()
-        self.world.close()
-        self.nothing_private_is_in_the_files()
-        parts = verify_folder(self.world.data_dir, self.world.settings, quiet)
-        assert [part.findings for part in parts if part.findings] == []
-        self.no_log_quotes_anybody()
-        assert self.lines >= self.recalls  # else this would look for lines where none are
-        self.capturing.__exit__(None, None, None)
-        shutil.rmtree(self.root)
-
-    def mark(self) -> str:
-        return f"zq{next(self.numbers) * 7919 % (1 << 24):06x}x"
-
-    def memory(self, user: str) -> Memory:
-        return self.world.user(user, *EVERYBODY[user])
-
-    def says(self, user: str, times: int) -> list[str]:
-        marks = [self.mark() for _ in range(times)]
-        self.model.said[user].update(marks)
-        return marks
-
-    def heard(self, user: str, answer: object) -> None:
-        """Check an answer to a user."""
-        assert marks_in(msgspec.json.encode(answer)) <= self.model.may_see(user)
+    @initialize(policy=policies, whom=st.sets(offerers, min_size=5), values=works_of_many, spelled=spellings)
+    def begin(self, policy: str, whom: set[str], values: list[tuple[float, bool]], spelled: list[str]) -> None:
+        """With items of some and of many, and figures of them, so that each story is about all of it."""
+        self.create()
+        self.publish_text("quince-ann", SAYINGS[1], "public", has_file=True, crash=None)
+        self.publish_text(
+            "quince-ben", SAYINGS[0], policy if policy in GROUPS["quince-ben"] else "org:acme", False, None
+        )
+        self.offer_together("public", whom, spelled, None)
+        self.many_work(values)
+        self.tell_all()
 
     def tells(self, user: str, *hidden: str) -> None:
         """Note what no item has."""
@@ -163,6 +94,7 @@ class SharingModel(RuleBasedStateMachine):
         shared = [one for one in result.memories if one.tier == "global" and one.shared is not None]
         for one in shared:
             item = self.model.admitted(user)[one.record.id]
+            assert not item.is_of(user)
             if one.record.embedding is not None:
                 assert half(one.record.embedding) == item.vector
         self.model.unreported[user].shown += [(one.record.id, one.shared.version) for one in shared if one.shared]
@@ -200,18 +132,18 @@ class SharingModel(RuleBasedStateMachine):
         if is_reported:
             self.reports(user, crash)
 
-    @rule(values=st.lists(st.tuples(qualities, st.booleans()), min_size=len(CROWD), max_size=len(CROWD)))
+    @rule(values=works_of_many)
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Enough users for figures; and an author, whose own do not count, and whose report is repeated."""
-        for author in sorted({item.author for item in self.model.items.values()})[:1]:
-            self.works(author, values[0][0])
-            self.reports(author, crash=2)
+        """Enough users for figures, one of whose reports is repeated; and authors, whose own do not count."""
+        for item in [item for item in self.model.items.values() if item.author]:
+            self.reports_by_hand(item.author, item, 1, [values[0][0]])
         for user, (quality, rates) in zip(CROWD, values, strict=True):
             self.works(user, quality)
-            self.reports(user)
+            self.reports(user, ANSWERED if user == min(CROWD) else None)
             for item in self.model.items.values() if rates else ():
-                self.rates(user, item, quality)
-        self.upkeep()
+                if not item.is_of(user):
+                    self.rates(user, item, quality)
+        self.keep_up()
 
     def works(self, user: str, quality: float) -> None:
         run, session, objective, step, end, query, unknown = self.says(user, 7)
@@ -239,17 +171,18 @@ class SharingModel(RuleBasedStateMachine):
         told = data.draw(st.sampled_from([one for one in self.model.told if one.marks]))
         self.publish(told.user, {"memory_id": told.id, "access_policy": policy}, set(told.marks), None, crash)
 
-    @precondition(lambda self: self.model.items)
+    @precondition(lambda self: any(item.author for item in self.model.items.values()))
     @rule(data=st.data(), saying=sayings, policy=policies, has_file=st.booleans(), crash=crashes)
     def publish_version(self, data: st.DataObject, saying: str, policy: str, has_file: bool, crash: int | None) -> None:
-        item = self.some_item(data)
+        item = self.some_item(data, lambda item: bool(item.author))
         text, title, inside = self.says(item.author, 3)
         asked = {"title": title, "summary": f"{text} {saying}", "access_policy": policy, "item_id": item.id}
         asked["version"] = str(item.version + 1)
         self.publish(item.author, asked, {text, title}, inside if has_file else None, crash)
 
-    def some_item(self, data: st.DataObject) -> Item:
-        return self.model.items[data.draw(st.sampled_from(sorted(self.model.items)))]
+    def some_item(self, data: st.DataObject, is_meant: Callable[[Item], bool] = lambda _: True) -> Item:
+        ids = sorted(item.id for item in self.model.items.values() if is_meant(item))
+        return self.model.items[data.draw(st.sampled_from(ids))]
 
     def publish(self, user: str, asked: dict[str, Any], marks: set[str], inside: str | None, crash: int | None) -> None:
         shared = self.memory(user).shared
@@ -272,15 +205,13 @@ class SharingModel(RuleBasedStateMachine):
             assert crash is not None
             self.model.left |= marks
             return
-        (record,) = self.world.shared.get([id_], with_embedding=True)
-        vector = half(record.embedding)
-        self.model.publish(Item(id_, user, asked["access_policy"], frozenset(marks), version, data, vector))
+        self.publishes(Item(id_, user, asked["access_policy"], frozenset(marks), version, data))
         assert shared.confirm(preview, data) == stored  # again, as after a lost answer
 
-    @precondition(lambda self: self.model.items)
+    @precondition(lambda self: any(item.author for item in self.model.items.values()))
     @rule(data=st.data(), crash=crashes)
     def unpublish(self, data: st.DataObject, crash: int | None) -> None:
-        item = self.some_item(data)
+        item = self.some_item(data, lambda item: bool(item.author))
         for user in GROUPS.keys() - {item.author}:
             assert not self.memory(user).shared.unpublish(item.id).found
         shared = self.memory(item.author).shared
@@ -295,7 +226,67 @@ class SharingModel(RuleBasedStateMachine):
         with pytest.raises(InvalidInputError, match="unpublished"):
             shared.confirm(again)
 
-    @rule(user=st.one_of(users, st.sampled_from(sorted(CROWD))), crash=crashes)
+    @rule(user=offerers, saying=sayings, policy=policies, crash=crashes)
+    def offer_alone(self, user: str, saying: str, policy: str, crash: int | None) -> None:
+        """What nobody else offers."""
+        if policy in ("public", *EVERYBODY[user]):
+            title, text = self.says(user, 2)
+            self.offers(user, policy, Words(f"{title} alone", f"{text} {saying}"), crash)
+
+    @rule(policy=policies, whom=st.sets(offerers, min_size=4), spelled=spellings, crash=crashes)
+    def offer_together(self, policy: str, whom: set[str], spelled: list[str], crash: int | None) -> None:
+        """What others offer as well, but for the end and the tag of each."""
+        common = self.said_by_many.setdefault(policy, (self.mark(), self.mark()))
+        able = [user for user in sorted(whom) if policy in ("public", *EVERYBODY[user])]
+        for user, end in zip(able, spelled, strict=False):
+            self.model.said[user].update(common)
+            if (policy, frozenset(common)) not in {one.said for one in self.model.offers.values() if one.user == user}:
+                words = Words(f"{common[0]} of many", f"{common[1]} {SAYINGS[0]}{end}")
+                self.offers(user, policy, words, crash if user == able[-1] else None)
+
+    def offers(self, user: str, policy: str, words: Words, crash: int | None) -> None:
+        shared, (tag,) = self.memory(user).shared, self.says(user, 1)
+        common = frozenset(marks_in(" ".join(words).encode()))
+        preview = shared.preview(*words, tags=[tag], access_policy=policy, offer=True)
+        assert marks_in(msgspec.json.encode(preview.content)) == {*common, tag}
+        offer = Offer(preview.content.item_id, user, policy, words, common | {tag}, common)
+        self.leaving |= offer.marks
+        self.run(lambda: shared.offer(preview), crash)
+        if offer.id in {one.content.item_id for one in self.memory(user).shared.offered()}:
+            self.model.offers[offer.id] = offer
+        else:
+            assert crash is not None
+            self.model.left |= offer.marks
+
+    @precondition(lambda self: self.model.offers)
+    @rule(data=st.data(), crash=crashes)
+    def take_back(self, data: st.DataObject, crash: int | None) -> None:
+        offer = self.model.offers[data.draw(st.sampled_from(sorted(self.model.offers)))]
+        for user in GROUPS.keys() - {offer.user}:
+            assert not self.memory(user).shared.unpublish(offer.id).found
+        self.run(lambda: self.memory(offer.user).shared.unpublish(offer.id), crash)
+        if offer.id in {one.content.item_id for one in self.memory(offer.user).shared.offered()}:
+            assert crash is not None
+        else:
+            self.model.withdraw(lambda one: one.id == offer.id)
+
+    @precondition(lambda self: any(item.offerers for item in self.model.items.values()))
+    @rule(data=st.data(), from_the_files=st.booleans())
+    def take_from_many(self, data: st.DataObject, from_the_files: bool) -> None:
+        """Nobody takes away what many offered but an administrator, and with the offers."""
+        item = self.some_item(data, lambda item: bool(item.offerers))
+        for user in GROUPS:
+            assert not self.memory(user).shared.unpublish(item.id).found
+        if from_the_files:
+            with self.world.closed():
+                assert erase(
+                    self.world.data_dir, self.world.settings, SHARED_USER, Selection(ids=(item.id,)), now()
+                ).complete
+        else:
+            assert self.world.user(ADMIN, is_admin=True).shared.unpublish(item.id).found
+        self.model.withdraw(lambda one: one.id in item.offerers.values())
+
+    @rule(user=st.one_of(users, st.sampled_from(sorted(CROWD)), st.sampled_from(BY_HAND)), crash=crashes)
     def erase(self, user: str, crash: int | None) -> None:
         mine, pseudonym = self.model.of_author(user), self.world.shared._authors.pseudonym(user)
         if crash is not None:
@@ -304,6 +295,7 @@ class SharingModel(RuleBasedStateMachine):
         with self.world.closed():
             assert erase_user(self.world.data_dir, self.world.settings, user, now()).complete
         self.model.erase(user, pseudonym)
+        self.settled()  # upkeep is part of it
         if self.saved is not None:
             self.saved[1].add(user)
 
@@ -327,21 +319,13 @@ class SharingModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.items)
     @rule(data=st.data(), user=users, rating=st.one_of(qualities, st.none()))
-    def rate_and_fetch(self, data: st.DataObject, user: str, rating: float | None) -> None:
+    def rate(self, data: st.DataObject, user: str, rating: float | None) -> None:
         item, shared = self.some_item(data), self.memory(user).shared
-        if item.id in self.model.admitted(user) | self.model.of_author(user):
-            if item.author != user:
-                self.rates(user, item, rating)
-            if item.data is not None:
-                assert shared.attachment(item.id).data == item.data
-            return
-        asks: list[Callable[[str], object]] = [lambda one: shared.rate(one, 1.0), shared.attachment]
-        for ask in asks:
-            with pytest.raises(InvalidInputError) as refused:
-                ask(item.id)
-            with pytest.raises(InvalidInputError) as unknown:
-                ask(UNKNOWN)
-            assert refused.value.args == unknown.value.args
+        if item.is_of(user):
+            with pytest.raises(InvalidInputError, match="own"):
+                shared.rate(item.id, rating)
+        elif item.id in self.model.admitted(user):
+            self.rates(user, item, rating)
 
     @rule(user=users, crash=crashes)
     def report(self, user: str, crash: int | None) -> None:
@@ -362,14 +346,44 @@ class SharingModel(RuleBasedStateMachine):
 
         return quality
 
-    @rule()
-    def upkeep(self) -> None:
-        self.world.shared.expire()
-        for tally in self.model.tallies.values():
-            tally.release()
-        self.model.is_purged = True
+    @precondition(lambda self: self.model.items)
+    @rule(
+        data=st.data(),
+        sender=st.sampled_from((*BY_HAND, "author")),
+        number=st.integers(1, 3),
+        said=st.lists(qualities, min_size=1, max_size=4),
+    )
+    def report_by_hand(self, data: st.DataObject, sender: str, number: int, said: list[float]) -> None:
+        """With a number that may have counted; of an own item too."""
+        item = self.some_item(data)
+        user = (item.author or min(item.offerers)) if sender == "author" else sender
+        self.reports_by_hand(user, item, number, said)
+
+    def reports_by_hand(self, user: str, item: Item, number: int, said: list[float]) -> None:
+        """Twice, as after a lost answer."""
+        used = ReportedItem(
+            item_id=item.id, version=item.named[1], retrievals=len(said), uses=len(said), quality=sum(said)
+        )
+        for _ in range(2):
+            self.world.shared.ask(Caller(user_id=user), Report(number=number, items=(used,)))
+        if not item.is_of(user):
+            self.model.tallies[item.named].count_numbered(user, number, len(said), said)
+
+    @rule(crash=crashes)
+    def upkeep(self, crash: int | None) -> None:
+        self.run(self.world.shared.expire, crash)
+        self.keep_up()
         stats = [self.world.shared.stats(), *(self.memory(user).stats() for user in GROUPS)]
         assert not marks_in(msgspec.json.encode(stats))
+
+    @rule(crash=crashes)
+    def tell_followers(self, crash: int | None) -> None:
+        """As the daemon does from time to time. Killed at a step of it, the next time goes on from there."""
+        if crash is not None:
+            self.model.tell()
+            self.run(self.followers.tell, crash)
+        else:
+            self.tell_all()
 
     @rule()
     def reopen(self) -> None:
@@ -400,143 +414,33 @@ class SharingModel(RuleBasedStateMachine):
             else:
                 restored = restore_user(*paths, SHARED_USER, self.world.settings, now(), quiet, replace=True)
             shutil.rmtree(restored.aside or "")
-            self.model.restore(copy.deepcopy(saved), erased, is_whole=is_whole)
-            self.nothing_private_is_in_the_files()
+        self.model.restore(copy.deepcopy(saved), erased, is_whole=is_whole)
+        if self.model.ended or self.model.pseudonyms:  # then the restore applied the history, and did the upkeep
+            self.settled()
+        self.nothing_private_is_in_the_files()
 
     def run(self, do: Callable[[], object], crash: int | None) -> None:
         """Do it; with a number, kill the process after that step of it, or after its last."""
         if crash is None:
             do()
             return
-        kept, left = self.root / "kept", [crash]
+        kept, left = self.root / "kept", [crash or 1]
 
         def step() -> None:
             left[0] -= 1
             if left[0] == 0:
-                shutil.copytree(self.world.data_dir, kept)
+                copy_folder(self.world.data_dir, kept)
 
-        with after_each_step(step):
+        if crash == ANSWERED:
+            self.world.on_answer = step
             do()
+            self.world.on_answer = lambda: None
+        else:
+            with after_each_step(step):
+                do()
         if not kept.exists():
-            shutil.copytree(self.world.data_dir, kept)
+            copy_folder(self.world.data_dir, kept)
         self.world.crash(kept)
-
-    @invariant()
-    def nothing_private_is_in_the_files(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        model, data = self.model, self.world.bytes_of_the_store()
-        gone = set() if model.is_purged else model.left
-        allowed = set() if self.is_encrypted else model.published() | gone
-        assert marks_in(data) <= allowed
-        assert self.is_encrypted or model.published() <= marks_in(data)  # else this would look for the wrong bytes
-        assert not any(user.encode() in data for user in EVERYBODY)
-        live = {item.vector for item in model.items.values()} if model.is_purged else model.public
-        hidden = model.vectors if self.is_encrypted else model.vectors - live
-        assert not any(form in data for vector in hidden for form in forms_of(vector))
-        ids = {*model.items, *model.ended} if self.is_encrypted else model.ended if model.is_purged else set()
-        assert not any(id_.encode() in data for id_ in ids)
-        if model.is_purged or self.is_encrypted:
-            assert not any(name.encode() in data for name in model.pseudonyms)
-
-    @invariant()
-    def nobodys_own_files_hold_the_words_of_another(self) -> None:
-        if hasattr(self, "world"):
-            for user in GROUPS:
-                files = (file for file in user_folder(self.world.data_dir, user).rglob("*") if file.is_file())
-                assert marks_in(b"".join(file.read_bytes() for file in files)) <= self.model.said[user]
-
-    @invariant()
-    def everybody_finds_what_the_policies_admit_and_nothing_else(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        for user in GROUPS:
-            admitted, found = self.model.admitted(user), self.world.found(user, SAYINGS[0], *GROUPS[user])
-            assert found.keys() <= admitted.keys()
-            texts = {admitted[id_].marks for id_ in found}
-            assert {item.marks for item in admitted.values()} == texts  # of the same words one is enough
-            self.heard(user, list(found.values()))
-            own = self.memory(user).shared.published()
-            assert {one.id: one.version for one in own} == {
-                id_: str(item.version) for id_, item in self.model.of_author(user).items()
-            }
-            self.heard(user, own)
-            for item in (*own, *(one.item for one in found.values())):
-                self.model.tallies[item.id, item.version].check(item.quality_metrics)
-        for user, answer in self.world.answers:
-            assert not any(name in repr(answer) for name in EVERYBODY), user
-            assert marks_in(msgspec.msgpack.encode(answer)) <= self.model.may_see(user) | self.model.said[user]
-        self.world.answers.clear()
-
-    @invariant()
-    def nothing_else_leaves_a_memory_than_what_its_user_sends(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        for caller, ask in self.world.asked:
-            message = msgspec.msgpack.encode((caller.rights, ask))
-            chosen = self.leaving if isinstance(ask, Publish | SearchItems | SetName) else set()
-            assert marks_in(message) <= chosen
-            assert not any(user.encode() in message for user in EVERYBODY)
-            assert not any(form in message for vector in self.model.vectors for form in forms_of(vector))
-        self.world.asked.clear()
-        self.leaving.clear()
-
-    @invariant()
-    def figures_are_made_of_what_living_users_contributed(self) -> None:
-        """Each part is there once, without the author's, whatever was repeated, interrupted, erased or restored."""
-        if not hasattr(self, "world"):
-            return
-        names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
-        with self.world.shared._archive.store.snapshot() as snapshot:
-            kept = {
-                (id_, version): (
-                    {
-                        names[user]: astuple(part.sums)[1:]
-                        for user, part in parts.items()
-                        if part.sums != Contribution()
-                    },
-                    [
-                        (
-                            series.released is not None,
-                            {names[user] for user, part in parts.items() if series.is_waiting(part.marks[place])},
-                        )
-                        for place, series in enumerate(standing.series)
-                    ],
-                )
-                for id_ in self.model.items
-                for version, (standing, parts) in parts_of(snapshot, id_).items()
-            }
-        assert kept == {version: tally.state() for version, tally in self.model.tallies.items()}
-
-    @invariant()
-    def no_item_is_there_in_part(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        with self.world.shared._archive.store.snapshot() as snapshot:
-            assert {record.id for _, record in snapshot.scan()} == self.model.items.keys()
-            files, figures = snapshot.blobs("shared:file:"), snapshot.blobs(FIGURES)
-        assert len(files) == sum(item.data is not None for item in self.model.items.values())
-        assert len(figures) == len(self.model.items)
-
-    @invariant()
-    def nothing_is_kept_of_a_search(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        store = self.world.shared._archive.store
-        with store.snapshot() as snapshot:
-            assert list(snapshot.recall_notes()) == []
-            assert not any(record.times_recalled for _, record in snapshot.scan())
-        assert not store.has_waiting_notes
-
-    @invariant()
-    def no_log_quotes_anybody(self) -> None:
-        if hasattr(self, "world"):
-            lines = repr(self.logs)
-            assert not marks_in(lines.encode())
-            assert not NUMBERS.search(lines)
-            assert not any(repr(form)[2:-1] in lines for vector in self.model.vectors for form in forms_of(vector))
-            self.lines += len(self.logs)
-            self.logs.clear()
 
 
 class EncryptedSharingModel(SharingModel):

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from sharing_followers import Followers
 from sharing_world import UNLIMITED, World
+from test_publish_log import changes_in
 
 from memory_agent.care.backup import make_backup
 from memory_agent.care.encryption import encrypt_folder
@@ -317,6 +319,22 @@ def test_no_rule_of_retention_ages_what_users_share(world: World, items: dict[st
     erase(world.data_dir, settings, SHARED_USER, Selection(expired=True), later)
     world.open()
     assert len(world.found("dot", QUESTION)) == 3
+
+
+def test_a_restore_of_the_store_alone_leaves_no_event_of_what_was_taken_away_since(world: World) -> None:
+    backup, followers = world.data_dir.with_name("backup"), Followers(world, {"ben": ()})
+    kept = world.published("ann", "Staging needs the VPN")
+    with world.closed():
+        make_backup(world.data_dir, backup, world.settings, now(), quiet)
+    gone = world.published("ann", "Staging needs a permit")
+    followers.tell()
+    world.user("ann").shared.unpublish(gone.id)  # and before that is told, the log goes back to the backup's
+    assert gone.id.encode() in followers.bytes_of_the_journal()
+    with world.closed():
+        restore_user(backup, world.data_dir, SHARED_USER, world.settings, now(), quiet, replace=True)
+        assert gone.id.encode() not in followers.bytes_of_the_journal()
+    followers.tell()
+    assert [change.item_id for change in changes_in(followers.entries()["ben"])] == [kept.id]
 
 
 def test_an_item_that_the_operator_erases_from_the_files_goes_with_its_attachment(

@@ -135,7 +135,10 @@ def test_classes_follow_each_other_and_keep_their_ranking(world: World, top_k: i
     }
     classes = [class_of(memory) for memory in answer]
     named = {PROVEN: "proven", UNPROVEN: "new", UNKNOWN: "relevance unknown"}
-    assert [memory.explanation.get("class") for memory in answer] == [named.get(kind) for kind in classes]
+    assert [memory.explanation.get("class") for memory in answer] == [
+        "worse" if kind == UNPROVEN and is_worse(memory) else named.get(kind)
+        for kind, memory in zip(classes, answer, strict=True)
+    ]
     if not any(memory.tier == "global" for memory in answer):
         assert tuple(map(unmarked, answer)) == world.local[:top_k]
         return

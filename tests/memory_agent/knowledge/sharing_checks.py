@@ -1,0 +1,314 @@
+"""What holds after each step of a world in which users share: no file, answer, event, message or log says more than the
+model (`sharing_model`) allows, and figures are what it counts.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+from msgspec.structs import astuple
+from sharing_followers import Followers
+from sharing_model import EVERYBODY, GROUPS, POLICIES, Item, Model, forms_of, half, marks_in
+from sharing_world import World, parts_of
+from test_publish_log import changes_in
+
+from memory_agent.care.verification import verify_folder
+from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.erasure.history import fingerprint
+from memory_agent.errors import InvalidInputError
+from memory_agent.knowledge.contributions import Contribution
+from memory_agent.knowledge.places import FIGURES, FILE, OFFERERS, OFFERS
+from memory_agent.memory import Memory
+from memory_agent.settings import EmbedderSettings
+from memory_agent.shared_asks import Caller, ListOffers, Offer, Publish, SearchItems, SetName
+from memory_agent.storage.folders import user_folder
+from relay import SHARED_USER
+
+SAYINGS = (
+    "connect to the VPN before a deploy to staging",
+    "a mutex for each session fixed the race for the token",
+    "the nightly backup fails while the disk is full",
+    "restart the tunnel when the login times out",
+)
+UNKNOWN = "0" * 26
+NUMBERS = re.compile(r"(?:-?\d\.\d+(?:e-?\d+)?[,\s]+){4}")
+"""A part of a vector, as a log would show it."""
+
+_opened: list[Embedder] = []
+
+
+def embedder() -> Embedder:
+    """The real one, opened once for all stories."""
+    if not _opened:
+        _opened.append(open_embedder(EmbedderSettings(allow_download=False)))
+    return _opened[0]
+
+
+def close_embedder() -> None:
+    while _opened:
+        _opened.pop().close()
+
+
+def quiet(*_: object) -> None:
+    return None
+
+
+def refused(ask: Callable[[str], object], item_id: str) -> tuple[object, ...]:
+    with pytest.raises(InvalidInputError) as error:
+        ask(item_id)
+    return error.value.args
+
+
+class CheckedSharing(RuleBasedStateMachine):
+    """Several users, the store and the relay on disk, and the model. `is_encrypted`: then files hold nothing at all."""
+
+    is_encrypted = False
+
+    def create(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="sharing-"))
+        self.numbers = count(1)
+        self.model = Model()
+        self.saved: tuple[Model, set[str]] | None = None
+        self.capturing = structlog.testing.capture_logs()
+        self.logs = self.capturing.__enter__()
+        self.leaving: set[str] = set()  # the marks that users send to the store in a step
+        self.said_by_many: dict[str, tuple[str, str]] = {}  # by policy, the marks of what many offer
+        self.lines = self.recalls = 0
+        if self.is_encrypted:
+            (self.root / "keys").mkdir(mode=0o700)
+        self.world = World(self.root / "data", embedder(), keys=self.root / "keys" if self.is_encrypted else None)
+        self.followers = Followers(self.world, GROUPS)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        self.keep_up()
+        self.tell_all()
+        self.nothing_private_is_in_the_files()
+        self.no_event_says_more_than_what_is_there()
+        self.world.close()
+        self.nothing_private_is_in_the_files()
+        parts = verify_folder(self.world.data_dir, self.world.settings, quiet)
+        assert [part.findings for part in parts if part.findings] == []
+        self.no_log_quotes_anybody()
+        assert self.lines >= self.recalls  # else this would look for lines where none are
+        self.capturing.__exit__(None, None, None)
+        shutil.rmtree(self.root)
+
+    def mark(self) -> str:
+        return f"zq{next(self.numbers) * 7919 % (1 << 24):06x}x"
+
+    def memory(self, user: str) -> Memory:
+        return self.world.user(user, *EVERYBODY[user])
+
+    def says(self, user: str, times: int) -> list[str]:
+        marks = [self.mark() for _ in range(times)]
+        self.model.said[user].update(marks)
+        return marks
+
+    def heard(self, user: str, answer: object) -> None:
+        """Check an answer to a user."""
+        assert marks_in(msgspec.json.encode(answer)) <= self.model.may_see(user)
+
+    def keep_up(self) -> None:
+        """The upkeep of the store."""
+        self.world.shared.expire()
+        self.settled()
+
+    def settled(self) -> None:
+        """Follow in the model what upkeep did, and take over the ids of what it proposed."""
+        proposed = self.model.settle(self.world.shared._authors.pseudonym)
+        with self.world.shared._archive.store.snapshot() as snapshot:
+            new = {record.title: record for _, record in snapshot.scan() if record.id not in self.model.items}
+        assert len(new) == len(proposed)
+        for group in proposed:
+            spelled = [offer.words for offer in group.values()]
+            words = min(spelled, key=lambda one: (-spelled.count(one), one))
+            record, one = new[words.title], next(iter(group.values()))
+            assert (record.text, record.tags) == (words.summary, ())
+            offerers = {user: offer.id for user, offer in group.items()}
+            item = Item(record.id, "", one.policy, one.common, 1, None, b"", words, offerers)
+            self.publishes(item)
+        self.model.is_purged = True
+
+    def publishes(self, item: Item) -> None:
+        """Take over an item that is published."""
+        (record,) = self.world.shared.get([item.id], with_embedding=True)
+        item.vector = half(record.embedding)
+        with self.world.shared._archive.store.snapshot() as snapshot:
+            standing, _ = parts_of(snapshot, item.id)[item.named[1]]
+        self.model.publish(item, standing.key)
+
+    def tell_all(self) -> None:
+        """Tell followers all that there is, and check what each of them reads."""
+        self.model.tell()
+        self.followers.tell()
+        self.followers.compact()
+        self.model.compact()
+        for user, entries in self.followers.entries().items():
+            self.model.check_heard(user, changes_in(entries))
+            data = b"".join(entry.data for entry in entries)
+            assert not marks_in(data)
+            assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
+
+    def pseudonyms(self) -> set[str]:
+        """What the store calls its users, and called the erased ones."""
+        return self.model.pseudonyms | {self.world.shared._authors.pseudonym(user) for user in EVERYBODY}
+
+    @invariant()
+    def nothing_private_is_in_the_files(self) -> None:
+        model, data = self.model, self.world.bytes_of_the_store()
+        gone = set() if model.is_purged else model.left
+        allowed = set() if self.is_encrypted else model.published() | gone
+        assert marks_in(data) <= allowed
+        assert self.is_encrypted or model.published() <= marks_in(data)  # else this would look for the wrong bytes
+        assert not any(user.encode() in data for user in EVERYBODY)
+        live = {item.vector for item in model.items.values()} if model.is_purged else model.public
+        hidden = model.vectors if self.is_encrypted else model.vectors - live
+        assert not any(form in data for vector in hidden for form in forms_of(vector))
+        kept = {*model.items, *model.offers}
+        ids = kept | model.ended if self.is_encrypted else model.ended if model.is_purged else set()
+        assert not any(id_.encode() in data for id_ in ids)
+        if model.is_purged or self.is_encrypted:
+            assert not any(name.encode() in data for name in model.pseudonyms)
+
+    @invariant()
+    def no_event_says_more_than_what_is_there(self) -> None:
+        """The journal has no word, vector or user of anybody, and ids of items that were there when they were told."""
+        model, data = self.model, self.followers.bytes_of_the_journal()
+        assert not marks_in(data)
+        assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
+        assert not any(form in data for vector in model.vectors for form in forms_of(vector))
+        known = {*model.items, *model.offers, *model.ended}
+        hidden = known if self.is_encrypted else known - model.journal.named
+        assert not any(id_.encode() in data for id_ in hidden)
+        if self.is_encrypted:
+            assert not any(fingerprint(SHARED_USER, id_).encode() in data for id_ in known)
+            assert not any(policy.encode() in data for policy in POLICIES)
+
+    @invariant()
+    def nobodys_own_files_hold_the_words_of_another(self) -> None:
+        for user in GROUPS:
+            files = (file for file in user_folder(self.world.data_dir, user).rglob("*") if file.is_file())
+            assert marks_in(b"".join(file.read_bytes() for file in files)) <= self.model.said[user]
+
+    @invariant()
+    def everybody_finds_what_the_policies_admit_and_nothing_else(self) -> None:
+        for user in GROUPS:
+            admitted, found = self.model.admitted(user), self.world.found(user, SAYINGS[0], *GROUPS[user])
+            assert found.keys() <= admitted.keys()
+            texts = {admitted[id_].marks for id_ in found}
+            assert {item.marks for item in admitted.values()} == texts  # of the same words one is enough
+            self.heard(user, list(found.values()))
+            own = self.memory(user).shared.published()
+            assert {one.id: one.version for one in own} == {
+                id_: str(item.version) for id_, item in self.model.of_author(user).items()
+            }
+            self.heard(user, own)
+            for item in (*own, *(one.item for one in found.values())):
+                assert item.quality_metrics == self.model.tallies[item.id, item.version].metrics()
+                offered_by = len(self.model.items[item.id].offerers) // 5 * 5
+                assert item.offered_by == offered_by
+                assert not offered_by or item.author == f"{offered_by} users"
+            for one in found.values():
+                assert one.is_proven == self.model.tallies[one.item.id, one.item.version].is_proven
+            self.reaches_by_id(user)
+        for user in EVERYBODY:
+            offered = self.world.shared.ask(Caller(user_id=user), ListOffers())
+            assert {one.content.item_id: one.proposed_as for one in offered} == self.model.offers_of(user)
+            self.heard(user, offered)
+        for user, answer in self.world.answers:
+            assert not any(name in repr(answer) for name in EVERYBODY), user
+            assert marks_in(msgspec.msgpack.encode(answer)) <= self.model.may_see(user) | self.model.said[user]
+        self.world.answers.clear()
+
+    def reaches_by_id(self, user: str) -> None:
+        """Items that admit a user; any other is as one that does not exist."""
+        shared, visible = self.memory(user).shared, self.model.admitted(user) | self.model.of_author(user)
+        asks: list[Callable[[str], object]] = [shared.item, shared.attachment, partial(shared.rate, rating=1.0)]
+        unknown = [refused(ask, UNKNOWN) for ask in asks]
+        for item in self.model.items.values():
+            if item.id not in visible:
+                assert [refused(ask, item.id) for ask in asks] == unknown
+                continue
+            seen = shared.item(item.id)
+            assert (seen.id, seen.version, seen.access_policy) == (*item.named, item.policy)
+            self.heard(user, seen)
+            if item.data is not None:
+                assert shared.attachment(item.id).data == item.data
+
+    @invariant()
+    def nothing_else_leaves_a_memory_than_what_its_user_sends(self) -> None:
+        for caller, ask in self.world.asked:
+            message = msgspec.msgpack.encode((caller.rights, ask))
+            chosen = self.leaving if isinstance(ask, Publish | Offer | SearchItems | SetName) else set()
+            assert marks_in(message) <= chosen
+            assert not any(user.encode() in message for user in EVERYBODY)
+            assert not any(form in message for vector in self.model.vectors for form in forms_of(vector))
+        self.world.asked.clear()
+        self.leaving.clear()
+
+    @invariant()
+    def figures_are_made_of_what_living_users_contributed(self) -> None:
+        """Each part is there once, without the author's, whatever was repeated, interrupted, erased or restored."""
+        names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
+        with self.world.shared._archive.store.snapshot() as snapshot:
+            kept = {
+                (id_, version): (
+                    {
+                        names[user]: astuple(part.sums)[1:]
+                        for user, part in parts.items()
+                        if part.sums != Contribution()
+                    },
+                    [
+                        (
+                            series.released is not None,
+                            {names[user] for user, part in parts.items() if series.is_waiting(part.marks[place])},
+                        )
+                        for place, series in enumerate(standing.series)
+                    ],
+                )
+                for id_ in self.model.items
+                for version, (standing, parts) in parts_of(snapshot, id_).items()
+            }
+        assert kept == {version: tally.state() for version, tally in self.model.tallies.items()}
+
+    @invariant()
+    def no_item_is_there_in_part(self) -> None:
+        items, offers = self.model.items, self.model.offers
+        with self.world.shared._archive.store.snapshot() as snapshot:
+            assert {record.id for _, record in snapshot.scan()} == items.keys()
+            kept = {kind: len(snapshot.blobs(kind)) for kind in (FILE, FIGURES, OFFERERS, OFFERS)}
+        assert kept == {
+            FILE: sum(item.data is not None for item in items.values()),
+            FIGURES: len(items),
+            OFFERERS: sum(bool(item.offerers) for item in items.values()),
+            OFFERS: len({offer.user for offer in offers.values()}),
+        }
+
+    @invariant()
+    def nothing_is_kept_of_a_search(self) -> None:
+        store = self.world.shared._archive.store
+        with store.snapshot() as snapshot:
+            assert list(snapshot.recall_notes()) == []
+            assert not any(record.times_recalled for _, record in snapshot.scan())
+        assert not store.has_waiting_notes
+
+    @invariant()
+    def no_log_quotes_anybody(self) -> None:
+        lines = repr(self.logs)
+        assert not marks_in(lines.encode())
+        assert not NUMBERS.search(lines)
+        assert not any(repr(form)[2:-1] in lines for vector in self.model.vectors for form in forms_of(vector))
+        self.lines += len(self.logs)
+        self.logs.clear()
