@@ -295,7 +295,9 @@ class SharingModel(CheckedSharing):
         with self.world.closed():
             assert erase_user(self.world.data_dir, self.world.settings, user, now()).complete
         self.model.erase(user, pseudonym)
-        self.settled()  # upkeep is part of it
+        self.settled()  # upkeep is part of it, and to tell followers
+        self.model.tell()
+        self.model.compact()
         if self.saved is not None:
             self.saved[1].add(user)
 
