@@ -40,7 +40,7 @@ from relay import (
     Erasable,
     Erased,
     Journal,
-    JournalPausedError,
+    JournalError,
     Origin,
     check_events,
     journal_folder,
@@ -231,7 +231,7 @@ def _forget_shared(
         if not dry_run:
             try:
                 _tell(data_dir, settings, shared, now)
-            except JournalPausedError as error:
+            except JournalError as error:
                 return found, left_in_journal(error.code)
     return found, None
 
@@ -268,7 +268,10 @@ def erase_events_of(
 ) -> Erased:
     """Erase the events of an intent from the journal's files, those of `system` about its session and runs included."""
     among = keys_of(intent.session_id, intent.run_ids)
-    return erase_events(data_dir, settings, erasable(user_id, intent), now, among, dry_run=dry_run)
+    wanted = erasable(user_id, intent)
+    if user_id == SHARED_USER:  # whose events quote fingerprints
+        wanted = msgspec.structs.replace(wanted, quoted=frozenset(fingerprint(user_id, one) for one in wanted.quoted))
+    return erase_events(data_dir, settings, wanted, now, among, dry_run=dry_run)
 
 
 def erase_events(

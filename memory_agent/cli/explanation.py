@@ -186,7 +186,7 @@ def _place(parts: Mapping[str, Any]) -> Iterable[str]:
     """Yield why a shared item has its place. Older daemons do not send this."""
     if "class" not in parts:
         return
-    said = f"{_CLASSES[parts['class']]} (cut-off {parts['cut_off']:g})"
+    said = f"{_CLASSES.get(parts['class'], parts['class'])} (cut-off {parts['cut_off']:g})"
     boost = f", past use adds {parts['boost']:+.3f} to its score" if parts["boost"] else ""
     yield f"stands here: {said}{boost}" + ("; the place is reserved for shared items" if parts["is_reserved"] else "")
 

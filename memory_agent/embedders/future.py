@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from typing import Generic, TypeVar
 
 from relay.changes import Changes
+from relay.log import log
 
 Result = TypeVar("Result")
 
@@ -25,14 +26,17 @@ class Future(Generic[Result]):
         self._callbacks: list[Callable[[Future[Result]], object]] = []
 
     def settle(self, outcome: Result | Exception) -> None:
-        """Set the outcome, and call the callbacks, unless it has one or was cancelled."""
+        """Set the outcome, and call the callbacks, unless it has one or was cancelled. Raises nothing."""
         with self._changes.lock:
             if self._is_done:
                 return
             self._outcome, self._is_done = outcome, True
             self._changes.notify()
         for callback in self._callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception as error:  # noqa: BLE001 - a bug must end neither this thread nor the wait of others
+                log.error("future.callback_failed", error=type(error).__name__)
 
     def cancel(self) -> bool:
         """Let `result` raise `CancelledError`, unless it has an outcome; return whether it is cancelled."""

@@ -134,11 +134,12 @@ class EmbedderServer:
 
     def _reply_when_done(self, request: Message, future: Future[T], encode: Callable[[T], wire.Frames]) -> None:
         def reply(done: Future[T]) -> None:
-            error = done.exception()
-            if error is not None:
+            try:
+                answer = encode(done.result())
+            except Exception as error:  # noqa: BLE001 - the asker gets it
                 self._fail(request, error)
             else:
-                self._socket.reply(request, encode(done.result()))
+                self._socket.reply(request, answer)
 
         future.call_when_done(reply)
 

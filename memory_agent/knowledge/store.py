@@ -413,21 +413,27 @@ class Knowledge(Memory):
         return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
 
     def _forget_user(self, caller: Caller, *, dry_run: bool) -> SharedPart:
+        part = self._part_of(caller)  # before others wait: it reads all figures
+        if dry_run:
+            return part
         with self._writing.exclusive():  # who writes under a pseudonym is done, and nobody does after it is noted
             authors = self._authors.pseudonyms(caller.user_id)
             rows = [row for author in authors for row in self._rows_of(author)]
             with self._archive.store.snapshot() as snapshot:
                 item_ids = [record.id for record in filter(None, map(snapshot.record, rows))]
-                part = SharedPart(
-                    items=len(item_ids),
-                    offers=sum(len(offers_by(snapshot, author)) for author in authors),
-                    ratings=ratings_by(snapshot, [author.encode() for author in authors]),
-                )
-            if dry_run:
-                return part
             self.removal.note(item_ids, authors, offerers=authors)
         self.removal.carry_out(item_ids, authors)
-        return part
+        return msgspec.structs.replace(part, items=len(item_ids))
+
+    def _part_of(self, caller: Caller) -> SharedPart:
+        """Return what the caller shared, as it is now."""
+        authors = self._authors.pseudonyms(caller.user_id)
+        with self._archive.store.snapshot() as snapshot:
+            return SharedPart(
+                items=sum(len(self._rows_of(author)) for author in authors),
+                offers=sum(len(offers_by(snapshot, author)) for author in authors),
+                ratings=ratings_by(snapshot, [author.encode() for author in authors]),
+            )
 
     def _search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> list[FoundItem]:
         query = self._query(caller, ask, timeout_s)

@@ -454,7 +454,7 @@ def _beginning(memory: RetrievedMemory) -> int:
     line = text.rfind("\n", max(at - _NEAR_CHARS, 0), at) + 1
     if line or at <= _NEAR_CHARS:
         return line
-    return at if at == memory.passage_at else text.find(" ", at) + 1
+    return at if at == memory.passage_at else text.find(" ", at, memory.passage_at) + 1 or at
 
 
 def _part(text: str, begin: int, kept: str) -> Excerpt:

@@ -27,9 +27,9 @@ is known to go worse than usual is not new (decision 0063).
 Local memories of a class stay in the order of their ranking, which interleaving may have made; shared ones rank by
 `sona_score`. An answer in which no shared item has a place is the local one, in its own order.
 
-The `explanation` of a shared item says why it has its place: `class` (`proven`, `new`, `relevance unknown`: 2, 4 and 5
-above), the `cut_off`, and whether the place is a reserved one (`is_reserved`); `vector` is the cosine, `boost` the part
-of the score that past use adds, `policy` the policy that admits the caller.
+The `explanation` of a shared item says why it has its place: `class` (`proven`, `new` or `worse`, `relevance unknown`:
+2, 4 and 5 above), the `cut_off`, and whether the place is a reserved one (`is_reserved`); `vector` is the cosine,
+`boost` the part of the score that past use adds, `policy` the policy that admits the caller.
 
 Rejected: to fold by closeness too. What is near by its vector may differ in the word that matters (the bundled model
 has .977 for "succeeded" and "failed", .989 with and without "not"), and the user's own text would be said to be shared

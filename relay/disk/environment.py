@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,7 +36,9 @@ from relay.rwlock import ReadWriteLock
 
 # To replace the file, new transactions wait so long for old ones to end; then they get as long a turn, and it retries.
 _TURN_S = 2.0
-_PAIRS_AT_ONCE = 256
+_AT_ONCE = 256
+_AT_ONCE_BYTES = 4 << 20
+_SPARE_DATABASES = 16  # the marker's, and those of another version
 _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -252,7 +253,7 @@ class Environment:
 
         Writes wait; reads go on, and new ones wait while the file is replaced. Killed at any moment, it leaves the old
         file or the new one. Raises `full`, `damaged`, and `TimeoutError` when a transaction does not end within `tries`
-        turns of 2 s; the old file is then still in use.
+        turns of 2 s; the old file is then still in use. Not to be called within this thread's own `write`.
         """
         copy = room_for_copy(self.path)
         try:
@@ -284,7 +285,11 @@ class Environment:
         aside.mkdir(mode=0o700)
         try:
             target = lmdb.open(
-                str(aside), map_size=self.map_size_bytes, max_dbs=len(self._databases) + 1, sync=False, mode=0o600
+                str(aside),
+                map_size=self.map_size_bytes,
+                max_dbs=len(self._databases) + _SPARE_DATABASES,
+                sync=False,
+                mode=0o600,
             )
             try:
                 with self._transactions.shared():
@@ -302,8 +307,7 @@ class Environment:
         handles = [(self._engine.open_db(name, create=False), target.open_db(name)) for name in names]
         with self._engine.begin() as source:
             for ours, theirs in handles:
-                pairs = iter(source.cursor(db=ours))
-                while chunk := list(islice(pairs, _PAIRS_AT_ONCE)):
+                for chunk in in_chunks(source.cursor(db=ours)):
                     with target.begin(write=True) as transaction:
                         transaction.cursor(db=theirs).putmulti(chunk, append=True)
 
@@ -400,6 +404,21 @@ class _Failures:
         return self.errors.damaged(f"{self.path}: {message}")
 
 
+def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield pairs in lists of at most 256 pairs and 4 MiB; a longer pair is alone."""
+    chunk: list[tuple[bytes, bytes]] = []
+    size = 0
+    for pair in pairs:
+        length = len(pair[0]) + len(pair[1])
+        if chunk and (len(chunk) == _AT_ONCE or size + length > _AT_ONCE_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(pair)
+        size += length
+    if chunk:
+        yield chunk
+
+
 def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dict[str, Any]:
     """Return the handles by name; None for one that a file of a former version lacks, and that cannot be made."""
     handles = dict.fromkeys(names)
@@ -416,7 +435,7 @@ def _open_engine(failures: _Failures, databases: int, *, readonly: bool) -> Any:
     engine = lmdb.open(
         str(path),
         map_size=failures.map_size_bytes,
-        max_dbs=databases + 1,  # and the marker's
+        max_dbs=databases + _SPARE_DATABASES,
         readonly=readonly,
         create=not readonly,
         sync=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from relays import NOW, event
 from relay import Journal, JournalDamagedError, JournalError, JournalFullError, JournalInUseError
 from relay.crypto import encrypt_in_place
 from relay.disk import Environment, ErrorFamily, WriterLock
+from relay.disk.environment import in_chunks
 
 SIZE = 1 << 20
 
@@ -31,8 +33,8 @@ ERRORS = ErrorFamily(
 )
 
 
-def opened(folder: Path) -> Environment:
-    return Environment.open(folder, SIZE, ("one", "two"), ERRORS)
+def opened(folder: Path, *further: str) -> Environment:
+    return Environment.open(folder, SIZE, ("one", "two", *further), ERRORS)
 
 
 @pytest.fixture
@@ -130,6 +132,26 @@ def test_a_compact_file_has_no_deleted_key(environment: Environment) -> None:
     assert [one for one in keys[::2] if one in content] == []
     with environment.read() as transaction:
         assert [one for one, _ in transaction.scan("one")] == sorted(keys[1::2])
+
+
+def test_long_values_are_copied_few_at_once() -> None:
+    sizes = [10] * 300 + [1 << 20] * 9 + [6 << 20] + [10] * 3
+    pairs = [(key(number), b"." * size) for number, size in enumerate(sizes)]
+    chunks = list(in_chunks(iter(pairs)))
+    assert [pair for chunk in chunks for pair in chunk] == pairs
+    assert max(map(len, chunks)) == 256
+    assert all(len(chunk) == 1 or sum(len(value) for _, value in chunk) <= 4 << 20 for chunk in chunks)
+
+
+def test_a_file_of_another_version_with_further_databases_is_compacted_with_them(tmp_path: Path) -> None:
+    folder, names = tmp_path / "environment", [f"of another version {number}" for number in range(8)]
+    with closing(opened(folder, *names)) as newer, newer.write() as transaction:
+        for name in ("one", *names):
+            transaction.put(name, key(1), b"kept")
+    with closing(opened(folder)) as former:
+        former.compact()
+    with closing(opened(folder, *names)) as newer, newer.read() as transaction:
+        assert [transaction.count(name) for name in ("one", "two", *names)] == [1, 0, *[1] * 8]
 
 
 @pytest.mark.parametrize("size", range(1, 9))

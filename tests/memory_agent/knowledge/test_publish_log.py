@@ -16,17 +16,19 @@ import pytest
 from sharing_world import UNLIMITED, World, after_each_step
 
 from memory_agent.care.backup import make_backup
-from memory_agent.care.offline import erase_user
+from memory_agent.care.offline import erase, erase_user
 from memory_agent.care.restoration import restore_user
 from memory_agent.care.verification import verify_folder
 from memory_agent.daemon import announcer as announcer_module
 from memory_agent.daemon.announcer import Announcer
 from memory_agent.erasure.history import fingerprint
+from memory_agent.erasure.selection import Selection
 from memory_agent.knowledge import publish_log
 from memory_agent.settings import EmbedderSettings, EncryptionSettings, Settings
 from memory_agent.shared_asks import Caller, ForgetUser, ReadLog
 from memory_agent.shared_changes import SharedChange
 from memory_agent.shared_records import GlobalRecord
+from memory_agent.storage.folders import user_folder
 from relay import (
     SHARED_USER,
     AsyncSubscriber,
@@ -37,6 +39,7 @@ from relay import (
     Identity,
     Journal,
     JournalEntry,
+    JournalError,
     JournalSettings,
     Publisher,
     RelaySettings,
@@ -303,6 +306,40 @@ def test_what_an_erased_user_shared_is_told_as_gone(here: Deployment, *, is_serv
     assert sorted(here.heard("member")) == sorted(("unpublished", gone(item)) for item in items)
     for entry in here.entries("member"):
         assert not any(word.encode() in entry.data for word in (author, *(item.id for item in items)))
+
+
+def test_an_item_that_is_erased_by_its_id_goes_from_the_journal(here: Deployment) -> None:
+    item = here.publish("The quokka", ACME)
+    here.tell()
+    assert here.journal_holds(item.id)
+    here.world.close()
+    here.broker.stop()
+    receipt = erase(here.data_dir, here.world.settings, SHARED_USER, Selection(ids=(item.id,)), datetime.now(UTC))
+    assert (receipt.memories, receipt.complete) == (1, True)
+    assert not here.journal_holds(item.id)
+    here.broker = Broker(here.data_dir, SOON).start()
+    here.world.open()
+    here.tell()
+    assert here.heard("member") == [("unpublished", gone(item))]
+
+
+def test_a_journal_that_fails_keeps_no_user_from_being_erased(
+    here: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise JournalError("it was damaged meanwhile")
+
+    here.publish("The quokka", ACME)
+    here.world.user("ann").remember("hers alone")
+    here.world.close()
+    here.broker.stop()
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "append", fails)
+        receipt = erase_user(here.data_dir, here.world.settings, "ann", datetime.now(UTC))
+    assert (receipt.unpublished, receipt.complete) == (1, False)
+    assert not user_folder(here.data_dir, "ann").exists()
+    here.broker = Broker(here.data_dir, SOON).start()
+    here.world.open()
 
 
 def test_an_erasure_says_that_a_full_journal_names_what_went(here: Deployment) -> None:

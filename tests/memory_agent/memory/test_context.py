@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.recall.context import age, context_block, sharing
+from memory_agent.recall.context import age, context_block, excerpt, sharing
 from memory_agent.recall.fence import MORE_OF_SHARED, SHARED, shortened_block, without_blocks
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import MemoryRecord, Origin, Provenance, RecallResult, RetrievedMemory, Tier
@@ -325,6 +325,17 @@ def test_what_is_cut_begins_where_it_answers(tier: Tier) -> None:
     found = msgspec.structs.replace(shared(text), tier=tier, passage_at=text.index("answer"))
     *_, cut, _ = context_block(RecallResult(recall_id="r", memories=(found,)), 300, now=NOW).splitlines()
     assert cut.startswith("| …How to: answer gamma")
+
+
+@pytest.mark.parametrize("last", ["失敗した原因は証明書である", "失敗した原因は証明書である end"])
+def test_a_passage_near_the_end_of_a_text_without_spaces_is_shown(last: str) -> None:
+    text = "設定を確認する。" * 300 + last
+    found = msgspec.structs.replace(shared(text), passage_at=text.index("失敗"))
+    part = excerpt(found)
+    assert part is not None
+    for cut in (part.text, context_block(RecallResult(recall_id="r", memories=(found,)), 600, now=NOW)):
+        assert "失敗した原因は証明書である" in cut
+        assert cut.count("設定") < 40
 
 
 @pytest.mark.parametrize("place", [0, 100, 150, 1_500, 3_000, 5_300, 5_400])

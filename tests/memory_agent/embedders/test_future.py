@@ -1,0 +1,31 @@
+"""What a thread waits for that another one makes."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from memory_agent.embedders.future import Future
+
+
+def test_a_callback_that_fails_keeps_nobody_from_the_outcome() -> None:
+    def fails(_: Future[int]) -> None:
+        raise ValueError("the text of a memory")
+
+    future, heard = Future[int](), list[int]()
+    future.call_when_done(fails)
+    future.call_when_done(lambda done: heard.append(done.result()))
+    with capture_logs() as logs:
+        future.settle(7)
+    assert (heard, future.result(timeout_s=0.0)) == ([7], 7)
+    assert [(line["event"], line["error"]) for line in logs] == [("future.callback_failed", "ValueError")]
+    assert "the text of a memory" not in str(logs)
+
+
+def test_an_outcome_is_set_once() -> None:
+    future = Future[int]()
+    with pytest.raises(TimeoutError):
+        future.result(timeout_s=0.0)
+    assert future.cancel()
+    future.settle(7)
+    assert future.cancelled()
