@@ -175,7 +175,7 @@ def _figures(memory: RetrievedMemory, now: datetime) -> tuple[str, ...]:
         f"{memory.sona_score:.2f} {bar:<{_BAR}}",
         "not known" if memory.relevance is None else f"{memory.relevance:.2f}",
         age(memory.record.timestamp, now),
-        how_it_ended(memory) if shared is None else "not ours",
+        how_it_ended(memory),
         shared.author if shared is not None else memory.record.run_id or memory.record.source,
     )
 

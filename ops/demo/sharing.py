@@ -40,7 +40,7 @@ def share_what_worked(stage: Stage) -> None:
     metrics = stage.client().shared.published()[0].quality_metrics
     stage.screen.say(
         f"{len(_USERS)} more users worked with it: used by {metrics.distinct_users}+ people, "
-        f"mean {metrics.avg_trajectory_score:g}, rated {metrics.user_rating:g}"
+        f"mean {metrics.avg_trajectory_score:.2f}, rated {metrics.user_rating:.2f}"
     )
     stage.screen.promise(
         "only counts and sums of their work left them, and the figures change by five users at a time",
@@ -48,7 +48,7 @@ def share_what_worked(stage: Stage) -> None:
     )
     raised = 0.0 if before is None or after is None else after.sona_score - before.sona_score
     stage.screen.promise(
-        f"success with it raised its score for everyone, by {raised:.3f}; .05 is the most there is",
+        f"success with it raised its score for everyone, by {raised:.3f}; 0.050 is the most there is",
         0.0 < raised <= 0.0501,
     )
     block = _asked(stage, OTHER, question).context or ""
