@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -267,6 +268,11 @@ def _print_preview(preview: PublishPreview) -> None:
         texts["attachment"] = f"{file_facts(content.attachment)}\nIt leaves as it is: nothing in it is masked."
     words = {field: [plain(one.text) for one in preview.mentions if one.field == field] for field in texts}
     emit(Text(f"would be {'offered' if preview.is_offer else 'published'}, word for word", style="bold"))
+    if preview.replaces is not None:
+        former = (
+            f"version {preview.replaces.version} of {json.dumps(one_line(preview.replaces.title), ensure_ascii=False)}"
+        )
+        emit(Text(f"{_MARGIN}replaces {former} ({content.item_id})"))
     facts = (content.content_type, f"version {content.version}", f"for {_audience(content.access_policy)}")
     emit(Text(f"{_MARGIN}{' · '.join(facts)}", style="dim"))
     before: dict[str, list[str]] = {}

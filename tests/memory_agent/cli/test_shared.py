@@ -309,7 +309,10 @@ def test_a_next_version_replaces_the_former_and_none_is_published_twice(
     publish(run, out, *words, "--version", "2", user="fay")
     (found,) = run_json("shared", "search", QUESTION, "--user", "gil")
     assert (found["item"]["id"], found["item"]["version"]) == (item["id"], "2")
-    assert run("shared", "preview", *words, "--version", "2", "--body", "--text", "x", "--out", str(out)).exit_code == 0
+    again = ("shared", "preview", *words, "--version", "2", "--body", "--text", "x", "--out", str(out), "--user")
+    shown = run(*again, "fay")
+    assert f'replaces version 2 of "{TITLE}" ({item["id"]})' in shown.stdout
+    assert "error: item_id: is not an item of this user" in run(*again, "gil").stderr
     for user, named in (("fay", "version"), ("gil", "item_id")):
         refused = run("shared", "confirm", str(out), "--yes", "--user", user)
         assert (refused.exit_code, refused.stderr.split(":")[1]) == (1, f" {named}")
