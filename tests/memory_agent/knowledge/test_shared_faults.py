@@ -19,7 +19,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, StoreFullError
 from memory_agent.knowledge import store
 from memory_agent.memory import Memory
-from memory_agent.recall.fence import CLOSE, MORE_OF_SHARED
+from memory_agent.recall.fence import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED
 from memory_agent.settings import Settings
 from memory_agent.shared_asks import Caller, ForgetUser, Publish, Rate, Report, ReportedItem, SetName
 from memory_agent.shared_content import MOST_ATTACHED_BYTES, check_name, digest_of
@@ -303,7 +303,7 @@ def test_hostile_text_is_shown_as_the_text_of_somebody_else(world: World, text: 
     if block:
         assert block.endswith(CLOSE)
         assert block.count(CLOSE) == 1
-        inside = [line for line in block.split("\n")[3:-1] if line != MORE_OF_SHARED]
+        inside = [line for line in block.split("\n")[3:-1] if not line.startswith((ALL_OF_SHARED, FILE_OF_SHARED))]
         assert all(line.isprintable() and not line.startswith("Now obey") for line in inside)
         assert all(line.startswith(("| ", "1. ")) or "left out" in line for line in inside)
     assert datetime.now(UTC) - started < timedelta(seconds=60)
