@@ -131,12 +131,19 @@ class SharedContent(msgspec.Struct, frozen=True, kw_only=True):
     attachment: Attachment | None = None
 
 
+class FormerVersion(msgspec.Struct, frozen=True):
+    """The version of an item, and its title, that a next one replaces."""
+
+    version: str
+    title: str
+
+
 class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     """What `confirm` would send, word for word, with secrets masked: how many of each kind in `masked`.
 
     `mentions` are words to look at before. `memory_id` is the memory that it was made of, and `memory_state` a digest
     of it: a memory that changed since is previewed again. `digest` is that of the content. `is_offer`: it is for
-    `offer`, and not for `confirm`.
+    `offer`, and not for `confirm`. `replaces` is the version of a next one's item as it was when this was previewed.
     """
 
     content: SharedContent
@@ -147,6 +154,7 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
     memory_id: str | None = None
     memory_state: str | None = None
     is_offer: bool = False
+    replaces: FormerVersion | None = None
 
 
 class OfferedPattern(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,6 +57,7 @@ from memory_agent.shared_content import (
 from memory_agent.shared_records import (
     CONTENT_TYPES,
     ContentType,
+    FormerVersion,
     FoundItem,
     GlobalRecord,
     OfferedPattern,
@@ -116,9 +117,11 @@ class Shared:
         `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
         masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
         of this deployment, the default), `org:NAME` or `tier:NAME`, which the caller's key names. `item_id` is the item
-        of which this is the next `version`: nothing of the former one is taken over, and its policy has to be stated.
+        of which this is the next `version`, one of this user's that is published: nothing of the former one is taken
+        over, and its policy has to be stated. `replaces` names it.
         With `offer` it is what `offer` would send, in place of `confirm`: a pattern, of one that was learned from runs
-        what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name).
+        what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name),
+        with `item_id` also `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
         >>> preview.content.title, preview.content.access_policy, preview.mentions
@@ -154,6 +157,7 @@ class Shared:
             memory_id=memory_id,
             memory_state=None if record is None else _state_of(record),
             is_offer=offer,
+            replaces=None if item_id is None else self._former(item_id, is_offer=offer),
         )
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
@@ -385,6 +389,15 @@ class Shared:
         if self._store is None:
             raise UnavailableError(_NO_STORE)
         return self._store.ask(self.caller, ask, _TIMEOUT_S)
+
+    def _former(self, item_id: str, *, is_offer: bool) -> FormerVersion:
+        """Return the present version of an item of this user. An unknown item and one of others look the same."""
+        if is_offer:
+            raise InvalidInputError("item_id", "is for what is published: an offer has no versions")
+        found = next((item for item in self.published() if item.id == item_id), None)
+        if found is None:
+            raise InvalidInputError("item_id", "is not an item of this user")
+        return FormerVersion(found.version, found.title)
 
     def _memory(self, memory_id: str) -> MemoryRecord:
         check_text("memory_id", memory_id)

@@ -100,7 +100,7 @@ def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
     return {
         "dates do": (asked.dates or "as the setting recall.dates says") if result.dates else "nothing",
         "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",
-        "memories that pass": "none was found",
+        **({} if result.memories else {"memories that pass": "none was found"}),
     }
 
 

@@ -34,7 +34,7 @@ class Failure(click.ClickException):
 
 
 class Misuse(Failure):
-    """A usage error, for a program that asked for JSON."""
+    """A usage error in one line, or for a program that asked for JSON; the usage is not shown."""
 
     exit_code = 2
 
@@ -47,14 +47,15 @@ def note(message: str) -> None:
 def confirm(question: str) -> None:
     """Ask a person to confirm what cannot be undone. Programs give --yes instead.
 
-    Raises `click.Abort` if the answer is no, `click.UsageError` if standard input is not a terminal.
+    Raises `click.Abort` if the answer is no, `Misuse` if standard input ends and is not a terminal.
     """
     try:
         is_sure = click.confirm(question, err=True)
     except click.Abort as error:
         if sys.stdin.isatty():
             raise
-        raise click.UsageError("standard input is not a terminal; give --yes to confirm") from error
+        click.echo(err=True)  # the question has no end of line
+        raise Misuse("usage", "standard input is not a terminal; give --yes to confirm") from error
     if not is_sure:
         note("nothing was done")
         raise click.Abort

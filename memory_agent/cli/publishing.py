@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -17,10 +19,14 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target, daemon_options, given, read_text
 from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import emit, file_facts, item_document, one_line, plain, print_document, shown
-from memory_agent.errors import InvalidInputError
+from memory_agent.errors import InvalidInputError, ScopeMissingError, UnavailableError
 from memory_agent.shared_content import MOST_ATTACHED_BYTES, texts_of
 from memory_agent.shared_records import CONTENT_TYPES, ContentType, PublishPreview
 from relay.disk import write_private
+
+if TYPE_CHECKING:
+    from memory_agent.client import MemoryClient
+    from memory_agent.memory import Memory
 
 _MARGIN, _MARKED, _REPEATED = "   ", " ! ", " = "
 _OFTEN_REPEATED = ("title", "summary")
@@ -118,12 +124,13 @@ def preview(
             attachment_name=None if attach is None else attach.name,
             offer=offer,
         )
+        author = None if offer or target.as_json else _author(memory)
     if out is not None:
         write_private(out, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if target.as_json:
         print_document(found)
         return
-    _print_preview(found)
+    _print_preview(found, author)
     if out is None:
         click.echo(f"\nnothing has left; to {_DOES[offer]} it, write it to a file with --out first")
     else:
@@ -166,7 +173,9 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
     if not yes:
         if target.as_json:
             raise click.UsageError("--json needs --yes: a person is shown the preview before it is published")
-        _print_preview(found)
+        with open_for_reading(target, "publish_confirm") as memory:
+            author = _author(memory)
+        _print_preview(found, author)
         click.echo()
         ask_person(f"publish this, for {_audience(found.content.access_policy)}?")
     with waiting("publishing"), open_for_reading(target, "publish_confirm") as memory:
@@ -195,7 +204,7 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
     if not yes:
         if target.as_json:
             raise click.UsageError("--json needs --yes: a person is shown the preview before it is offered")
-        _print_preview(found)
+        _print_preview(found, None)
         click.echo()
         ask_person(f"offer this, for {_audience(found.content.access_policy)} once enough users offer the same?")
     with waiting("offering"), open_for_reading(target, "offer") as memory:
@@ -260,14 +269,29 @@ def _refuse_other_file(out: Path | None) -> None:
         raise InvalidInputError("out", f"{out} exists and is not a preview; name another file")
 
 
-def _print_preview(preview: PublishPreview) -> None:
-    """Print all that would leave, by field."""
+def _author(memory: MemoryClient | Memory) -> str | None:
+    """Return what others would see as the author; None if it cannot be known now, or not with this key."""
+    try:
+        name = memory.shared.name()
+    except (ScopeMissingError, UnavailableError):
+        return None
+    return "under a pseudonym" if name is None else f"as {one_line(name)}"
+
+
+def _print_preview(preview: PublishPreview, author: str | None) -> None:
+    """Print all that would leave, by field; `author` is as `_author` returns it."""
     content, texts = preview.content, texts_of(preview.content)
     if content.attachment is not None:
         texts["attachment"] = f"{file_facts(content.attachment)}\nIt leaves as it is: nothing in it is masked."
     words = {field: [plain(one.text) for one in preview.mentions if one.field == field] for field in texts}
     emit(Text(f"would be {'offered' if preview.is_offer else 'published'}, word for word", style="bold"))
-    facts = (content.content_type, f"version {content.version}", f"for {_audience(content.access_policy)}")
+    if preview.replaces is not None:
+        former = (
+            f"version {preview.replaces.version} of {json.dumps(one_line(preview.replaces.title), ensure_ascii=False)}"
+        )
+        emit(Text(f"{_MARGIN}replaces {former} ({content.item_id})"))
+    facts = [content.content_type, f"version {content.version}", f"for {_audience(content.access_policy)}"]
+    facts += [author] if author is not None else []
     emit(Text(f"{_MARGIN}{' · '.join(facts)}", style="dim"))
     before: dict[str, list[str]] = {}
     for field, text in texts.items():

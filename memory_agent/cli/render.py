@@ -95,8 +95,11 @@ def print_memories(result: RecallResult, now: datetime) -> None:
         emit(Text(f"degraded: {', '.join(result.degraded)}", style="yellow"))
 
 
-def print_memory(place: int, memory: RetrievedMemory, now: datetime, *, is_whole: bool = False) -> None:
-    """Print one memory of several; a long one of another user's in part, unless `is_whole`."""
+def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, is_whole: bool = False) -> None:
+    """Print one memory of several, or one that was asked for and has no place and score.
+
+    A long one of another user's is printed in part, unless `is_whole`.
+    """
     emit(_heading(place, memory, now))
     shown_part = None if is_whole else excerpt(memory)
     text = Text(plain(memory.record.text if shown_part is None else shown_part.text))
@@ -256,18 +259,19 @@ def _is_plain(character: str) -> bool:
     return character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf")
 
 
-def _heading(place: int, memory: RetrievedMemory, now: datetime) -> Text:
+def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
     """Our facts on the first line, the memory's own title and tags below it, where they cannot pass as ours.
 
     Of what another user shared, who shared it stands between the two.
     """
     record, shared = memory.record, shared_origin(memory)
     what = [record.kind, record.source] if shared is None else [shared.content_type]
-    facts = [age_of_memory(memory, now), *what, _scores(memory)]
+    facts = [age_of_memory(memory, now), *what, *([] if place is None else [_scores(memory)])]
     facts += [fact for fact in (endings(memory), repeats(memory, now)) if fact]
     facts += [f"provenance: {record.provenance}"] if record.provenance else []
     facts.append(record.id)
-    heading = Text.assemble((f"{place:>2} ", "bold cyan"), (" · ".join(facts), "dim"))
+    number = " " * _INDENT if place is None else f"{place:>2} "
+    heading = Text.assemble((number, "bold cyan"), (" · ".join(facts), "dim"))
     if said := sharing(memory):
         heading.append(f"\n{' ' * _INDENT}{said}", "yellow")
     if record.title:

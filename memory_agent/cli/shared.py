@@ -133,7 +133,7 @@ def rate(target: Target, item_id: str, rating: float | None, version: str | None
         did = "took the rating back" if take_back else f"rated {rating:g}"
         click.echo(f"{did}; everybody sees: {', '.join(worth(figures))}")
         if not figures.raters:
-            note("ratings are shown once five users have rated this version")
+            note("once five users have rated this version, the next upkeep shows its ratings")
 
 
 @shared.command(short_help="List what you published, with its figures.")
@@ -211,7 +211,7 @@ def show(target: Target, item_id: str) -> None:
     if target.as_json:
         print_document(item_document(item))
     else:
-        _print_items([FoundItem(item=item, score=None, sona_score=0.0)], is_whole=True)
+        _print_items([FoundItem(item=item, score=None, sona_score=0.0)], is_ranked=False)
 
 
 @shared.command(short_help="Follow what is published, unpublished and rated.")
@@ -306,12 +306,13 @@ def name(target: Target, name: str | None, is_none: bool) -> None:
         click.echo(f"others see: {one_line(seen)}")
 
 
-def _print_items(found: list[FoundItem], *, is_whole: bool = False) -> None:
+def _print_items(found: list[FoundItem], *, is_ranked: bool = True) -> None:
+    """Print items that were found, or one that was asked for by its id, which is whole and has no rank and score."""
     from memory_agent.recall.shared_items import as_memories
 
     now = datetime.now(UTC)
     for place, memory in enumerate(as_memories(found, with_embedding=False), 1):
-        print_memory(place, memory, now, is_whole=is_whole)
+        print_memory(place if is_ranked else None, memory, now, is_whole=not is_ranked)
 
 
 def _row(item: GlobalRecord) -> tuple[object, ...]:

@@ -186,9 +186,11 @@ class SharedMethods:
         `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
         masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
         of this deployment, the default), `org:NAME` or `tier:NAME`, which the caller's key names. `item_id` is the item
-        of which this is the next `version`: nothing of the former one is taken over, and its policy has to be stated.
+        of which this is the next `version`, one of this user's that is published: nothing of the former one is taken
+        over, and its policy has to be stated. `replaces` names it.
         With `offer` it is what `offer` would send, in place of `confirm`: a pattern, of one that was learned from runs
-        what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name).
+        what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name),
+        with `item_id` also `UnavailableError`.
         """
         return self._ask(
             "shared.preview",

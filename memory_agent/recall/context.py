@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from memory_agent.recall.dates.words import age_of
-from memory_agent.recall.fence import CLOSE, MORE_OF_SHARED, OPEN, SHARED
+from memory_agent.recall.fence import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED, OPEN, SHARED
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import Origin, RecallResult, RetrievedMemory
 from memory_agent.shared_content import is_of_many, is_pseudonym
@@ -113,12 +113,12 @@ def context_block(
         room -= count(_left_out(found))
     if any(memory.tier == "global" for memory in result.memories):
         room -= count(SHARED)
-    if any(map(_has_more, result.memories)):
-        room -= count(MORE_OF_SHARED)
+    room -= sum(map(count, _more_of_shared(result.memories, result.memories)))
     entries, said, missing = _run_entries(result, room // 2 if result.memories else room, now, count)
     room -= sum(map(count, entries))
     unsaid = _different([memory for memory in result.memories if not _is_said(memory, said)])
     shown: list[RetrievedMemory] = []
+    shortened: list[RetrievedMemory] = []
     for place, memory in enumerate(unsaid, len(entries) + 1):
         facts, part = _heading(place, memory, now, with_ids), None if is_whole else excerpt(memory)
         entry = f"{facts}\n{_quoted(_body(memory) if part is None else _titled(memory, _with_length(part)))}"
@@ -126,12 +126,13 @@ def context_block(
         entered = [entry] if tokens <= room else _cut(facts, memory, room, count)
         entries += entered
         shown += [memory] * len(entered)
+        shortened += [memory] * len(entered) if part is not None or tokens > room else []
         if tokens > room:
             break
         room -= tokens
     missing += len(unsaid) - len(shown)
     foreign = [SHARED] if any(memory.tier == "global" for memory in shown) else []
-    foreign += [MORE_OF_SHARED] if any(map(_has_more, shown)) else []
+    foreign += _more_of_shared(shown, shortened)
     more = [_left_out(missing)] if missing else []
     return "\n".join((opening, *foreign, *entries, *more, CLOSE)) if entries else ""
 
@@ -419,10 +420,24 @@ def _clause(line: RunLine) -> str:
     return _visible(line.text).rstrip(". ")
 
 
+def _more_of_shared(shown: Iterable[RetrievedMemory], shortened: Iterable[RetrievedMemory]) -> list[str]:
+    """Return the line that says how to read the rest of what is shortened and how to fetch files, if there are any."""
+    told = [ALL_OF_SHARED] if any(map(_is_long, shortened)) else []
+    told += [FILE_OF_SHARED] if any(map(_has_file, shown)) else []
+    return ["; ".join(told)] if told else []
+
+
 def _has_more(memory: RetrievedMemory) -> bool:
-    """Return whether a shared item has a file, or more text than is shown."""
-    has_file = memory.shared is not None and memory.shared.attachment is not None
-    return has_file or (memory.tier == "global" and len(memory.record.text) > _MOST_SHARED_CHARS)
+    """Return whether a shared item has a file, or more text than a part."""
+    return _has_file(memory) or _is_long(memory)
+
+
+def _has_file(memory: RetrievedMemory) -> bool:
+    return memory.shared is not None and memory.shared.attachment is not None
+
+
+def _is_long(memory: RetrievedMemory) -> bool:
+    return memory.tier == "global" and len(memory.record.text) > _MOST_SHARED_CHARS
 
 
 def _body(memory: RetrievedMemory) -> str:

@@ -42,9 +42,14 @@ def write_private(path: Path, content: bytes) -> None:
     A process killed meanwhile leaves `<name>.new` behind, which the next write replaces.
     """
     made = path.with_name(f"{path.name}.new")
-    made.unlink(missing_ok=True)
-    _write(made, content, os.O_EXCL)
-    made.replace(path)
+    try:
+        made.unlink(missing_ok=True)
+        _write(made, content, os.O_EXCL)
+        made.replace(path)
+    except OSError as error:
+        if error.filename is not None:
+            error.filename = str(path)  # not the file that the caller has never heard of
+        raise
     flush(path.parent)
 
 

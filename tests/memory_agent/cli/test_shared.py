@@ -163,10 +163,12 @@ def test_a_preview_shows_every_word_that_would_leave_and_marks_what_to_look_at(
     named = ("--version", "1.2", "--user", "cat", "--out", str(out))
     shown = run("shared", "preview", *words, *named)
     assert shown.exit_code == 0, shown.output
+    name = run_json("shared", "name", "--user", "cat")["name"]
     body = RUNBOOK.strip("\n").replace(SECRET, "[masked:github_token]").splitlines()
     assert shown.stdout.splitlines() == [
         "would be published, word for word",
-        "   document · version 1.2 · for every user of this deployment",
+        "   document · version 1.2 · for every user of this deployment · "
+        + ("under a pseudonym" if name is None else f"as {name}"),
         "title",
         f"   {TITLE}",
         "summary",
@@ -265,7 +267,7 @@ def test_a_person_sees_the_preview_again_and_decides(
         assert asked.exit_code == code
         assert asked.stdout.strip() == previewed.partition("\n\nnothing has left")[0].strip()
         assert "publish this, for every user of this deployment?" in asked.stderr
-    assert "--yes" in asked.stderr
+    assert asked.stderr.endswith("[y/N]: \nerror: standard input is not a terminal; give --yes to confirm\n")
     assert code_of(run("shared", "confirm", str(out), "--user", "eva", "--json")) == (2, "usage")
     assert run_json("shared", "published", "--user", "eva") == []
     assert run("shared", "confirm", str(out), "--user", "eva", input="y\n").exit_code == 0
@@ -309,7 +311,10 @@ def test_a_next_version_replaces_the_former_and_none_is_published_twice(
     publish(run, out, *words, "--version", "2", user="fay")
     (found,) = run_json("shared", "search", QUESTION, "--user", "gil")
     assert (found["item"]["id"], found["item"]["version"]) == (item["id"], "2")
-    assert run("shared", "preview", *words, "--version", "2", "--body", "--text", "x", "--out", str(out)).exit_code == 0
+    again = ("shared", "preview", *words, "--version", "2", "--body", "--text", "x", "--out", str(out), "--user")
+    shown = run(*again, "fay")
+    assert f'replaces version 2 of "{TITLE}" ({item["id"]})' in shown.stdout
+    assert "error: item_id: is not an item of this user" in run(*again, "gil").stderr
     for user, named in (("fay", "version"), ("gil", "item_id")):
         refused = run("shared", "confirm", str(out), "--yes", "--user", user)
         assert (refused.exit_code, refused.stderr.split(":")[1]) == (1, f" {named}")
@@ -321,6 +326,8 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
     rate = ("shared", "rate", item["id"])
     assert run_json(*rate, "0.8", "--user", "ida") == item["quality_metrics"]
     assert run(*rate, "1", "--version", "1", "--user", "ida").stdout == "rated 1; everybody sees: not yet rated\n"
+    told = run(*rate, "1", "--user", "ida").stderr
+    assert told == "note: once five users have rated this version, the next upkeep shows its ratings\n"
     taken = run(*rate, "--take-back", "--user", "ida")
     assert taken.stdout == "took the rating back; everybody sees: not yet rated\n"
     assert code_of(run(*rate, "1", "--user", "hal", "--json")) == (1, "invalid_input")
@@ -328,6 +335,8 @@ def test_ratings_and_names(run: Run, run_json: RunJson, tmp_path: Path) -> None:
         assert run(*rate, *wrong, "--user", "ida").exit_code == 2, wrong
 
     named = run_json("shared", "name", "Hal of the platform team", "--user", "hal")
+    of_hal = ("shared", "preview", "--title", TITLE, "--summary", FIX, "--user", "hal")
+    assert run(*of_hal).stdout.splitlines()[1].endswith(f" · as {named['name']}")
     assert named == {"name": f"Hal of the platform team #{item['author_id'][5:11]}"}
     (found,) = run_json("shared", "search", QUESTION, "--user", "ida")
     assert found["item"]["author"] == named["name"]
@@ -387,6 +396,9 @@ def test_what_cannot_be_previewed_is_refused_and_no_file_is_replaced(
         assert ("is larger than 1048576 bytes" in message) == (field == "attachment")
     assert runbook.read_text() == RUNBOOK
     assert code_of(offline("shared", "preview", str(runbook), "--attach", "none", "--json")) == (1, "io")
+    nowhere = tmp_path / "none" / "preview.json"
+    told = offline("shared", "preview", str(runbook), "--out", str(nowhere))
+    assert (told.exit_code, told.stderr) == (1, f"error: {nowhere}: No such file or directory\n")
 
 
 def test_what_is_not_the_preview_is_refused(

@@ -63,6 +63,8 @@ def test_a_long_item_is_shown_where_it_answers_and_in_full_by_its_id(on_files: R
     assert (whole.count(ANSWER), whole.count(SUMMARY), whole.count("| Manual")) == (1, 1, 0)
     assert whole.count("archive of the last team") == 20
     assert "characters;" not in whole
+    assert whole.startswith("   just now · document · ")
+    assert "score" not in whole
 
 
 def test_a_block_has_room_for_more_than_one_long_item(on_files: Run, item: dict[str, Any]) -> None:
@@ -90,6 +92,9 @@ def test_a_recall_says_why_an_item_has_its_place(on_files: Run, item: dict[str, 
     ]
     assert f"stands here: after all own memories, as relevant and not yet proven (cut-off {cut_off:g})" in lines
     assert f"relevance {found['relevance']:.2f}" in lines
+    alone = on_files("recall", QUESTION, "--tier", "global", "--explain", "--user", "ben").stdout
+    assert "relevance" in alone
+    assert "memories that pass" not in alone
     assert any(line.endswith("not yet rated; not yet proven by use; access public") for line in lines)
     assert any(line.startswith("attachment: rules.toml") for line in lines)
 

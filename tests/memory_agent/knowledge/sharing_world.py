@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import pytest
 
 from memory_agent.embedders import Embedder
@@ -21,7 +22,8 @@ from memory_agent.knowledge.kept_figures import StoredParts, parts_in, standings
 from memory_agent.memory import Memory
 from memory_agent.settings import EncryptionSettings, Settings, SharedSettings
 from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, Rights, SearchItems
-from memory_agent.shared_records import FoundItem, GlobalRecord
+from memory_agent.shared_content import digest_of
+from memory_agent.shared_records import FoundItem, GlobalRecord, PublishPreview
 from memory_agent.storage import derived
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import Snapshot
@@ -30,6 +32,12 @@ from relay.disk import Transaction, environment
 
 UNLIMITED = SharedSettings(searches=1_000_000)
 _SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # which a crash copies
+
+
+def with_id(preview: PublishPreview, item_id: str) -> PublishPreview:
+    """The preview as if the new item's id, which nobody chooses, had been this one."""
+    content = msgspec.structs.replace(preview.content, item_id=item_id)
+    return msgspec.structs.replace(preview, content=content, digest=digest_of(content))
 
 
 class World:

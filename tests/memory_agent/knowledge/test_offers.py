@@ -130,7 +130,9 @@ def test_tags_are_shown_that_all_have(world: World) -> None:
 
 
 def test_an_offer_that_is_taken_back_takes_the_item_with_it_below_five(world: World) -> None:
-    offers = {user: offer(world, user) for user in USERS[:6]}
+    taken = world.user(FIVE[0]).shared.preview(TITLE, WORDS, offer=True)
+    offers = {FIVE[0]: world.user(FIVE[0]).shared.offer(taken)}
+    offers |= {user: offer(world, user) for user in USERS[:6] if user != FIVE[0]}
     [item] = shown(world)
     receipt = world.user(USERS[5]).shared.unpublish(offers[USERS[5]].content.item_id)
     assert receipt.found
@@ -142,7 +144,7 @@ def test_an_offer_that_is_taken_back_takes_the_item_with_it_below_five(world: Wo
     world.reopen()
     assert shown(world) == []
     with pytest.raises(InvalidInputError, match="taken back"):
-        offer(world, FIVE[0], item_id=offers[FIVE[0]].content.item_id, access_policy="public")
+        world.user(FIVE[0]).shared.offer(taken)
     offer(world, FIVE[0])
     [again] = shown(world)
     assert again.id != item.id

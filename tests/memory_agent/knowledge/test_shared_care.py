@@ -109,6 +109,9 @@ def test_a_restore_brings_back_nothing_that_was_taken_away_since(
     world: World, items: dict[str, GlobalRecord], restore: Restore
 ) -> None:
     backup = backup_of(world)
+    again = world.user("ben").shared.preview(
+        "Again", GONE, item_id=items["gone"].id, version="2", access_policy="public"
+    )
     assert world.user("ben").shared.unpublish(items["gone"].id).found
     world.close()
     assert erase_user(world.data_dir, world.settings, "quokka-cas", now()).unpublished == 1
@@ -125,9 +128,6 @@ def test_a_restore_brings_back_nothing_that_was_taken_away_since(
     assert items["of cas"].author.startswith("Quokka Cas #")
     with pytest.raises(InvalidInputError, match="no shared item"):
         world.user("dot").shared.attachment(items["gone"].id)
-    again = world.user("ben").shared.preview(
-        "Again", GONE, item_id=items["gone"].id, version="2", access_policy="public"
-    )
     with pytest.raises(InvalidInputError, match="unpublished"):
         world.user("ben").shared.confirm(again)
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from sharing_world import UNLIMITED, World, after_each_step
+from sharing_world import UNLIMITED, World, after_each_step, with_id
 
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
@@ -48,21 +48,20 @@ def opened(data_dir: Path) -> World:
 
 def publish(world: World, version: str = "1") -> None:
     data = f"the file of {version}".encode() * 100
-    fields = {"item_id": OWN, "version": version, "title": "The quokka", "body": f"as in {version}",
+    fields = {"version": version, "title": "The quokka", "body": f"as in {version}",
               "access_policy": "public"}  # fmt: skip
     shared = world.user("ann").shared
-    shared.confirm(shared.preview(summary=f"The quokka needs the VPN {version}", attachment=data, **fields), data)
+    preview = shared.preview(summary=f"The quokka needs the VPN {version}", attachment=data, **fields)
+    shared.confirm(with_id(preview, OWN), data)
 
 
 def setup(world: World) -> None:
     publish(world)
     shared = world.user("ann").shared
-    shared.confirm(
-        shared.preview("The other", "A second quokka", item_id=OTHER, access_policy="public", attachment=b"[2]"), b"[2]"
-    )
+    shared.confirm(with_id(shared.preview("The other", "A second quokka", attachment=b"[2]"), OTHER), b"[2]")
     shared.set_name("Quokka Ann")
     others = world.user("ben").shared
-    others.confirm(others.preview("Another", "Restart the tunnel", item_id=FOREIGN, access_policy="public"))
+    others.confirm(with_id(others.preview("Another", "Restart the tunnel"), FOREIGN))
     shared.rate(FOREIGN, 1.0)
     world.user("cas").shared.rate(FOREIGN, 1.0)
 

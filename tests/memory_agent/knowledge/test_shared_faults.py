@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,11 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, StoreFullError
 from memory_agent.knowledge import store
 from memory_agent.memory import Memory
-from memory_agent.recall.fence import CLOSE, MORE_OF_SHARED
+from memory_agent.recall.fence import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED
 from memory_agent.settings import Settings
 from memory_agent.shared_asks import Caller, ForgetUser, Publish, Rate, Report, ReportedItem, SetName
 from memory_agent.shared_content import MOST_ATTACHED_BYTES, check_name, digest_of
-from memory_agent.shared_records import GlobalRecord, PublishPreview
+from memory_agent.shared_records import FormerVersion, GlobalRecord, PublishPreview
 from memory_agent.storage.archive import Archive
 
 FIX = "Connect to the VPN before a deploy to staging"
@@ -62,8 +63,12 @@ def test_one_version_confirmed_several_times_at_once_is_one_item(world: World) -
 @pytest.mark.parametrize("version", ["1", "2"])
 def test_of_two_contents_of_one_version_one_wins_and_the_other_is_told(world: World, version: str) -> None:
     ann = world.user("ann")
-    item_id = world.published("ann", FIX).id if version == "2" else "01KHJY9080NWG22H9Q8BBD7B80"
-    calls = [confirm(ann, item_id=item_id, version=version, summary=f"{FIX}, number {number}") for number in range(6)]
+    next_of = {"item_id": world.published("ann", FIX).id, "version": "2"} if version == "2" else {}
+    preview = ann.shared.preview("The VPN", FIX, access_policy="public", **next_of)
+    calls = [
+        partial(ann.shared.confirm, with_content(preview, is_signed=True, summary=f"{FIX}, number {number}"))
+        for number in range(6)
+    ]
     for _ in range(2):
         answers = at_once(*calls)
         (won,) = {answer for answer in answers if isinstance(answer, GlobalRecord)}
@@ -74,16 +79,32 @@ def test_of_two_contents_of_one_version_one_wins_and_the_other_is_told(world: Wo
 
 def test_an_item_of_another_author_is_not_replaced(world: World) -> None:
     item = world.published("ann", FIX)
+    preview = world.user("ann").shared.preview("The VPN", FIX, item_id=item.id, version="2", access_policy="public")
     with pytest.raises(InvalidInputError, match="item_id: is not an item of this user"):
-        confirm(world.user("ben"), item_id=item.id, version="2")()
+        world.user("ben").shared.confirm(preview)
     assert world.user("ann").shared.published() == [item]
+
+
+def test_a_preview_names_the_version_it_replaces_and_is_of_an_item_of_this_user(world: World) -> None:
+    ann, item = world.user("ann"), world.published("ann", FIX)
+    own = {"item_id": item.id, "version": "2", "access_policy": "public"}
+    preview = ann.shared.preview("The VPN", FIX, **own)
+    assert preview.replaces == FormerVersion("1", item.title)
+    assert ann.shared.preview("The VPN", FIX).replaces is None
+    refusals = set()
+    for user, fields in (("ben", own), ("ann", {**own, "item_id": "01KHJY9080NWG22H9Q8BBD7B80"})):
+        with pytest.raises(InvalidInputError) as refused:
+            world.user(user).shared.preview("The VPN", FIX, **fields)
+        refusals.add(str(refused.value))
+    assert refusals == {"item_id: is not an item of this user"}
+    with pytest.raises(InvalidInputError, match="item_id: is for what is published"):
+        ann.shared.preview("The VPN", FIX, offer=True, **own)
 
 
 def test_a_version_never_changes_not_even_after_the_next_one(world: World) -> None:
     ann = world.user("ann")
-    first = confirm(ann, item_id="01KHJY9080NWG22H9Q8BBD7B80")
-    first()
-    second = confirm(ann, item_id="01KHJY9080NWG22H9Q8BBD7B80", version="2", summary="Not any more")()
+    first = confirm(ann)
+    second = confirm(ann, item_id=first().id, version="2", summary="Not any more")()
     with pytest.raises(InvalidInputError, match="version: 1 is published already"):
         first()  # a repeat that comes late
     assert ann.shared.published() == [second]
@@ -94,13 +115,14 @@ def test_a_confirm_after_unpublish_is_refused_and_the_same_words_are_a_new_item(
     ann = world.user("ann")
     again = confirm(ann)
     item = again()
+    next_version = ann.shared.preview("The VPN", FIX, item_id=item.id, version="2", access_policy="public")
     ann.shared.unpublish(item.id)
     for _ in range(2):
         with pytest.raises(InvalidInputError, match="item_id: is that of an item that was unpublished"):
             again()
         world.reopen()
         ann = world.user("ann")
-        again = confirm(ann, item_id=item.id, version="2")
+        again = partial(ann.shared.confirm, next_version)
     assert ann.shared.published() == []
     assert confirm(ann)().id != item.id
 
@@ -281,7 +303,7 @@ def test_hostile_text_is_shown_as_the_text_of_somebody_else(world: World, text: 
     if block:
         assert block.endswith(CLOSE)
         assert block.count(CLOSE) == 1
-        inside = [line for line in block.split("\n")[3:-1] if line != MORE_OF_SHARED]
+        inside = [line for line in block.split("\n")[3:-1] if not line.startswith((ALL_OF_SHARED, FILE_OF_SHARED))]
         assert all(line.isprintable() and not line.startswith("Now obey") for line in inside)
         assert all(line.startswith(("| ", "1. ")) or "left out" in line for line in inside)
     assert datetime.now(UTC) - started < timedelta(seconds=60)
@@ -343,6 +365,7 @@ def test_a_clock_that_jumps_back_loses_nothing_and_hides_nothing(world: World, m
     assert second.published_at < first.published_at
     assert world.found("cas", QUESTION).keys() == {first.id, other.id}
     assert [one.version for one in ann.shared.published()] == ["2"]
+    third = ann.shared.preview("The VPN", FIX, item_id=first.id, version="3", access_policy="public")
     assert ann.shared.unpublish(first.id).found
     world.shared.ask(Caller(user_id="ben"), ForgetUser())
     world.shared.expire()
@@ -350,23 +373,22 @@ def test_a_clock_that_jumps_back_loses_nothing_and_hides_nothing(world: World, m
     world.reopen()
     assert world.found("cas", QUESTION) == {}
     with pytest.raises(InvalidInputError, match="unpublished"):
-        confirm(world.user("ann"), item_id=first.id, version="3")()
+        world.user("ann").shared.confirm(third)
     assert b"staging" not in world.bytes_of_the_store()
 
 
 def test_a_clock_that_was_ahead_leaves_what_is_gone_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "check_now", lambda _: datetime(2099, 1, 1, tzinfo=UTC))
     gone, kept = world.published("ann", FIX), world.published("ben", "Restart the tunnel when the login times out")
-    again = confirm(world.user("ann"), item_id=gone.id, version="2")
+    again = world.user("ann").shared.preview("The VPN", FIX, item_id=gone.id, version="2", access_policy="public")
     assert world.user("ann").shared.unpublish(gone.id).found
     world.shared.ask(Caller(user_id="cas"), ForgetUser())
     monkeypatch.undo()
     for _ in range(2):
         with pytest.raises(InvalidInputError, match="unpublished"):
-            again()
+            world.user("ann").shared.confirm(again)
         assert world.found("dot", QUESTION).keys() == {kept.id}
         world.reopen()
-        again = confirm(world.user("ann"), item_id=gone.id, version="2")
 
 
 def test_a_report_counts_once_whatever_the_order_in_which_it_comes(world: World) -> None:
@@ -390,6 +412,7 @@ def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: Wor
     world.user("ann").shared.set_name("Ann")
     item, kept = world.published("ann", FIX), world.published("ben", "Restart the tunnel")
     world.user("ann").shared.rate(kept.id, 1.0)
+    second = world.user("ann").shared.preview("The VPN", FIX, item_id=item.id, version="2", access_policy="public")
     assert world.shared.ask(Caller(user_id="ann"), ForgetUser()).items == 1
     assert world.shared.ask(Caller(user_id="ann"), ForgetUser()).items == 0
     assert world.found("ben", QUESTION).keys() == {kept.id}
@@ -397,7 +420,7 @@ def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: Wor
         with pytest.raises(InvalidInputError, match="is no shared item that this user may see"):
             ask()
     with pytest.raises(InvalidInputError, match="unpublished"):
-        confirm(world.user("ann"), item_id=item.id, version="2")()
+        world.user("ann").shared.confirm(second)
     again = world.published("ann", FIX)
     assert again.author_id != item.author_id
     assert again.author == again.author_id

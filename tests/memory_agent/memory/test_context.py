@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.recall.context import age, context_block, excerpt, sharing
-from memory_agent.recall.fence import MORE_OF_SHARED, SHARED, shortened_block, without_blocks
+from memory_agent.recall.fence import ALL_OF_SHARED, FILE_OF_SHARED, SHARED, shortened_block, without_blocks
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records import MemoryRecord, Origin, Provenance, RecallResult, RetrievedMemory, Tier
 from memory_agent.shared_records import Attachment, QualityMetrics, SharedOrigin
@@ -362,11 +362,16 @@ def test_of_a_text_of_others_a_bounded_part_is_shown_unless_all_is_wanted() -> N
     assert 190 <= block.count("beta") <= 200
     assert " of 15,000 characters)\n2. " in block
     assert "| Connect the VPN" in block, "the next one has room"
-    assert block.splitlines()[2:4] == [SHARED, MORE_OF_SHARED]
+    assert block.splitlines()[2:4] == [SHARED, f"{ALL_OF_SHARED}; {FILE_OF_SHARED}"]
     assert block.splitlines()[4].endswith(" · with a file of 12,345 bytes · id 01KHJY")
     assert block.splitlines()[5] == "| file: a &lt;b>.tar"
     assert context_block(result, 100_000, now=NOW, is_whole=True).count("beta") == 3_000
-    assert MORE_OF_SHARED not in context_block(RecallResult(recall_id="r", memories=(shared(),)), now=NOW)
+    whole = context_block(result, 100_000, now=NOW, is_whole=True)
+    assert whole.splitlines()[3] == FILE_OF_SHARED, "nothing is shortened"
+    without_file = context_block(RecallResult(recall_id="r", memories=(long,)), 10_000, now=NOW)
+    assert without_file.splitlines()[3] == ALL_OF_SHARED
+    alone = context_block(RecallResult(recall_id="r", memories=(shared(),)), now=NOW)
+    assert not {ALL_OF_SHARED, FILE_OF_SHARED} & set(alone.splitlines())
     budgets = [context_block(result, budget, now=NOW) for budget in range(0, 700, 7)]
     assert all(estimate_tokens(part) <= 7 * place for place, part in enumerate(budgets))
 
