@@ -176,7 +176,7 @@ def test_without_a_daemon_it_introduces_itself_and_says_what_to_do(tmp_path: Pat
     lines += [request("resources/read", {"uri": "memory://x"}, 4), request("ping", id=5)]
     found, said = answers(b"".join(map(line, lines)), "--no-start", "--data-dir", str(tmp_path / "none"))
     assert found[1]["result"]["protocolVersion"] == "2025-06-18"
-    assert len(found[2]["result"]["tools"]) == 8
+    assert len(found[2]["result"]["tools"]) == 9
     assert failure(found[3]) == {"text": failure(found[3])["text"], "code": "unavailable", "retryable": True}
     assert "memory-agent serve --data-dir" in failure(found[3])["text"]
     assert found[4]["error"]["data"]["code"] == "unavailable"

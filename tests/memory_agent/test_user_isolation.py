@@ -351,6 +351,7 @@ def test_reads_need_recall_and_writes_need_publish() -> None:
         "search_shared",
         "shared_item",
         "shared_attachment",
+        "own_name",
     }
     assert needed[Scope.SHARE] == {"publish_preview", "publish_confirm", "offer", "unpublish", "rate", "shared_name"}
     assert needed[Scope.PUBLISH] == {"remember", "feedback", "run_begin", "run_step", "run_end"}

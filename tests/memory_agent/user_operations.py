@@ -281,6 +281,7 @@ OPERATIONS = (
     Operation("shared_item", show_of_other, verb="shared_item"),
     of_daemon("published", lambda *_: NOTHING),
     of_daemon("search_shared", lambda *_: {"query": SHARED, "top_k": 50}),
+    of_daemon("own_name", lambda *_: NOTHING),
     of_daemon("shared_name", lambda user, _: {"name": f"The platform team, {user.name}"}),
     of_daemon("ask_shared", lambda *_: {"caller": {"user_id": "bob"}, "ask": {"type": "ListOwn"}}),
     of_daemon("rebuild", lambda *_: NOTHING),
