@@ -1,9 +1,9 @@
 """A client of the node's embedder process that implements `Embedder`; loads no engine.
 
 A request is retried with backoff until its timeout, so it survives a restart of the server; a retry is cheap, because
-the server caches vectors. While the server does not answer, one query waits for it and the others fail fast, so that
-waiting queries do not occupy all threads of the process. There is no local fallback: the caller falls back to keyword
-search.
+the server caches vectors. While the server does not answer, one query or count waits for it and the others fail fast,
+so that waiting ones do not occupy all threads of the process. There is no local fallback: the caller falls back to
+keyword search.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class RemoteEmbedder(PassageEmbedder):
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
         """Return the number of tokens of `text`; same errors as `Embedder.count_tokens`."""
         check_text("text", text)
-        patience_s = self._timeout_s if timeout_s is None else timeout_s
-        return wire.decode_answer(self._begin(wire.TokensQuestion(), (text,), patience_s).answer()).tokens
+        request = self._begin(wire.TokensQuestion(), (text,), self._patience_s(timeout_s))
+        return wire.decode_answer(request.answer()).tokens
 
     def close(self) -> None:
         """Close the sockets; requests in progress end with their answer or timeout."""
@@ -82,8 +82,11 @@ class RemoteEmbedder(PassageEmbedder):
         *,
         is_text: bool = False,
     ) -> Pending[T]:
-        patience_s = self._silence.patience_s(self._timeout_s if timeout_s is None else timeout_s)
+        patience_s = self._patience_s(timeout_s)
         return self._send(wire.QueryQuestion(patience_s, time.monotonic(), is_text), [text], patience_s, decode)
+
+    def _patience_s(self, timeout_s: float | None) -> float:
+        return self._silence.patience_s(self._timeout_s if timeout_s is None else timeout_s)
 
     def _send_chunk(self, texts: Sequence[str]) -> Pending[list[Embedded]]:
         return self._send(
