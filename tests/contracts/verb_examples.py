@@ -259,8 +259,6 @@ class Story:
 def _normal(value: Any, user_id: str, seen: dict[str, str]) -> Any:
     if isinstance(value, dict):
         kept = {key: one for key, one in value.items() if key not in _VARIES}
-        if "degraded" in kept:  # an absent embedder is waited for until the deadline, which may then be missed
-            kept["degraded"] = [reason for reason in kept["degraded"] if reason != "deadline"]
         return {_normal(key, user_id, seen): _normal(one, user_id, seen) for key, one in kept.items()}
     if isinstance(value, list | tuple):
         return [_normal(one, user_id, seen) for one in value]

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from memory_agent import MemoryClient, ingest
+from memory_agent import MemoryClient
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders import Embedder
 from memory_agent.embedders.remote import RemoteEmbedder
@@ -19,14 +17,19 @@ from memory_agent.settings import Settings
 from relay.net import ReplySocket
 
 
+class _AbsentEmbedder(RemoteEmbedder):
+    """Nobody answers it, and nobody waits for that: a recall that did would end at its deadline."""
+
+    def _patience_s(self, timeout_s: float | None) -> float:
+        return 0.01
+
+
 @contextmanager
 def absent_embedder(folder: Path) -> Iterator[RemoteEmbedder]:
-    """Give the client of a missing embedder, without the 4 s that each `remember` would wait for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ingest, "_EMBED_TIMEOUT_S", 0.01)
-        embedder = RemoteEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
-        yield embedder
-        embedder.close()
+    """Give the client of a missing embedder."""
+    embedder = _AbsentEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
+    yield embedder
+    embedder.close()
 
 
 @contextmanager
