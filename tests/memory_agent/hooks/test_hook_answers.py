@@ -150,11 +150,11 @@ def test_what_belongs_to_no_project_is_shown_in_each(served: Served) -> None:
     with MemoryClient(data_dir=served.data_dir) as client:
         client.remember("Staging needs the VPN")
         client.remember("Staging of the shop needs the certificate", channel_id="project:/home/ann/shop-of-bob")
+    assert answered("codex", of_codex("SessionStart", source="startup"), served.data_dir) == ""
     said = of_claude("UserPromptSubmit", "s-9", "p-9", prompt="why does the deploy to staging hang?")
     block = answered("claude-code", said, served.data_dir)
     assert "Staging needs the VPN" in block
     assert "certificate" not in block
-    assert answered("codex", of_codex("SessionStart", source="startup"), served.data_dir) == ""
 
 
 def test_a_prompt_that_nothing_bears_on_gets_nothing(served: Served) -> None:
