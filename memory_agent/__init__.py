@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memory_agent.memory import Memory
     from memory_agent.provider import MemoryProvider
     from memory_agent.recall.context import context_block
-    from memory_agent.records import (
+    from memory_agent.records.memories import (
         Exclusion,
         IngestReport,
         MemoryFilter,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         RecallResult,
         RetrievedMemory,
     )
+    from memory_agent.records.trajectories import FeedbackReport, SonaStatus, Trajectory
     from memory_agent.settings import (
         EmbedderSettings,
         IngestSettings,
@@ -42,32 +43,31 @@ if TYPE_CHECKING:
         StoreSettings,
         load_settings,
     )
-    from memory_agent.trajectory import FeedbackReport, SonaStatus, Trajectory
 
 _HOMES = {
     "ActorMemoryProvider": "client.in_ray",
     "AsyncMemoryClient": "client",
     "EmbedderSettings": "settings",
-    "Exclusion": "records",
-    "FeedbackReport": "trajectory",
-    "IngestReport": "records",
+    "Exclusion": "records.memories",
+    "FeedbackReport": "records.trajectories",
+    "IngestReport": "records.memories",
     "IngestSettings": "settings",
     "LearningSettings": "settings",
     "Memory": "memory",
     "MemoryAgentError": "errors",
     "MemoryClient": "client",
-    "MemoryFilter": "records",
+    "MemoryFilter": "records.memories",
     "MemoryProvider": "provider",
-    "MemoryRecord": "records",
-    "MemoryStats": "records",
-    "RecallResult": "records",
+    "MemoryRecord": "records.memories",
+    "MemoryStats": "records.memories",
+    "RecallResult": "records.memories",
     "RecallSettings": "settings",
     "RetentionSettings": "settings",
-    "RetrievedMemory": "records",
+    "RetrievedMemory": "records.memories",
     "Settings": "settings",
-    "SonaStatus": "trajectory",
+    "SonaStatus": "records.trajectories",
     "StoreSettings": "settings",
-    "Trajectory": "trajectory",
+    "Trajectory": "records.trajectories",
     "context_block": "recall.context",
     "join_ray": "client.in_ray",
     "load_settings": "settings",

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.inspect import DictType, ListType, LiteralType, StructType, Type, UnionType, VarTupleType
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import DATES, MODES, PROFILES, TIERS, Dates, MemoryFilter, Mode, Profile, Tier
+from memory_agent.records.memories import DATES, MODES, PROFILES, TIERS, Dates, MemoryFilter, Mode, Profile, Tier
 
 MOST_CONTEXT_TOKENS = 100_000
 MOST_LISTED = 1_000

@@ -35,11 +35,11 @@ from memory_agent.embedders.weights import cache_folder
 from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.triggers.table import TriggerTable
+from memory_agent.verbs.protocol import DEFAULT_USER
 from relay import CURVE, EncryptionSettings, RelayError, table_problem
 from relay.crypto import open_key_ring
 

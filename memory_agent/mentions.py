@@ -11,7 +11,7 @@ import calendar
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from memory_agent.shared_records import Mention, MentionKind
+from memory_agent.records.shared import Mention, MentionKind
 from memory_agent.storage.stop_words import STOP_WORDS
 
 _MOST = 200

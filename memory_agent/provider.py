@@ -11,7 +11,7 @@ from typing import Any, Protocol, Unpack, runtime_checkable
 
 from memory_agent.arguments import RecallOptions
 from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.records import (
+from memory_agent.records.memories import (
     Compacted,
     Kind,
     MemoryFilter,
@@ -24,7 +24,7 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
-from memory_agent.shared_records import (
+from memory_agent.records.shared import (
     ContentType,
     FoundItem,
     GlobalRecord,
@@ -34,7 +34,7 @@ from memory_agent.shared_records import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.trajectory import FeedbackReport, RunEnd, RunState, SimilarRun, SonaStatus, Trajectory
+from memory_agent.records.trajectories import FeedbackReport, RunEnd, RunState, SimilarRun, SonaStatus, Trajectory
 
 
 class RunsProvider(Protocol):

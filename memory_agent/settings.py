@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from memory_agent.errors import SettingsError
-from memory_agent.records import Dates, Kind, Mode, Source
+from memory_agent.records.memories import Dates, Kind, Mode, Source
 from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
 from relay.log import Level
 

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from memory_agent.errors import MemoryAgentError, UnavailableError
-from memory_agent.records import MemoryFilter, Mode
-from memory_agent.shared_changes import Untold
-from memory_agent.shared_records import (
+from memory_agent.records.memories import MemoryFilter, Mode
+from memory_agent.records.shared import (
     ContentType,
     FoundItem,
     GlobalRecord,
@@ -24,6 +23,7 @@ from memory_agent.shared_records import (
     SharedFile,
     UnpublishReceipt,
 )
+from memory_agent.shared_changes import Untold
 from relay import Principal, Scope
 from relay.access import PUBLIC
 

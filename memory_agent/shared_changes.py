@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.shared_records import ContentType
+from memory_agent.records.shared import ContentType
 from relay import SHARED_USER, Erasable, JournalEntry
 
 ChangeKind = Literal["published", "unpublished", "rated"]

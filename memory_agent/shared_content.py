@@ -14,7 +14,7 @@ import msgspec
 
 from memory_agent.arguments import check_choice, check_text
 from memory_agent.errors import InvalidInputError
-from memory_agent.shared_records import CONTENT_TYPES, Attachment, SharedContent
+from memory_agent.records.shared import CONTENT_TYPES, Attachment, SharedContent
 from relay.access import PUBLIC
 
 MOST_ATTACHED_BYTES = 1 << 20

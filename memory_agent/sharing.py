@@ -20,9 +20,21 @@ from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.learning.patterns import words_without_figures
 from memory_agent.learning.shared_use import MOST_AHEAD_US, Outbox, filled, outbox_blob, outbox_in
 from memory_agent.mentions import mentions
-from memory_agent.open_calls import InUse
 from memory_agent.recall.query import Query, check_now
-from memory_agent.records import MemoryFilter, MemoryRecord, microseconds
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, microseconds
+from memory_agent.records.shared import (
+    CONTENT_TYPES,
+    ContentType,
+    FormerVersion,
+    FoundItem,
+    GlobalRecord,
+    OfferedPattern,
+    PublishPreview,
+    QualityMetrics,
+    SharedContent,
+    SharedFile,
+    UnpublishReceipt,
+)
 from memory_agent.shared_asks import (
     AnyAsk,
     Caller,
@@ -54,20 +66,8 @@ from memory_agent.shared_content import (
     digest_of,
     texts_of,
 )
-from memory_agent.shared_records import (
-    CONTENT_TYPES,
-    ContentType,
-    FormerVersion,
-    FoundItem,
-    GlobalRecord,
-    OfferedPattern,
-    PublishPreview,
-    QualityMetrics,
-    SharedContent,
-    SharedFile,
-    UnpublishReceipt,
-)
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.open_calls import InUse
 from relay import Masker, masked_kinds
 from relay.access import PUBLIC
 from relay.log import log

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
-from memory_agent.metadata import numbers_of
-from memory_agent.records import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
+from memory_agent.records.memories import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
+from memory_agent.records.metadata import numbers_of
 from memory_agent.storage.changes import texts_of
 from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, ColumnsHeader

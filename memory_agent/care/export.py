@@ -41,7 +41,7 @@ from memory_agent.knowledge.items import all_offerers, check_item, file_of_item,
 from memory_agent.knowledge.publish_log import note_published
 from memory_agent.layout import Layout
 from memory_agent.recall.query import check_filter
-from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch

@@ -26,12 +26,12 @@ from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.on_files import KnowledgeOnFiles
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.protocol import QuarantinedEvent
 from memory_agent.settings import RetentionSettings, Settings
 from memory_agent.shared_asks import Caller, ForgetUser, ReadLog, SharedPart, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
 from memory_agent.storage.user_key import open_user_key
+from memory_agent.verbs.protocol import QuarantinedEvent
 from relay import (
     LOCAL,
     SHARED_USER,

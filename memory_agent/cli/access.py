@@ -18,8 +18,8 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.options import Target
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.errors import EncryptionKeyMissingError, InvalidInputError, UnavailableError
-from memory_agent.protocol import Request
 from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.verbs.protocol import Request
 from relay import SHARED_USER, Credentials, Principal
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def authorize(target: Target, method: str) -> Target:
     Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`, `InvalidInputError`.
     """
     if target.user_id == SHARED_USER:
-        from memory_agent.verbs import OF_ANY_STORE  # late, as below
+        from memory_agent.verbs.table import OF_ANY_STORE  # late, as below
 
         if method not in OF_ANY_STORE:
             raise InvalidInputError("user_id", f"{SHARED_USER} is reserved for what users share")

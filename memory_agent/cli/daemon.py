@@ -13,8 +13,8 @@ from memory_agent.cli.access import note_unknown_user, open_client, open_for_rea
 from memory_agent.cli.options import UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
-from memory_agent.protocol import DaemonStatus
-from memory_agent.records import MemoryStats
+from memory_agent.records.memories import MemoryStats
+from memory_agent.verbs.protocol import DaemonStatus
 
 _MOST_TYPES = 8
 

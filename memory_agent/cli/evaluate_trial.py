@@ -22,7 +22,7 @@ from memory_agent.evaluation.dataset import Dataset
 from memory_agent.evaluation.report import Averages, Figures, Report, summarise
 from memory_agent.evaluation.results import Results, read_results, results_file, write_results
 from memory_agent.evaluation.trial import Plan, Run
-from memory_agent.records import MODES, Mode
+from memory_agent.records.memories import MODES, Mode
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rich.text import Text
 from memory_agent.cli.render import beside_text, emit, left_out, plain, print_figures, print_table, shown
 from memory_agent.recall.context import age, age_of_memory, endings, repeats, shared_origin, sharing
 from memory_agent.recall.dates import describe
-from memory_agent.records import Dates, MemoryFilter, RecallResult, RetrievedMemory
+from memory_agent.records.memories import Dates, MemoryFilter, RecallResult, RetrievedMemory
 
 _PARTS = {
     "fused": "fused",

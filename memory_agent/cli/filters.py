@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from memory_agent.cli.options import Moment, Verb, with_options
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter
+from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter
 
 Pair = tuple[str, Any]
 

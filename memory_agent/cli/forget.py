@@ -15,7 +15,7 @@ from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import counted, plain, print_document, print_figures
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.selection import Selection
-from memory_agent.records import MemoryFilter
+from memory_agent.records.memories import MemoryFilter
 
 
 @click.command(context_settings={"allow_extra_args": True})

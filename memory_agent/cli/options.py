@@ -30,8 +30,8 @@ from memory_agent.layout import (
     default_data_dir,
     platform_data_dir,
 )
-from memory_agent.protocol import DEFAULT_USER
 from memory_agent.settings import Settings, load_settings, read_value
+from memory_agent.verbs.protocol import DEFAULT_USER
 from relay import TOKEN_FILE, Identity, identity_of, read_key_file
 from relay.crypto import KeyRing, open_key_ring
 

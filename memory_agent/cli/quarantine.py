@@ -9,7 +9,7 @@ import click
 from memory_agent.cli.access import authorize, open_client, uses_daemon
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_table, size
-from memory_agent.protocol import QuarantinedEvent
+from memory_agent.verbs.protocol import QuarantinedEvent
 
 _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]...")
 _all = click.option("--all", "every", is_flag=True, help="Every entry, instead of naming ids.")

@@ -27,7 +27,7 @@ from memory_agent.cli.render import (
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import USUAL_TOKENS
 from memory_agent.recall.query import MOST_ANSWERS, profile_defaults
-from memory_agent.records import (
+from memory_agent.records.memories import (
     DATES,
     KINDS,
     MODES,

@@ -31,8 +31,8 @@ from memory_agent.recall.context import (
     shared_origin,
     sharing,
 )
-from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
-from memory_agent.shared_records import Attachment, GlobalRecord, SharedOrigin
+from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records.shared import Attachment, GlobalRecord, SharedOrigin
 
 _PIPE_WIDTH = 10_000
 _INDENT = 3

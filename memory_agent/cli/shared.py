@@ -29,7 +29,7 @@ from memory_agent.cli.render import (
 )
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import worth
-from memory_agent.shared_records import CONTENT_TYPES, ContentType, FoundItem, GlobalRecord
+from memory_agent.records.shared import CONTENT_TYPES, ContentType, FoundItem, GlobalRecord
 from relay.disk import write_private
 
 _STANDARD_STREAM = Path("-")

@@ -11,7 +11,7 @@ from memory_agent.cli.access import note_unknown_user, open_for_reading, open_me
 from memory_agent.cli.failure import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, size
-from memory_agent.trajectory import GateEvidence, SonaStatus
+from memory_agent.records.trajectories import GateEvidence, SonaStatus
 from sona.gate import HARM_THRESHOLD, SHADOW_LESSONS
 
 _MODES = {

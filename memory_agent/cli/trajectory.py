@@ -15,7 +15,7 @@ from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import counted, one_line, plain, print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import run_text
-from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
+from memory_agent.records.trajectories import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
 
 if TYPE_CHECKING:
     from memory_agent.client import MemoryClient

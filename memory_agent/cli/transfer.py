@@ -21,7 +21,7 @@ from memory_agent.cli.options import Target, common_options, daemon_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import counted, print_document
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import MemoryFilter
+from memory_agent.records.memories import MemoryFilter
 
 if TYPE_CHECKING:
     from memory_agent.care.export import Imported

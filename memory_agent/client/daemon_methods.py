@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.protocol import DaemonStatus, HostAddress, QuarantinedEvent, RetryReport
+from memory_agent.verbs.protocol import DaemonStatus, HostAddress, QuarantinedEvent, RetryReport
 
 
 class DaemonMethods(Protocol):

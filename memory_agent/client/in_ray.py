@@ -13,8 +13,8 @@ from memory_agent.client.methods import MemoryMethods
 from memory_agent.daemon.actors import ask_host, join, ray_token
 from memory_agent.errors import HostDiedError, NothingSharedError
 from memory_agent.layout import Layout, default_data_dir
-from memory_agent.protocol import HostAddress, decode_reply, encode_fields
-from memory_agent.verbs import BY_METHOD, Call
+from memory_agent.verbs.protocol import HostAddress, decode_reply, encode_fields
+from memory_agent.verbs.table import BY_METHOD, Call
 
 
 def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:

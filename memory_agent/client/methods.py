@@ -12,8 +12,7 @@ from typing import Any, Protocol, Unpack
 
 from memory_agent.arguments import RecallOptions
 from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.protocol import DaemonStatus, HostAddress, QuarantinedEvent, RetryReport
-from memory_agent.records import (
+from memory_agent.records.memories import (
     Compacted,
     Kind,
     MemoryFilter,
@@ -26,7 +25,7 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
-from memory_agent.shared_records import (
+from memory_agent.records.shared import (
     ContentType,
     FoundItem,
     GlobalRecord,
@@ -36,7 +35,8 @@ from memory_agent.shared_records import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.trajectory import FeedbackReport, RunEnd, RunState, SimilarRun, SonaStatus, Trajectory
+from memory_agent.records.trajectories import FeedbackReport, RunEnd, RunState, SimilarRun, SonaStatus, Trajectory
+from memory_agent.verbs.protocol import DaemonStatus, HostAddress, QuarantinedEvent, RetryReport
 
 
 class Ask(Protocol):

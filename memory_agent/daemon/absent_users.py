@@ -19,15 +19,15 @@ import msgspec
 from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, SettledVector
 from memory_agent.errors import ModelMissingError, StoreError
 from memory_agent.memory import Memory
-from memory_agent.params import FeedbackParams, Params, RecallParams
-from memory_agent.protocol import Request, decode, encode_result
-from memory_agent.records import MemoryStats, RecallResult
-from memory_agent.runs import feedback_payload
+from memory_agent.memory.runs import feedback_payload
+from memory_agent.records.memories import MemoryStats, RecallResult
+from memory_agent.records.trajectories import FeedbackReport
 from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.shared_asks import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.storage.folders import user_folder
-from memory_agent.trajectory import FeedbackReport
-from memory_agent.verbs import Verb
+from memory_agent.verbs.params import FeedbackParams, Params, RecallParams
+from memory_agent.verbs.protocol import Request, decode, encode_result
+from memory_agent.verbs.table import Verb
 
 _KEPT_RECALLS = 1_000
 _OF_KNOWN_RUNS = ("run_step", "run_end")

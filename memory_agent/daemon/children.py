@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from memory_agent.errors import UnavailableError
-from memory_agent.protocol import PartStatus
+from memory_agent.verbs.protocol import PartStatus
 from relay.log import log
 
 _READY_TIMEOUT_S = 60.0

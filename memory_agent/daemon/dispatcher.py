@@ -25,12 +25,12 @@ from memory_agent.errors import (
     UnavailableError,
     UnhandledEventError,
 )
-from memory_agent.params import NoParams
-from memory_agent.protocol import IngestBatch, decode_reply, encode
-from memory_agent.records import IngestReport, MemoryStats
+from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.settings import DaemonSettings
 from memory_agent.signals.table import is_own
 from memory_agent.storage.owners import Owners, named_owner, owner_keys, ownership_keys, quarantined_traces
+from memory_agent.verbs.params import NoParams
+from memory_agent.verbs.protocol import IngestBatch, decode_reply, encode
 from relay import SHARED_USER, SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
 from relay.log import log
 

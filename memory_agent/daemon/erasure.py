@@ -28,12 +28,12 @@ from memory_agent.erasure.user_removal import (
     note_absent_user_erased,
 )
 from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
-from memory_agent.params import EraseParams
-from memory_agent.protocol import decode_reply, encode, encode_fields
 from memory_agent.shared_asks import SharedPart
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import keys_of
 from memory_agent.storage.user_key import open_user_key
+from memory_agent.verbs.params import EraseParams
+from memory_agent.verbs.protocol import decode_reply, encode, encode_fields
 from relay import AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
 from relay.log import log
 

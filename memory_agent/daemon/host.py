@@ -28,13 +28,13 @@ from memory_agent.errors import (
 )
 from memory_agent.knowledge import Knowledge
 from memory_agent.memory import Memory
-from memory_agent.params import AGED_AT_ONCE
-from memory_agent.protocol import IngestBatch, decode, encode_fault, encode_result
-from memory_agent.records import IngestReport
+from memory_agent.records.memories import IngestReport
 from memory_agent.settings import Settings
 from memory_agent.shared_asks import NO_RIGHTS, Rights, SharedStore
 from memory_agent.storage.folders import user_folder
-from memory_agent.verbs import BY_NAME
+from memory_agent.verbs.params import AGED_AT_ONCE
+from memory_agent.verbs.protocol import IngestBatch, decode, encode_fault, encode_result
+from memory_agent.verbs.table import BY_NAME
 from relay import SHARED_USER
 from relay.log import log
 

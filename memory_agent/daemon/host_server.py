@@ -14,7 +14,7 @@ from functools import partial
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.workers import Job, Workers
 from memory_agent.errors import MemoryAgentError, ProtocolError
-from memory_agent.protocol import HostEndpoints, HostRequest, decode_host_request, encode_fault
+from memory_agent.verbs.protocol import HostEndpoints, HostRequest, decode_host_request, encode_fault
 from relay.net import Message, ReplySocket
 
 

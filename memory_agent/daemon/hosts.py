@@ -20,12 +20,12 @@ from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
 from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.placement import Directory
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
-from memory_agent.params import NoParams
-from memory_agent.protocol import HostAddress, IngestBatch, decode_reply, encode
-from memory_agent.records import IngestReport, MemoryStats
+from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.settings import DaemonSettings
 from memory_agent.shared_asks import NO_RIGHTS, Rights
-from memory_agent.verbs import BY_NAME
+from memory_agent.verbs.params import NoParams
+from memory_agent.verbs.protocol import HostAddress, IngestBatch, decode_reply, encode
+from memory_agent.verbs.table import BY_NAME
 from relay import SHARED_USER
 from relay.log import log
 

@@ -25,9 +25,9 @@ from memory_agent.errors import (
     StoreError,
     UnhandledEventError,
 )
-from memory_agent.protocol import IngestBatch
-from memory_agent.records import IngestReport
+from memory_agent.records.memories import IngestReport
 from memory_agent.settings import DaemonSettings
+from memory_agent.verbs.protocol import IngestBatch
 from relay.log import log
 
 _FIRST_PAUSE_S = 0.05

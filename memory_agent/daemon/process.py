@@ -40,8 +40,6 @@ from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import MemoryAgentError, ModelError, SettingsError, UnavailableError
 from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.layout import CONSUMER, Layout, default_data_dir
-from memory_agent.params import AskSharedParams
-from memory_agent.protocol import LONGEST_DEADLINE_MS, DaemonStatus, PartStatus, decode_reply, encode_fields
 from memory_agent.settings import Settings
 from memory_agent.shared_asks import Caller, ForgetUser, SharedPart
 from memory_agent.signals.table import SignalTable
@@ -49,7 +47,9 @@ from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from memory_agent.storage.user_key import open_user_key, require_keys
 from memory_agent.triggers.table import TriggerTable
-from memory_agent.verbs import USUAL_PATIENCE_MS
+from memory_agent.verbs.params import AskSharedParams
+from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, DaemonStatus, PartStatus, decode_reply, encode_fields
+from memory_agent.verbs.table import USUAL_PATIENCE_MS
 from memory_agent.version import VERSION
 from relay import (
     SHARED_USER,

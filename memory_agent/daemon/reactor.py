@@ -17,13 +17,13 @@ from functools import partial
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.latency import LatencyWindow
 from memory_agent.errors import MemoryAgentError, UnavailableError
-from memory_agent.params import ReactParams
-from memory_agent.protocol import decode_reply, encode
 from memory_agent.settings import TriggerSettings
 from memory_agent.triggers.block import Block
 from memory_agent.triggers.queue import Cause, TriggerQueue
 from memory_agent.triggers.table import TriggerTable
-from memory_agent.verbs import BY_NAME
+from memory_agent.verbs.params import ReactParams
+from memory_agent.verbs.protocol import decode_reply, encode
+from memory_agent.verbs.table import BY_NAME
 from relay import Publisher, RelayError, read_event
 from relay.log import log
 

@@ -14,11 +14,11 @@ from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.erasure.retention import RetentionRules, is_due_while_closed
 from memory_agent.errors import MemoryAgentError
-from memory_agent.params import NoParams
-from memory_agent.protocol import decode_reply, encode
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.verbs.params import NoParams
+from memory_agent.verbs.protocol import decode_reply, encode
 from relay import SHARED_USER
 from relay.log import log
 

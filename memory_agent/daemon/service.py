@@ -32,7 +32,10 @@ from memory_agent.errors import (
     UnknownMethodError,
     UserNotAllowedError,
 )
-from memory_agent.params import (
+from memory_agent.records.memories import IngestReport, MemoryRecord, RecallResult, Utility
+from memory_agent.records.trajectories import Trajectory
+from memory_agent.shared_asks import Rights, rights_of
+from memory_agent.verbs.params import (
     EraseParams,
     NoParams,
     OwnerParams,
@@ -41,7 +44,7 @@ from memory_agent.params import (
     RememberParams,
     WaitParams,
 )
-from memory_agent.protocol import (
+from memory_agent.verbs.protocol import (
     DaemonStatus,
     HostAddress,
     IngestBatch,
@@ -53,10 +56,7 @@ from memory_agent.protocol import (
     encode_fault,
     encode_result,
 )
-from memory_agent.records import IngestReport, MemoryRecord, RecallResult, Utility
-from memory_agent.shared_asks import Rights, rights_of
-from memory_agent.trajectory import Trajectory
-from memory_agent.verbs import BY_NAME, OF_ANY_STORE, Verb
+from memory_agent.verbs.table import BY_NAME, OF_ANY_STORE, Verb
 from relay import (
     SHARED_USER,
     AsyncSubscriber,

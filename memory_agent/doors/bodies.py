@@ -15,9 +15,9 @@ import msgspec
 
 from memory_agent.arguments import located
 from memory_agent.errors import InvalidInputError, ProtocolError
-from memory_agent.params import Params
-from memory_agent.protocol import LONGEST_DEADLINE_MS, NEWEST_VERSION, Request, encode_fields
-from memory_agent.verbs import BY_NAME, VERBS, Verb
+from memory_agent.verbs.params import Params
+from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, NEWEST_VERSION, Request, encode_fields
+from memory_agent.verbs.table import BY_NAME, VERBS, Verb
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _KEYED = ("event_id", "id")

@@ -13,8 +13,8 @@ import msgspec
 
 from memory_agent.doors.request_quota import RequestQuota
 from memory_agent.errors import MemoryAgentError, ScopeMissingError
-from memory_agent.protocol import DEFAULT_USER, Request, decode, encode_fault
-from memory_agent.verbs import BY_NAME
+from memory_agent.verbs.protocol import DEFAULT_USER, Request, decode, encode_fault
+from memory_agent.verbs.table import BY_NAME
 from relay import Credentials, Principal, Scope
 from relay.log import log
 

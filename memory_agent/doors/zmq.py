@@ -12,7 +12,7 @@ from functools import partial
 
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.errors import ProtocolError, UnavailableError
-from memory_agent.protocol import decode_request, encode_fault
+from memory_agent.verbs.protocol import decode_request, encode_fault
 from relay.net import AsyncReplySocket, Message
 
 

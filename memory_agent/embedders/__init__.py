@@ -8,7 +8,7 @@ Rejected: a library that depends on torch (2 GB), and one session per user (100 
 (`server`).
 
 Shapes: n texts, d dimensions of an embedding (384 with the default model). All vectors are float32 of unit length, but
-for those of a query's words (`memory_agent.embedded`).
+for those of a query's words (`memory_agent.records.embedded`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedded, EmbeddedQuery, Embedding, of_vector, query_of_vector
 from memory_agent.errors import ModelError
+from memory_agent.records.embedded import Embedded, EmbeddedQuery, Embedding, of_vector, query_of_vector
 from memory_agent.settings import EmbedderSettings
 
 T = TypeVar("T")

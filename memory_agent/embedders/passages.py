@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import WORD_DIMENSIONS
 from memory_agent.embedders.wordpiece import Tokens
+from memory_agent.records.embedded import WORD_DIMENSIONS
 from memory_agent.storage.stop_words import STOP_WORDS, stop_words_of
 from memory_agent.storage.terms import LONGEST_WORD, pieces, stems, text_words
 

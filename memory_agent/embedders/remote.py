@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from memory_agent.arguments import check_text
-from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled, wire
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
+from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from relay.net import CircuitBreaker, RequestSockets
 
 _FIRST_WAIT_S = 1.0

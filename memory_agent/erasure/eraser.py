@@ -39,7 +39,7 @@ from memory_agent.erasure.retention import Expired, RetentionSchedule
 from memory_agent.erasure.selection import Selection, with_excluded_memories
 from memory_agent.erasure.user_removal import has_journal, moved_aside_reason
 from memory_agent.errors import MemoryAgentError, StoreError
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import Snapshot
 from relay.log import log

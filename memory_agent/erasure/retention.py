@@ -18,7 +18,7 @@ import msgspec
 
 from memory_agent.erasure.intent_log import write_atomically
 from memory_agent.errors import SettingsError, StoreError
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import RetentionRule, RetentionSettings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.environment import has_records, last_epoch

@@ -11,9 +11,9 @@ import msgspec
 from memory_agent.arguments import check_text, located
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import InvalidInputError
-from memory_agent.metadata import matches
 from memory_agent.recall.query import check_filter
-from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord
+from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord
+from memory_agent.records.metadata import matches
 
 if TYPE_CHECKING:
     from memory_agent.storage.snapshot import Snapshot  # imports the engines

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.records import Kind
+from memory_agent.records.memories import Kind
 
 Role = Literal["user", "assistant"]
 """Who said a message: people, or a program."""

@@ -22,7 +22,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role
-from memory_agent.records import Kind
+from memory_agent.records.memories import Kind
 from relay import validate_id, validate_timestamp, validate_user_id
 from relay.errors import MalformedEventError
 

@@ -12,7 +12,7 @@ import msgspec
 
 from memory_agent.evaluation.metrics import distinct, mean, quantiles_ms
 from memory_agent.evaluation.trial import SHOWN, Answer, Run, cutoffs
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 
 _SESSIONS = 10
 

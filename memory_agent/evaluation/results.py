@@ -17,7 +17,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation.trial import Ranked, Run
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 from memory_agent.settings import Settings, rename_settings
 from memory_agent.version import VERSION
 

@@ -20,7 +20,7 @@ from memory_agent.evaluation.daemon_process import publish_events, temporary_dae
 from memory_agent.evaluation.trial import Answer, Examiner, Plan, Run
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryStats
+from memory_agent.records.memories import MemoryStats
 from memory_agent.settings import RetentionSettings, Settings
 from memory_agent.storage.folders import user_folder
 

@@ -19,7 +19,7 @@ import msgspec
 
 from memory_agent.evaluation.dataset import Dataset, History, Question
 from memory_agent.evaluation.metrics import Place, distinct, ndcg_at_k, recall_at_k, reciprocal_rank
-from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord, Mode, RecallResult
+from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord, Mode, RecallResult
 from memory_agent.settings import Settings
 
 CUTOFFS = (1, 5, 10, 50)

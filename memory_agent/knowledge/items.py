@@ -14,7 +14,8 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.figures import Standing
 from memory_agent.knowledge.kept_figures import FORMER, begin_figures, standings_at, versions_at
 from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, OFFERERS, PARTS, SECRET, USED, place_of
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
+from memory_agent.records.shared import Attachment, ContentType, GlobalRecord, QualityMetrics, SharedContent
 from memory_agent.shared_content import (
     attachment_of,
     author_of_many,
@@ -24,7 +25,6 @@ from memory_agent.shared_content import (
     parts_of_text,
     text_of_item,
 )
-from memory_agent.shared_records import Attachment, ContentType, GlobalRecord, QualityMetrics, SharedContent
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_now
+from memory_agent.records.shared import FoundItem, UnpublishReceipt
 from memory_agent.shared_asks import (
     AnyAsk,
     Fetch,
@@ -21,7 +22,6 @@ from memory_agent.shared_asks import (
     Unpublish,
 )
 from memory_agent.shared_changes import Untold
-from memory_agent.shared_records import FoundItem, UnpublishReceipt
 
 _UNKNOWN = (Rate, ShowItem, Fetch)
 _CREATING = (Publish, Offer, SetName)

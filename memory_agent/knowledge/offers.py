@@ -25,7 +25,6 @@ from typing import NamedTuple
 import msgspec
 from ulid import ULID
 
-from memory_agent.embedded import Embedded, Embedding
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.items import (
     About,
@@ -41,9 +40,10 @@ from memory_agent.knowledge.items import (
 from memory_agent.knowledge.kept_figures import erase_user
 from memory_agent.knowledge.places import OFFERS, place_of
 from memory_agent.knowledge.publish_log import note_published
-from memory_agent.records import MemoryRecord
+from memory_agent.records.embedded import Embedded, Embedding
+from memory_agent.records.memories import MemoryRecord
+from memory_agent.records.shared import OfferedPattern, SharedContent
 from memory_agent.shared_content import PSEUDONYM_BYTES, digest_of, parts_of_text, pseudonym
-from memory_agent.shared_records import OfferedPattern, SharedContent
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 

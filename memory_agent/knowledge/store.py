@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.embedded import embedded_text
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.history import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError
@@ -66,7 +65,17 @@ from memory_agent.knowledge.removal import ItemForgetting, Removal
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, check_now, make_query
-from memory_agent.records import MemoryFilter, MemoryRecord, RetrievedMemory
+from memory_agent.records.embedded import embedded_text
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, RetrievedMemory
+from memory_agent.records.shared import (
+    FoundItem,
+    GlobalRecord,
+    OfferedPattern,
+    QualityMetrics,
+    SharedContent,
+    SharedFile,
+    UnpublishReceipt,
+)
 from memory_agent.settings import LearningSettings, RetentionSettings, Settings
 from memory_agent.shared_asks import (
     AnyAsk,
@@ -96,15 +105,6 @@ from memory_agent.shared_content import (
     check_name,
     check_offer,
     digest_of,
-)
-from memory_agent.shared_records import (
-    FoundItem,
-    GlobalRecord,
-    OfferedPattern,
-    QualityMetrics,
-    SharedContent,
-    SharedFile,
-    UnpublishReceipt,
 )
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import Snapshot

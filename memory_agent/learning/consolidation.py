@@ -27,7 +27,7 @@ from memory_agent.learning.overlap import ShownText, overlaps
 from memory_agent.learning.pattern_store import Embed, PatternStore
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import request_of
-from memory_agent.records import MemoryRecord, microseconds
+from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.recall_notes import RecallNote

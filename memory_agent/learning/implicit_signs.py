@@ -26,14 +26,14 @@ import numpy as np
 
 from memory_agent.learning.outcomes import succeeded
 from memory_agent.learning.run_views import RunRequest, likeness, request_of
-from memory_agent.records import SOURCES
+from memory_agent.records.memories import SOURCES
+from memory_agent.records.trajectories import SignKind
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.recall_notes import request_digest
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import BEGUN, StoredSign, StoredTrajectory, trajectory_key
 from memory_agent.storage.view import NO_NAME, View
-from memory_agent.trajectory import SignKind
 
 FOLLOWED_US = 86_400_000_000
 """How long after a run its followers are looked for."""

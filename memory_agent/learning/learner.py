@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.learning.learner_file import (
     Moment,
@@ -27,10 +26,11 @@ from memory_agent.learning.learner_file import (
     save_learner,
 )
 from memory_agent.learning.lessons import all_lessons, lessons_of, numbers_of, run_number, run_of_number
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.trajectories import RecalledRun
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.trajectories import StoredTrajectory
-from memory_agent.trajectory import RecalledRun
 from sona.gate import Evidence, Gain, Route
 from sona.learner import Adaptation, Learner
 from sona.lesson import Lesson

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from memory_agent.embedded import Embedding
 from memory_agent.embedders import comparable
 from memory_agent.learning.implicit_quality import taught_quality
+from memory_agent.records.embedded import Embedding
 from memory_agent.storage.codec import vector_bytes
 from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
 from memory_agent.storage.snapshot import Snapshot

@@ -17,11 +17,11 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from memory_agent.embedded import Embedded, Embedding, embedded_text
 from memory_agent.learning.patterns import MOST_RUNS, PastRun, Pattern, find_patterns
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import MOST_STEPS, RunRequest, request_of, words_of
-from memory_agent.records import MemoryRecord, time_of
+from memory_agent.records.embedded import Embedded, Embedding, embedded_text
+from memory_agent.records.memories import MemoryRecord, time_of
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot

@@ -24,12 +24,12 @@ import numpy.typing as npt
 import xxhash
 from ulid import ULID
 
-from memory_agent.embedded import Embedding
 from memory_agent.learning.shared_steps import MOST_RUNS as MOST_COMPARED
 from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
-from memory_agent.records import MemoryRecord
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryRecord
+from memory_agent.records.trajectories import Outcome
 from memory_agent.storage.terms import fingerprint
-from memory_agent.trajectory import Outcome
 from sona.centering import WARM_UP, QueryCentering
 from sona.clusters import average_linkage
 

@@ -17,7 +17,7 @@ from memory_agent.learning.implicit_signs import holds
 from memory_agent.learning.repeated_ids import add_marks
 from memory_agent.learning.run_links import link_asked, link_named, link_same_request, relate, unlink
 from memory_agent.learning.run_writer import RunWriter
-from memory_agent.records import MemoryRecord, microseconds
+from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.settings import LearningSettings
 from memory_agent.signals.runs import RunSign
 from memory_agent.storage.batch import Batch

@@ -11,15 +11,15 @@ from collections import Counter
 from itertools import islice
 from typing import NamedTuple
 
-from memory_agent.embedded import Embedding
 from memory_agent.learning.implicit_quality import implicit_quality
 from memory_agent.learning.patterns import CUT, on_one_line
-from memory_agent.records import MemoryRecord, time_of
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryRecord, time_of
+from memory_agent.records.trajectories import ImplicitSign, Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
 from memory_agent.storage.recall_notes import RecallNote, request_digest
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.terms import fingerprint
 from memory_agent.storage.trajectories import Mark, StoredTrajectory
-from memory_agent.trajectory import ImplicitSign, Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
 
 
 def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
+from memory_agent.records.embedded import Embedding
 from memory_agent.storage.terms import query_words, stems
 
 SAME_STEP = 0.6

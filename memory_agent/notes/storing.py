@@ -14,7 +14,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.notes.markdown import SECTION, SUFFIXES, read_markdown
 from memory_agent.notes.note import DIGEST, FILE, BadNote, Note
 from memory_agent.provider import MemoryProvider
-from memory_agent.records import MemoryFilter
+from memory_agent.records.memories import MemoryFilter
 from relay.disk import Report
 
 MOST_NAMED = 1_000

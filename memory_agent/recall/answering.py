@@ -23,7 +23,6 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from memory_agent.embedded import span_in_text
 from memory_agent.learning.learner import Advice
 from memory_agent.recall.candidates import is_hybrid
 from memory_agent.recall.context import FAILED_BELOW
@@ -31,7 +30,8 @@ from memory_agent.recall.duplicates import REQUEST_COSINE
 from memory_agent.recall.highlights import Highlight, beginning, highlight
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.search import Search, passing
-from memory_agent.records import MemoryRecord, Origin, Retrieval, RetrievedMemory, microseconds, time_of
+from memory_agent.records.embedded import span_in_text
+from memory_agent.records.memories import MemoryRecord, Origin, Retrieval, RetrievedMemory, microseconds, time_of
 from memory_agent.storage.indexes import Scores, Slots
 from memory_agent.storage.store import Store
 from memory_agent.storage.view import NO_NAME

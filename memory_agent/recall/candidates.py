@@ -23,7 +23,7 @@ from memory_agent.recall.fusion import AnyScores, fuse, highest, lexical_share
 from memory_agent.recall.late_interaction import REACH, Met, late_interaction
 from memory_agent.recall.relevance import CALIBRATED_MODEL, Parts, credit, evidence
 from memory_agent.recall.search import Search, passing
-from memory_agent.records import KINDS, SOURCES
+from memory_agent.records.memories import KINDS, SOURCES
 from memory_agent.storage.indexes import Mask, Scores, Slots
 from memory_agent.storage.terms import is_foreign
 

@@ -22,10 +22,10 @@ from typing import NamedTuple
 from memory_agent.recall.dates.words import age_of
 from memory_agent.recall.fence import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED, OPEN, SHARED
 from memory_agent.recall.tokens import estimate_tokens
-from memory_agent.records import Origin, RecallResult, RetrievedMemory
+from memory_agent.records.memories import Origin, RecallResult, RetrievedMemory
+from memory_agent.records.shared import QualityMetrics, SharedOrigin
+from memory_agent.records.trajectories import Reason, RunLine, SimilarRun
 from memory_agent.shared_content import is_of_many, is_pseudonym
-from memory_agent.shared_records import QualityMetrics, SharedOrigin
-from memory_agent.trajectory import Reason, RunLine, SimilarRun
 
 CountTokens = Callable[[str], int]
 

@@ -31,7 +31,7 @@ from memory_agent.recall.fusion import best_first
 from memory_agent.recall.outcome import qualities_of
 from memory_agent.recall.own_words import IS_REQUEST
 from memory_agent.recall.search import Search
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.storage.indexes import Mask, Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stop_words import STOP_WORDS

@@ -13,7 +13,7 @@ import msgspec
 
 from memory_agent.recall.candidates import Candidates
 from memory_agent.recall.selection import Choice
-from memory_agent.trajectory import Arm
+from memory_agent.records.trajectories import Arm
 from sona.interleaving import team_draft
 
 _MOST_FOLDED = 100

@@ -28,11 +28,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
 from memory_agent.recall.candidates import Candidates, scored
 from memory_agent.recall.fusion import places_of
 from memory_agent.recall.neighbours import with_neighbours
 from memory_agent.recall.search import Search, passing
+from memory_agent.records.embedded import Embedding
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.indexes import Mask, Scores
 from sona.learner import Adaptation

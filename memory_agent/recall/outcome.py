@@ -22,7 +22,7 @@ import numpy as np
 
 from memory_agent.recall.candidates import Candidates
 from memory_agent.recall.search import Search
-from memory_agent.records import SOURCES
+from memory_agent.records.memories import SOURCES
 from memory_agent.storage.indexes import Mask, Scores, Slots
 from memory_agent.storage.view import View
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from memory_agent.recall.query import Query
-from memory_agent.records import SOURCES, MemoryFilter
+from memory_agent.records.memories import SOURCES, MemoryFilter
 from memory_agent.storage.columns import untitled_fingerprints
 from memory_agent.storage.indexes import Mask, Slots
 from memory_agent.storage.store import Store

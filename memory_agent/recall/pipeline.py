@@ -25,7 +25,6 @@ import msgspec
 import numpy as np
 from ulid import ULID
 
-from memory_agent.embedded import EmbeddedQuery, Embedding
 from memory_agent.embedders import Pending
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.learning.learner import USUAL, Advice, UserLearner
@@ -49,7 +48,9 @@ from memory_agent.recall.shared_items import as_memories, found_items
 from memory_agent.recall.similar_runs import Answered, is_told, similar_runs, telling_runs
 from memory_agent.recall.tiers import merged
 from memory_agent.recall.tokens import TokenCounter
-from memory_agent.records import RecallResult, RetrievedMemory, UnderstoodDate, time_of
+from memory_agent.records.embedded import EmbeddedQuery, Embedding
+from memory_agent.records.memories import RecallResult, RetrievedMemory, UnderstoodDate, time_of
+from memory_agent.records.trajectories import SimilarRun
 from memory_agent.settings import RecallSettings
 from memory_agent.shared_asks import PendingItems
 from memory_agent.storage.archive import Archive
@@ -57,7 +58,6 @@ from memory_agent.storage.indexes import Mask, Scores
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.terms import query_words
 from memory_agent.storage.view import View
-from memory_agent.trajectory import SimilarRun
 
 BeginShared = Callable[[Query], PendingItems | None]
 """Begins to search what others share, where a query asks for it."""

@@ -23,8 +23,8 @@ from memory_agent.arguments import (
     located,
 )
 from memory_agent.errors import InvalidInputError
-from memory_agent.metadata import check_conditions
-from memory_agent.records import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile, Tier, microseconds
+from memory_agent.records.memories import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile, Tier, microseconds
+from memory_agent.records.metadata import check_conditions
 from memory_agent.settings import RecallSettings
 
 MOST_ANSWERS = 1_000

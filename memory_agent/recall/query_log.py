@@ -9,7 +9,8 @@ from memory_agent.learning.learner import Advice
 from memory_agent.recall.interleaving import Pick
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.records import RetrievedMemory, microseconds
+from memory_agent.records.memories import RetrievedMemory, microseconds
+from memory_agent.records.trajectories import Arm
 from memory_agent.storage.recall_notes import (
     BASELINE,
     LEARNED,
@@ -20,7 +21,6 @@ from memory_agent.storage.recall_notes import (
     request_digest,
     vector_of_query,
 )
-from memory_agent.trajectory import Arm
 from sona.gate import Route
 
 _ARMS: dict[Arm | None, int] = {None: NO_ARM, "baseline": BASELINE, "learned": LEARNED}

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import EmbeddedQuery, Embedding
 from memory_agent.embedders import Pending, comparable
 from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.recall.deadline import Deadline
+from memory_agent.records.embedded import EmbeddedQuery, Embedding
 from memory_agent.storage.archive import Archive
 
 _REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding

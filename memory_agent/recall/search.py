@@ -14,13 +14,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from memory_agent.embedded import EmbeddedQuery
 from memory_agent.embedders import Pending
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.own_words import OwnWords, own_words
 from memory_agent.recall.query import Query
 from memory_agent.recall.query_vectors import QueryVector, QueryVectors
-from memory_agent.records import UnderstoodDate
+from memory_agent.records.embedded import EmbeddedQuery
+from memory_agent.records.memories import UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.indexes import Cosines, Mask, Scores, Slots
 from memory_agent.storage.store import Store

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from memory_agent.embedded import Embedding
 from memory_agent.recall.duplicates import Leader
+from memory_agent.records.embedded import Embedding
 from memory_agent.storage.indexes import Scores
 
 LIKE_COSINE = 0.8

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from memory_agent.errors import MemoryAgentError
 from memory_agent.recall.deadline import Deadline
-from memory_agent.records import MemoryRecord, RetrievedMemory
+from memory_agent.records.memories import MemoryRecord, RetrievedMemory
+from memory_agent.records.shared import FoundItem, SharedOrigin
 from memory_agent.shared_asks import PendingItems
 from memory_agent.shared_content import text_to_read
-from memory_agent.shared_records import FoundItem, SharedOrigin
 from relay.log import log
 
 MOST_WAITED_S = 0.25

@@ -29,12 +29,12 @@ from memory_agent.recall.fusion import highest
 from memory_agent.recall.own_words import IS_REQUEST
 from memory_agent.recall.relevance import credit, relevance
 from memory_agent.recall.search import Search
-from memory_agent.records import SOURCES
+from memory_agent.records.memories import SOURCES
+from memory_agent.records.trajectories import CommonStep, SimilarRun
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.trajectories import StoredTrajectory
-from memory_agent.trajectory import CommonStep, SimilarRun
 
 _FIRST, _FURTHER = 32, 8  # requests looked at first; the factor on them while there are too few runs
 _MOST_ATTEMPTS = 4  # at one request: the run that was found and those that retried it

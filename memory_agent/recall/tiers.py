@@ -44,7 +44,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.records import RetrievedMemory, microseconds
+from memory_agent.records.memories import RetrievedMemory, microseconds
 from memory_agent.storage.terms import fingerprint, first_said_word
 from sona.keyed_random import share
 

@@ -15,7 +15,7 @@ import msgspec
 from ulid import ULID
 
 from memory_agent.errors import UnhandledEventError
-from memory_agent.records import PROVENANCES, MemoryRecord, Provenance
+from memory_agent.records.memories import PROVENANCES, MemoryRecord, Provenance
 from memory_agent.settings import IngestSettings
 from memory_agent.signals.payloads import (
     NotTextError,

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from memory_agent.errors import UnhandledEventError
+from memory_agent.records.trajectories import RunEnd, RunRole
 from memory_agent.signals.payloads import NotTextError, clean, read_name, read_part, roots, with_reports
 from memory_agent.signals.reader import id_of, run_id_of, utc
 from memory_agent.signals.table import Signal, SignalTable, is_own
 from memory_agent.signals.verdicts import Verdict, reason_of, verdict
-from memory_agent.trajectory import RunEnd, RunRole
 from relay import Event
 
 _MEMORIES = ("memory_ids", "used_memory_ids", "memory_id", "used_memory_id")

@@ -13,11 +13,11 @@ from typing import Annotated, Literal, Protocol, Self, TypeVar
 
 import msgspec
 
-from memory_agent.layered_table import LayeredTable
-from memory_agent.records import Kind, Provenance, Source
+from memory_agent.records.memories import Kind, Provenance, Source
+from memory_agent.records.trajectories import RunRole
 from memory_agent.settings import Fraction
+from memory_agent.signals.layered_table import LayeredTable
 from memory_agent.signals.payloads import Part, parse_part
-from memory_agent.trajectory import RunRole
 
 _NOISE_TEXT_CHARS = 200
 

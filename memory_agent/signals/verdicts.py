@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from memory_agent.records.trajectories import Reason
 from memory_agent.signals.payloads import read_value, with_reports
-from memory_agent.trajectory import Reason
 
 _DONE, _FAILED = 0.8, 0.0
 _REASONS: dict[float, Reason] = {1.0: "approved", 0.4: "retried", 0.0: "rejected"}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from memory_agent.errors import MemoryAgentError
-from memory_agent.records import MemoryStats
+from memory_agent.records.memories import MemoryStats
 from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch

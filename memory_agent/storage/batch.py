@@ -14,10 +14,10 @@ from secrets import randbits
 import msgspec
 import numpy as np
 
-from memory_agent.embedded import Embedded, Embedding, of_vector
 from memory_agent.errors import InvalidInputError
-from memory_agent.metadata import numbers_of
-from memory_agent.records import MemoryRecord, microseconds
+from memory_agent.records.embedded import Embedded, Embedding, of_vector
+from memory_agent.records.memories import MemoryRecord, microseconds
+from memory_agent.records.metadata import numbers_of
 from memory_agent.storage.changes import Changes, LogEntry, Op, Words, texts_of
 from memory_agent.storage.codec import (
     FORMAT,

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
-from memory_agent.records import MemoryRecord
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryRecord
 
 Rows = npt.NDArray[np.int64]
 

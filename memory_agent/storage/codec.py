@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import InvalidInputError, StoreDamagedError
-from memory_agent.records import Kind, MemoryRecord, Provenance, Source, Utility, microseconds, time_of
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import Kind, MemoryRecord, Provenance, Source, Utility, microseconds, time_of
 from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
 from relay.disk import CHECKSUM_BYTES, checksum
 

@@ -20,10 +20,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import IndexDamagedError
-from memory_agent.metadata import numbers_of
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryRecord, microseconds
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, MemoryRecord, microseconds
+from memory_agent.records.metadata import numbers_of
 from memory_agent.storage.changes import Change, Changes, Rows, StoredWords, Words, texts_of
 from memory_agent.storage.column import Column, Sorted, are_any
 from memory_agent.storage.indexes import Arrays, LoadedArrays, Slots, WordIndex

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
+from memory_agent.records.embedded import Embedding
 from relay.crypto import Cipher
 
 Slots = npt.NDArray[np.int64]

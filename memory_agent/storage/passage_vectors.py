@@ -17,8 +17,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import IndexDamagedError
+from memory_agent.records.embedded import Embedding
 from memory_agent.storage.column import Column
 from memory_agent.storage.indexes import (
     Arrays,

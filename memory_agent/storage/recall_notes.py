@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from memory_agent.embedded import Embedding
+from memory_agent.records.embedded import Embedding
 from memory_agent.storage.codec import decode_packed, encode_packed, name_key, name_number, place
 
 Served = Literal["baseline", "learned", "interleaved"]

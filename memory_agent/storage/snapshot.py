@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import StoreDamagedError
-from memory_agent.records import MemoryRecord, microseconds
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settled, StoredWords, Words, settle
 from memory_agent.storage.codec import (
     StoreState,

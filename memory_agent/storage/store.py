@@ -19,9 +19,9 @@ from typing import Self
 import msgspec
 from ulid import ULID
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError, StoreError, StoreFullError
-from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes, Rows

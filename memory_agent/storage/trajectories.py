@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.records import time_of
+from memory_agent.records.memories import time_of
+from memory_agent.records.trajectories import Attribution, Reason, RunEnd, RunRole, RunState, SignKind
 from memory_agent.storage.codec import decode_packed, encode_packed, key_at, name_key, name_number, place
-from memory_agent.trajectory import Attribution, Reason, RunEnd, RunRole, RunState, SignKind
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
 WATCHED, CITING = b"w", b"c"

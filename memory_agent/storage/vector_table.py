@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import IndexDamagedError, InvalidInputError
+from memory_agent.records.embedded import Embedding
 from memory_agent.storage.column import Column
 from memory_agent.storage.indexes import Arrays, Cosines, GraphWriter, LoadedArrays, Mask, Scores, Slots
 from memory_agent.storage.products import Bytes, products, products_into

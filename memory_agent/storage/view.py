@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import InvalidInputError
-from memory_agent.metadata import wanted_numbers
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, microseconds, time_of
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, microseconds, time_of
+from memory_agent.records.metadata import wanted_numbers
 from memory_agent.storage.changes import Rows
 from memory_agent.storage.column import Sorted, are_any
 from memory_agent.storage.indexes import Mask, Slots, WordView

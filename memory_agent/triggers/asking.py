@@ -11,16 +11,16 @@ from functools import cached_property
 import msgspec
 
 from memory_agent.arguments import RecallOptions
-from memory_agent.embedded import Embedding
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, ModelError
-from memory_agent.open_calls import InUse
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import Query, check_now, make_query
-from memory_agent.records import MemoryFilter, RecallResult
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryFilter, RecallResult
 from memory_agent.settings import RecallSettings, TriggerSettings
 from memory_agent.signals.payloads import roots
 from memory_agent.signals.reader import EventReader, id_of, run_id_of
+from memory_agent.storage.open_calls import InUse
 from memory_agent.triggers.block import Block, QuotedMemory
 from memory_agent.triggers.document import Revisions, document_query
 from memory_agent.triggers.table import Trigger, TriggerTable

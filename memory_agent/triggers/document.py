@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
+from memory_agent.records.embedded import Embedding
 
 EmbedTexts = Callable[[Sequence[str]], Embedding | None]
 """Returns the vectors (n, d) of texts, None without a model."""

@@ -11,8 +11,8 @@ from typing import Annotated, Literal, Self
 import msgspec
 
 from memory_agent.arguments import MOST_SIMILAR_RUNS
-from memory_agent.layered_table import LayeredTable
-from memory_agent.records import Kind, Profile
+from memory_agent.records.memories import Kind, Profile
+from memory_agent.signals.layered_table import LayeredTable
 from memory_agent.signals.payloads import NotTextError, Part, parse_part, read_part, roots
 from memory_agent.signals.table import is_own, row_of_type, rows_by_type
 from relay import Event

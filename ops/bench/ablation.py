@@ -38,7 +38,7 @@ from memory_agent.evaluation.results import Results, read_results, write_results
 from memory_agent.evaluation.runs import Prepared, ingested
 from memory_agent.evaluation.swe import read_swe
 from memory_agent.evaluation.trial import Plan, Run
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 from memory_agent.settings import RecallSettings, Settings
 from ops.bench.machine import describe_machine
 

@@ -21,7 +21,7 @@ import msgspec
 from memory_agent.care.encryption import encrypt_user
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import EmbedderSettings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE

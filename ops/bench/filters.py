@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent import Memory
-from memory_agent.embedded import Embedding
-from memory_agent.records import MemoryFilter
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryFilter
 from memory_agent.settings import LearningSettings, RecallSettings, Settings
 from ops.bench.grown_stores import SHARES, Growth, MixedVectors, grown_events, opened, text_of
 from ops.bench.texts import queries

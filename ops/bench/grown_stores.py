@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from memory_agent import Memory
-from memory_agent.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Progress, Settled, open_embedder
+from memory_agent.records.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.terms import query_words
 from ops.bench.texts import event_of, passages

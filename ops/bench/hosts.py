@@ -32,10 +32,10 @@ from memory_agent.daemon.capacity import capacity_here
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.lanes import usable_cores
 from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
-from memory_agent.params import GetParams
-from memory_agent.protocol import encode
 from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
+from memory_agent.verbs.params import GetParams
+from memory_agent.verbs.protocol import encode
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import events, passages, queries

@@ -29,8 +29,8 @@ from memory_agent.evaluation.dataset import Question
 from memory_agent.evaluation.locomo import read_locomo
 from memory_agent.evaluation.metrics import distinct
 from memory_agent.memory import Memory
+from memory_agent.records.trajectories import SIGN_KINDS
 from memory_agent.settings import EmbedderSettings, LearningSettings, RecallSettings
-from memory_agent.trajectory import SIGN_KINDS
 from ops.bench.machine import describe_machine
 from ops.lab.airline import RecordedRun, events_of, read_airline
 from ops.lab.gains import Difference, difference

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from memory_agent.evaluation.dataset import Question, event_id
 from memory_agent.evaluation.trial import filter_of
 from memory_agent.memory import Memory
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 
 TOP_K = 10
 _DEADLINE_MS = 600_000.0

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from memory_agent.embedded import Embedding
 from memory_agent.embedders import open_embedder
 from memory_agent.knowledge.offers import said_by
 from memory_agent.learning.overlap import statements
 from memory_agent.learning.patterns import PastRun, patterns, words_without_figures
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.shared import SharedContent
 from memory_agent.settings import Settings
-from memory_agent.shared_records import SharedContent
 from memory_agent.storage.terms import fingerprint
 from ops.bench.patterns import past_runs
 

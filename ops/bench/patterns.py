@@ -21,7 +21,7 @@ from typing import Any
 
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.learning.patterns import PastRun, patterns
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import Settings
 from ops.bench.shared_steps import groups_of_patterns, groups_of_repositories, page_rows
 

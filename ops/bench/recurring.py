@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from memory_agent import Memory
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.records import MemoryRecord, RecallResult
+from memory_agent.records.memories import MemoryRecord, RecallResult
 from memory_agent.settings import EmbedderSettings, LearningSettings
 from ops.bench.texts import events, passages
 

@@ -29,7 +29,7 @@ from rich.progress import Progress
 from memory_agent.evaluation.dataset import Dataset, History
 from memory_agent.evaluation.runs import Prepared, ingested, opener
 from memory_agent.evaluation.trial import Plan
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 from memory_agent.settings import RecallSettings, Settings
 from ops.bench.ablation import SETS, Set, WithoutWords
 from ops.bench.judged_answers import TOP_K, Answered, Measured, ask, calibration, reliability

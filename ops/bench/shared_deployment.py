@@ -18,9 +18,9 @@ import numpy as np
 from memory_agent.knowledge.figures import KEY_BYTES, Figures, Rules, Standing
 from memory_agent.recall import tiers
 from memory_agent.recall.shared_items import as_memories
-from memory_agent.records import RetrievedMemory
+from memory_agent.records.memories import RetrievedMemory
+from memory_agent.records.shared import FoundItem
 from memory_agent.shared_asks import ReportedItem
-from memory_agent.shared_records import FoundItem
 from ops.bench.shared_worlds import SETTINGS, TOP_K, Kind, World
 
 Reports = Literal["none", "own", "shuffled"]

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
 from memory_agent.embedders import Embedder
 from memory_agent.learning.patterns import PastRun, find_patterns
 from memory_agent.learning.run_views import MOST_STEPS
 from memory_agent.learning.shared_steps import Told, shared_steps, steps_of_failed_alone
+from memory_agent.records.embedded import Embedding
 
 _SHUFFLES = 1_999
 _SHUFFLES_OF_WARNINGS = 39

@@ -30,9 +30,9 @@ from memory_agent.evaluation.locomo import MAIN_CATEGORIES, read_locomo
 from memory_agent.knowledge.store import Knowledge
 from memory_agent.memory import Memory
 from memory_agent.recall.query import make_query
-from memory_agent.records import RetrievedMemory, Tier
+from memory_agent.records.memories import RetrievedMemory, Tier
+from memory_agent.records.shared import FoundItem
 from memory_agent.settings import LearningSettings, Settings, SharedSettings
-from memory_agent.shared_records import FoundItem
 from ops.lab.airline import RecordedRun, events_of, read_airline
 from ops.lab.recurring_users import LAST_WORDING, WORDINGS
 from ops.lab.swe_runs import read_swe_runs

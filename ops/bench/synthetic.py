@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from memory_agent.embedded import Embedding
-from memory_agent.records import MemoryRecord
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryRecord
 
 NDIM = 384
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memory_agent.protocol import DaemonStatus
-from memory_agent.records import MemoryStats
+from memory_agent.records.memories import MemoryStats
+from memory_agent.verbs.protocol import DaemonStatus
 
 
 @dataclass(frozen=True)

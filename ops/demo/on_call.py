@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memory_agent import RecallResult, RetrievedMemory
-from memory_agent.trajectory import GateState, SonaStatus, Trajectory
+from memory_agent.records.trajectories import GateState, SonaStatus, Trajectory
 from ops.demo.recurring import Page
 from ops.demo.screen import how_it_ended
 from ops.demo.stage import DEADLINE_MS, PATIENCE_S, Stage, wait_until

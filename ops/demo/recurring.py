@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.records import RetrievedMemory
+from memory_agent.records.memories import RetrievedMemory
 from ops.demo.story import Event, Run, Week, events_of
 
 FILE = Path(__file__).with_name("recurring.toml")

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from memory_agent.cli.render import counted
 from memory_agent.recall.context import age, endings
-from memory_agent.records import RecallResult, RetrievedMemory
+from memory_agent.records.memories import RecallResult, RetrievedMemory
 from memory_agent.settings import RecallSettings
 
 _WIDTH = 100

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memory_agent import MemoryFilter, RecallResult
-from memory_agent.records import RetrievedMemory
-from memory_agent.shared_records import GlobalRecord
+from memory_agent.records.memories import RetrievedMemory
+from memory_agent.records.shared import GlobalRecord
 from ops.demo.stage import DEADLINE_MS, HEROINE, OTHER, Stage, wait_until
 
 _NAME = "Alice of payments"

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from memory_agent import MemoryClient, MemoryFilter, RecallResult, RetrievedMemory
-from memory_agent.protocol import DaemonStatus
+from memory_agent.verbs.protocol import DaemonStatus
 from ops.demo.recurring import Recurring
 from ops.demo.screen import Screen
 from ops.demo.senders import Sender

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from memory_agent.cli.render import counted
 from memory_agent.recall.context import ending
-from memory_agent.records import RetrievedMemory
-from memory_agent.trajectory import SonaStatus
+from memory_agent.records.memories import RetrievedMemory
+from memory_agent.records.trajectories import SonaStatus
 from ops.demo.recurring import Page
 from ops.demo.story import Week
 from sona.gate import SHADOW_LESSONS

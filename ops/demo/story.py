@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.records import Kind
+from memory_agent.records.memories import Kind
 
 Event = dict[str, Any]
 Week = Literal[1, 2, 3]

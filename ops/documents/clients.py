@@ -15,7 +15,7 @@ from typing import Any, Literal, get_type_hints
 
 from memory_agent.client.daemon_methods import DaemonMethods
 from memory_agent.memory import Memory
-from memory_agent.verbs import VERBS, Verb
+from memory_agent.verbs.table import VERBS, Verb
 
 Kind = Literal["sync", "async", "protocol"]
 

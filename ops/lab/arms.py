@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from memory_agent.evaluation.metrics import Place
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 from memory_agent.settings import LearningSettings, Settings
 from ops.lab.histories import SplitName
 

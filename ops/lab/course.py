@@ -24,8 +24,8 @@ from memory_agent.evaluation.metrics import Place
 from memory_agent.evaluation.runs import opener
 from memory_agent.evaluation.trial import Examiner
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryFilter, MemoryRecord, Mode, RecallResult
-from memory_agent.trajectory import FeedbackReport, SonaStatus
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode, RecallResult
+from memory_agent.records.trajectories import FeedbackReport, SonaStatus
 from ops.lab.arms import Arm, claim_for
 from ops.lab.rocchio import Rocchio
 from ops.lab.stores import Stores, copied

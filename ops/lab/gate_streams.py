@@ -15,7 +15,7 @@ import numpy as np
 
 from memory_agent.evaluation.dataset import History
 from memory_agent.memory import Memory
-from memory_agent.trajectory import GateState
+from memory_agent.records.trajectories import GateState
 from ops.lab.arms import FEW, Arm, Signal
 from ops.lab.course import Setup, course
 

@@ -25,7 +25,7 @@ from memory_agent.evaluation.metrics import distinct
 from memory_agent.evaluation.runs import opener
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.records import RecallResult
+from memory_agent.records.memories import RecallResult
 from ops.lab.airline import RecordedRun, events_of
 from ops.lab.arms import Arm, claim_for
 from ops.lab.course import Setup

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from memory_agent.embedded import Embedded, EmbeddedQuery, Embedding
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled
+from memory_agent.records.embedded import Embedded, EmbeddedQuery, Embedding
 from sona.lesson import Array
 
 BETA = 0.75

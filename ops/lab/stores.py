@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Settled
 from memory_agent.embedders import Progress as EmbeddingProgress
 from memory_agent.evaluation.runs import Progress, opener
 from memory_agent.layout import Layout
+from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 

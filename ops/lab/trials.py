@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from memory_agent.evaluation.dataset import History
-from memory_agent.trajectory import GateState
+from memory_agent.records.trajectories import GateState
 from ops.lab.arms import FEW, Arm
 from ops.lab.course import Course, FeedbackCounts, Figures, Setup, course
 from ops.lab.histories import SPLITS, Split, SplitName, make_split

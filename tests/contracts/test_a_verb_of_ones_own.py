@@ -20,12 +20,12 @@ from served_host import absent_embedder
 from memory_agent import ActorMemoryProvider, AsyncMemoryClient, Memory, MemoryClient
 from memory_agent.client import in_ray
 from memory_agent.errors import InvalidInputError, ScopeMissingError
-from memory_agent.namespaces import Care
-from memory_agent.params import Params
-from memory_agent.protocol import HostAddress
-from memory_agent.records import MemoryRecord
+from memory_agent.memory.namespaces import Care
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.storage.folders import known_users
-from memory_agent.verbs import BY_METHOD, BY_NAME, VERBS, Verb
+from memory_agent.verbs.params import Params
+from memory_agent.verbs.protocol import HostAddress
+from memory_agent.verbs.table import BY_METHOD, BY_NAME, VERBS, Verb
 from ops.documents.clients import source
 from relay import Scope, create_key
 

@@ -27,8 +27,8 @@ from memory_agent.daemon.service import Service
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.knowledge import Knowledge
-from memory_agent.protocol import HostAddress
-from memory_agent.verbs import BY_NAME, VERBS, Verb
+from memory_agent.verbs.protocol import HostAddress
+from memory_agent.verbs.table import BY_NAME, VERBS, Verb
 from relay import BrokerSettings, RelaySettings
 
 PUBLIC = [verb for verb in VERBS if not verb.is_inner]

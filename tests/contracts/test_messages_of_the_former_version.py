@@ -21,9 +21,9 @@ from served_host import absent_embedder
 
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.doors.reception import permitted
-from memory_agent.protocol import decode, decode_reply, decode_request, encode_fields, encode_result
 from memory_agent.settings import Settings
-from memory_agent.verbs import BY_METHOD, BY_NAME, VERBS, Verb
+from memory_agent.verbs.protocol import decode, decode_reply, decode_request, encode_fields, encode_result
+from memory_agent.verbs.table import BY_METHOD, BY_NAME, VERBS, Verb
 from relay import ALL_SCOPES, Principal
 
 EVERYBODY = Principal("local", None, ALL_SCOPES)

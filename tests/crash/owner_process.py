@@ -24,10 +24,10 @@ import structlog
 
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.errors import MemoryAgentError
-from memory_agent.params import IdsParams
-from memory_agent.protocol import IngestBatch, decode_reply, encode
-from memory_agent.records import IngestReport
+from memory_agent.records.memories import IngestReport
 from memory_agent.settings import Settings, StoreSettings
+from memory_agent.verbs.params import IdsParams
+from memory_agent.verbs.protocol import IngestBatch, decode_reply, encode
 from relay import EncryptionSettings, JournalEntry, RelayError, Subscriber, read_event, relay_endpoints
 
 from .events import is_to_be_forgotten

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from memory_agent.embedded import Embedding
 from memory_agent.embedders import Embedder
-from memory_agent.records import MemoryRecord
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import known_users, user_folder

@@ -13,11 +13,11 @@ import pytest
 from memory_agent.care.checkup import check_user
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.errors import MemoryAgentError
-from memory_agent.params import RecallParams
-from memory_agent.protocol import IngestBatch, decode_reply, encode
-from memory_agent.records import IngestReport, RecallResult, RetrievedMemory
+from memory_agent.records.memories import IngestReport, RecallResult, RetrievedMemory
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
+from memory_agent.verbs.params import RecallParams
+from memory_agent.verbs.protocol import IngestBatch, decode_reply, encode
 from relay import Event, EventLimits, Journal, JournalFullError, event_from_mapping
 from relay.disk import has_room
 

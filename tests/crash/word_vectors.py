@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedded, EmbeddedQuery, Embedding
 from memory_agent.embedders import EmbedderInfo, PassageEmbedder, Pending, Progress
+from memory_agent.records.embedded import Embedded, EmbeddedQuery, Embedding
 
 NDIM = 32
 PASSAGE_WORDS = 6

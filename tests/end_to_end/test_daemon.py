@@ -12,7 +12,7 @@ import pytest
 
 from memory_agent import AsyncMemoryClient, MemoryClient, MemoryFilter, MemoryProvider
 from memory_agent.errors import InvalidInputError, UnauthorizedError, UnavailableError, UnknownMethodError
-from memory_agent.protocol import Request, decode_reply, encode
+from memory_agent.verbs.protocol import Request, decode_reply, encode
 from relay import Publisher, relay_endpoints
 from relay.net import RequestSocket
 

@@ -11,11 +11,23 @@ from target import Target, alone, refused
 
 from memory_agent.arguments import check_options
 from memory_agent.doors.reception import permitted
-from memory_agent.embedded import of_vector, query_of_vector
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.embedders import wire as embedder_wire
 from memory_agent.errors import InvalidInputError, UnhandledEventError
-from memory_agent.params import (
+from memory_agent.recall.context import context_block
+from memory_agent.recall.dates import describe, understand_dates
+from memory_agent.records.embedded import of_vector, query_of_vector
+from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records.trajectories import SonaStatus, Trajectory
+from memory_agent.settings import StoreSettings
+from memory_agent.signals.reader import EventReader
+from memory_agent.signals.runs import read_run_sign
+from memory_agent.signals.table import SignalTable
+from memory_agent.storage import codec
+from memory_agent.storage.changes import Change, Changes
+from memory_agent.storage.derived import empty_columns
+from memory_agent.storage.view import View
+from memory_agent.verbs.params import (
     FeedbackParams,
     RecallParams,
     RememberParams,
@@ -24,7 +36,7 @@ from memory_agent.params import (
     RunListParams,
     WaitParams,
 )
-from memory_agent.protocol import (
+from memory_agent.verbs.protocol import (
     DaemonStatus,
     HostRequest,
     IngestBatch,
@@ -38,19 +50,7 @@ from memory_agent.protocol import (
     encode_fields,
     encode_result,
 )
-from memory_agent.recall.context import context_block
-from memory_agent.recall.dates import describe, understand_dates
-from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord, RecallResult, RetrievedMemory
-from memory_agent.settings import StoreSettings
-from memory_agent.signals.reader import EventReader
-from memory_agent.signals.runs import read_run_sign
-from memory_agent.signals.table import SignalTable
-from memory_agent.storage import codec
-from memory_agent.storage.changes import Change, Changes
-from memory_agent.storage.derived import empty_columns
-from memory_agent.storage.view import View
-from memory_agent.trajectory import SonaStatus, Trajectory
-from memory_agent.verbs import BY_NAME, VERBS
+from memory_agent.verbs.table import BY_NAME, VERBS
 from relay import MalformedEventError, decode_event
 
 FILTER = MemoryFilter(

@@ -22,7 +22,7 @@ from memory_agent.care.restoration import restore_all, restore_user
 from memory_agent.erasure.history import note_erasure
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.retention import RetentionRules
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import Settings, load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import derived

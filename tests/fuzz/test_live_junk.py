@@ -19,8 +19,8 @@ from bus_targets import EVENTS, PACKED, REQUESTS
 from mutations import mutate
 
 from memory_agent import MemoryClient
-from memory_agent.protocol import Request, encode
-from memory_agent.verbs import BY_NAME
+from memory_agent.verbs.protocol import Request, encode
+from memory_agent.verbs.table import BY_NAME
 from relay import ALL_SCOPES, BrokerSettings, Publisher, RelaySettings, Scope, Subscriber, create_key, revoke_key
 
 TESTS = Path(__file__).parent.parent

@@ -12,7 +12,7 @@ import msgspec
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.doors.http.problems import Problem
 from memory_agent.errors import ERRORS, MemoryAgentError
-from memory_agent.verbs import BY_METHOD
+from memory_agent.verbs.table import BY_METHOD
 
 JSON = "application/json"
 

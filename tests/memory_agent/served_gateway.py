@@ -28,15 +28,15 @@ from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders import Embedder
 from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.layout import Layout
-from memory_agent.params import NoParams
-from memory_agent.protocol import DaemonStatus, HostAddress, HostEndpoints, IngestBatch, decode_reply, encode
-from memory_agent.records import IngestReport, MemoryStats
+from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.settings import Settings
 from memory_agent.shared_asks import NO_RIGHTS, Caller, ForgetUser, Rights, SharedPart
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from memory_agent.triggers.table import TriggerTable
+from memory_agent.verbs.params import NoParams
+from memory_agent.verbs.protocol import DaemonStatus, HostAddress, HostEndpoints, IngestBatch, decode_reply, encode
 from relay import (
     SHARED_USER,
     AsyncSubscriber,

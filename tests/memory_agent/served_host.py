@@ -12,8 +12,8 @@ from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders import Embedder
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import MemoryAgentError
-from memory_agent.protocol import decode_request, encode_fault
 from memory_agent.settings import Settings
+from memory_agent.verbs.protocol import decode_request, encode_fault
 from relay.net import ReplySocket
 
 

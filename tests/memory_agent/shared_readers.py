@@ -16,7 +16,7 @@ from memory_agent.cli.group import cli
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.errors import InvalidInputError
 from memory_agent.layout import TOKEN_VARIABLE
-from memory_agent.records import Tier
+from memory_agent.records.memories import Tier
 
 QUESTION = "what does staging need?"
 T = TypeVar("T")

@@ -155,7 +155,7 @@ def test_a_recall_of_an_absent_user_is_logged_once_under_the_users_name(
 ) -> None:
     lines = structlog.testing.LogCapture()
     logger = structlog.wrap_logger(None, processors=[lines], wrapper_class=structlog.BoundLogger)
-    for module in ("memory_agent.memory", "memory_agent.daemon.service"):
+    for module in ("memory_agent.memory.memory", "memory_agent.daemon.service"):
         monkeypatch.setattr(f"{module}.log", logger)
     monkeypatch.setattr(structlog, "is_configured", lambda: True)
     absent.recall("the proxy")

@@ -14,8 +14,8 @@ import pytest
 
 from memory_agent import MemoryClient
 from memory_agent.errors import ProtocolError, UnknownMethodError
-from memory_agent.protocol import encode_fault, encode_result
-from memory_agent.records import RecallResult
+from memory_agent.records.memories import RecallResult
+from memory_agent.verbs.protocol import encode_fault, encode_result
 from relay.net import ReplySocket
 
 

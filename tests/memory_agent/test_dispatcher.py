@@ -14,11 +14,11 @@ import pytest
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import EncryptionKeyMissingError
-from memory_agent.protocol import IngestBatch
-from memory_agent.records import IngestReport
+from memory_agent.records.memories import IngestReport
 from memory_agent.settings import DaemonSettings
 from memory_agent.storage.owners import Owners
 from memory_agent.triggers.block import RECALLED
+from memory_agent.verbs.protocol import IngestBatch
 from relay import (
     AsyncSubscriber,
     Batch,

@@ -9,7 +9,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.embedded import embedded_text, span_in_text
 from memory_agent.embedders import (
     Embedder,
     EmbedderInfo,
@@ -20,7 +19,8 @@ from memory_agent.embedders import (
     comparable,
 )
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
-from memory_agent.records import MemoryRecord
+from memory_agent.records.embedded import embedded_text, span_in_text
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import EmbedderSettings
 
 INFO = EmbedderInfo(model="own", model_sha256="0" * 64, scheme="float32", runtime="own", ndim=8)

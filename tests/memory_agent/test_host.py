@@ -15,13 +15,13 @@ from served_host import absent_embedder
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import EncryptionKeyMissingError, HostDiedError, StoreDamagedError, StoreError
-from memory_agent.params import NoParams, RememberParams, RunIdParams
-from memory_agent.protocol import IngestBatch, decode_reply, encode
-from memory_agent.records import IngestReport, MemoryRecord, MemoryStats
+from memory_agent.records.memories import IngestReport, MemoryRecord, MemoryStats
+from memory_agent.records.trajectories import Trajectory
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store
-from memory_agent.trajectory import Trajectory
+from memory_agent.verbs.params import NoParams, RememberParams, RunIdParams
+from memory_agent.verbs.protocol import IngestBatch, decode_reply, encode
 from relay import EncryptionSettings, EventLimits, encode_event, event_from_mapping
 from relay.crypto import KeyRing
 

@@ -22,10 +22,10 @@ from memory_agent.daemon.host_server import HostServer
 from memory_agent.daemon.workers import Workers
 from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, ProtocolError, UnavailableError
-from memory_agent.params import NoParams, RememberParams
-from memory_agent.protocol import HostEndpoints, HostRequest, decode_reply, encode
-from memory_agent.records import MemoryStats
+from memory_agent.records.memories import MemoryStats
 from memory_agent.settings import Settings
+from memory_agent.verbs.params import NoParams, RememberParams
+from memory_agent.verbs.protocol import HostEndpoints, HostRequest, decode_reply, encode
 from relay.access import ipc_endpoint
 from relay.net import Message, ReplySocket, RequestSocket
 
@@ -36,7 +36,7 @@ from pathlib import Path
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.host_server import HostServer
 from memory_agent.embedders.remote import RemoteEmbedder
-from memory_agent.protocol import HostEndpoints
+from memory_agent.verbs.protocol import HostEndpoints
 from memory_agent.settings import Settings
 from relay.access import ipc_endpoint
 

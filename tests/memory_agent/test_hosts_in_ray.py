@@ -17,11 +17,11 @@ from memory_agent.daemon.actors import Cluster, Host
 from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import HostDiedError, MemoryAgentError
-from memory_agent.params import NoParams, RunBeginParams, RunListParams
-from memory_agent.protocol import decode_reply, encode
-from memory_agent.records import MemoryStats
+from memory_agent.records.memories import MemoryStats
+from memory_agent.records.trajectories import Trajectory
 from memory_agent.settings import DaemonSettings, Settings
-from memory_agent.trajectory import Trajectory
+from memory_agent.verbs.params import NoParams, RunBeginParams, RunListParams
+from memory_agent.verbs.protocol import decode_reply, encode
 
 pytestmark = pytest.mark.ray
 

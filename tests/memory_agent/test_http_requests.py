@@ -22,7 +22,7 @@ from served_host import absent_embedder
 from memory_agent import MemoryClient
 from memory_agent.doors.http.app import PAGES
 from memory_agent.settings import DaemonSettings, HttpSettings, Settings
-from memory_agent.verbs import BY_METHOD, BY_NAME
+from memory_agent.verbs.table import BY_METHOD, BY_NAME
 from relay import ALL_SCOPES, Scope, create_key, revoke_key
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "contracts"))

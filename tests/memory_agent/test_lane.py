@@ -20,9 +20,9 @@ from memory_agent.errors import (
     StoreFullError,
     UnavailableError,
 )
-from memory_agent.protocol import IngestBatch
-from memory_agent.records import IngestReport, RejectedEvent
+from memory_agent.records.memories import IngestReport, RejectedEvent
 from memory_agent.settings import DaemonSettings
+from memory_agent.verbs.protocol import IngestBatch
 
 EVENT = b"x" * 100
 SETTINGS = DaemonSettings()

@@ -17,9 +17,9 @@ from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
-from memory_agent.protocol import IngestBatch, encode_result
-from memory_agent.records import IngestReport
+from memory_agent.records.memories import IngestReport
 from memory_agent.settings import DaemonSettings, Settings
+from memory_agent.verbs.protocol import IngestBatch, encode_result
 
 USERS = [f"user-{number}" for number in range(5_000)]
 

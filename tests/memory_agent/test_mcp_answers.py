@@ -8,8 +8,8 @@ import msgspec
 
 from memory_agent.doors.mcp.answers import answered, planning_prompt
 from memory_agent.recall.fence import CLOSE, SHARED
-from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
-from memory_agent.shared_records import QualityMetrics, SharedOrigin
+from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records.shared import QualityMetrics, SharedOrigin
 
 
 def test_what_others_shared_is_marked_in_text_and_structure() -> None:

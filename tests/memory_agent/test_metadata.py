@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.metadata import MOST_PATH_CHARS, check_conditions, matches, number_of, values_of
-from memory_agent.records import MetadataValue
+from memory_agent.records.memories import MetadataValue
+from memory_agent.records.metadata import MOST_PATH_CHARS, check_conditions, matches, number_of, values_of
 
 leaves = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
 near = st.sampled_from([0, 1, -1, 2**53, 2**53 + 1, 2**63]).flatmap(

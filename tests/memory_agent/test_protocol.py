@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent import errors
-from memory_agent.params import RecallParams
-from memory_agent.protocol import (
+from memory_agent.verbs.params import RecallParams
+from memory_agent.verbs.protocol import (
     Request,
     decode,
     decode_reply,

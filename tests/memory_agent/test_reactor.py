@@ -16,11 +16,11 @@ import pytest
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.errors import StoreError
-from memory_agent.params import ReactParams
-from memory_agent.protocol import decode, encode_fault, encode_result
 from memory_agent.settings import TriggerSettings
 from memory_agent.triggers.block import RECALLED, Block
 from memory_agent.triggers.table import TriggerTable
+from memory_agent.verbs.params import ReactParams
+from memory_agent.verbs.protocol import decode, encode_fault, encode_result
 from relay import Broker, Event, Publisher, Subscriber, encode_event, read_event
 
 PATIENCE_S = 30.0

@@ -15,7 +15,7 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.dates import describe
 from memory_agent.recall.query import MOST_VALUES
-from memory_agent.records import Exclusion, MemoryFilter
+from memory_agent.records.memories import Exclusion, MemoryFilter
 
 TOKYO = timezone(timedelta(hours=9))
 NEW_YORK = ZoneInfo("America/New_York")

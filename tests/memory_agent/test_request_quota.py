@@ -16,8 +16,8 @@ from served_gateway import Served, gateway_without_ray
 from memory_agent.doors.request_quota import ByteQuota, RequestQuota
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import UnavailableError
-from memory_agent.protocol import LONGEST_DEADLINE_MS, Request, decode_request, encode_fields
 from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
+from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, Request, decode_request, encode_fields
 from relay import ALL_SCOPES, Principal, create_key, identity_of
 from relay.net import AsyncRequestSocket
 

@@ -16,10 +16,10 @@ from memory_agent import MemoryClient
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.embedders import open_embedder
-from memory_agent.protocol import IngestBatch
-from memory_agent.records import IngestReport
+from memory_agent.records.memories import IngestReport
 from memory_agent.settings import DaemonSettings, EmbedderSettings
 from memory_agent.storage.owners import Owners
+from memory_agent.verbs.protocol import IngestBatch
 from relay import ALL_SCOPES, AsyncSubscriber, Broker, Identity, Publisher, create_key, identity_of, local_identity
 
 PATIENCE_S = 20.0

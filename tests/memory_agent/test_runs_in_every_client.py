@@ -15,10 +15,10 @@ from memory_agent.client.async_methods import AsyncRunsMethods, AsyncSonaMethods
 from memory_agent.client.methods import RunsMethods, SonaMethods
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError, RunBegunError, RunEndedError, RunUnknownError
-from memory_agent.namespaces import Sona
-from memory_agent.runs import Runs
-from memory_agent.trajectory import Trajectory
-from memory_agent.verbs import VERBS
+from memory_agent.memory.namespaces import Sona
+from memory_agent.memory.runs import Runs
+from memory_agent.records.trajectories import Trajectory
+from memory_agent.verbs.table import VERBS
 
 RACE = "the auth race needed a mutex"
 LUNCH = "lunch is at noon"

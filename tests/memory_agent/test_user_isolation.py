@@ -39,11 +39,11 @@ from memory_agent.errors import (
     UnavailableError,
     UserNotAllowedError,
 )
-from memory_agent.protocol import Request, encode_fields
 from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.triggers.block import RECALLED
-from memory_agent.verbs import BY_NAME
+from memory_agent.verbs.protocol import Request, encode_fields
+from memory_agent.verbs.table import BY_NAME
 from relay import (
     ALL_SCOPES,
     SHARED_USER,

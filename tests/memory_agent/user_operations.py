@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 from http_caller import HttpCaller
 
-from memory_agent.protocol import Request, encode_fields
-from memory_agent.verbs import BY_NAME
+from memory_agent.verbs.protocol import Request, encode_fields
+from memory_agent.verbs.table import BY_NAME
 from relay import Erasable, Identity, Publisher, RelayError, Subscriber, wire
 from relay.net import RequestSocket
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from memory_agent.protocol import DaemonStatus
-from memory_agent.records import MemoryRecord, MemoryStats, RecallResult, RetrievedMemory
+from memory_agent.records.memories import MemoryRecord, MemoryStats, RecallResult, RetrievedMemory
+from memory_agent.verbs.protocol import DaemonStatus
 from ops.demo.ledger import make_ledger
 from ops.demo.screen import Screen
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from memory_agent import Memory, MemoryFilter
 from memory_agent.errors import ModelMissingError
-from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
-from memory_agent.trajectory import GateEvidence, GateState, SonaStatus
+from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records.trajectories import GateEvidence, GateState, SonaStatus
 from ops.demo.recurring import Page, Recurring
 from ops.demo.standings import Standings, by_likeness, progress, rank_of, reasons
 from ops.demo.story import Event, Story

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from memory_agent import context_block
-from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
 from ops.demo.screen import Screen
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from memory_agent.trajectory import GateState
+from memory_agent.records.trajectories import GateState
 from ops.lab.arms import CITE, GATED, OFF, ORACLE, SHUFFLED_CITE
 from ops.lab.course import Figures
 from ops.lab.forgetting import Moments

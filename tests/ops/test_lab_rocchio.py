@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_agent.embedded import Embedding
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
+from memory_agent.records.embedded import Embedding
 from memory_agent.settings import EmbedderSettings, LearningSettings
 from ops.lab.rocchio import BETA, MovedQueries, Rocchio
 from sona.lesson import Array

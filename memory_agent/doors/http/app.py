@@ -21,7 +21,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from memory_agent import protocol
 from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, decode_body, read_request, request_of
 from memory_agent.doors.http.guard import Place, refuse_names
 from memory_agent.doors.http.journal_watch import JournalWatch
@@ -37,11 +36,12 @@ from memory_agent.doors.mcp.tools import Context
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.doors.request_quota import ByteQuota, RequestQuota
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ProtocolError, UnknownMethodError
-from memory_agent.params import OwnerParams, RebuildParams
-from memory_agent.records import MemoryStats
+from memory_agent.records.memories import MemoryStats
 from memory_agent.settings import HttpSettings
 from memory_agent.triggers.block import Wanted
-from memory_agent.verbs import BY_NAME, Verb
+from memory_agent.verbs import protocol
+from memory_agent.verbs.params import OwnerParams, RebuildParams
+from memory_agent.verbs.table import BY_NAME, Verb
 from relay import SYSTEM_USER, Endpoints, EventLimits, MalformedEventError, Principal, RelayError, validate_user_id
 from relay.log import log
 

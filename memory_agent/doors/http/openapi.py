@@ -12,7 +12,7 @@ from memory_agent.doors.http.publishing import EventsRequest, Published
 from memory_agent.doors.http.streams import EVENT_STREAM, Gap, JournaledEvent
 from memory_agent.doors.http.work import WorkProgress
 from memory_agent.triggers.block import Block
-from memory_agent.verbs import VERBS, Verb
+from memory_agent.verbs.table import VERBS, Verb
 from memory_agent.version import VERSION
 
 _REF = "#/components/schemas/{name}"

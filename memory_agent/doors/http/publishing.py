@@ -14,7 +14,7 @@ import msgspec
 
 from memory_agent.doors.bodies import DeadlineMs, UserId
 from memory_agent.errors import UnavailableError
-from memory_agent.protocol import DEFAULT_USER
+from memory_agent.verbs.protocol import DEFAULT_USER
 from relay import EventLimits, Identity, Principal, RelayUnavailableError, Submitted, check_events, submit
 
 MOST_EVENTS = 1_000

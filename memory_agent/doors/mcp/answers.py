@@ -14,9 +14,9 @@ import msgspec
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import context_block, is_plain_id, shared_origin
 from memory_agent.recall.shared_items import as_memories
-from memory_agent.records import MemoryPage, MemoryRecord, RecallResult, RetrievedMemory
-from memory_agent.shared_records import FoundItem, GlobalRecord, QualityMetrics
-from memory_agent.trajectory import FeedbackReport
+from memory_agent.records.memories import MemoryPage, MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records.shared import FoundItem, GlobalRecord, QualityMetrics
+from memory_agent.records.trajectories import FeedbackReport
 
 _RECALL_TOKENS = 1_000
 """Estimated tokens of the block in the answer to a recall, at most."""

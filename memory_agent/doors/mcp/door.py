@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from memory_agent import protocol
 from memory_agent.doors.mcp.answers import answered, block_of_records, check_task, planning_prompt
 from memory_agent.doors.mcp.introduction import complete, introduce
 from memory_agent.doors.mcp.messages import (
@@ -37,8 +36,9 @@ from memory_agent.doors.mcp.messages import (
 from memory_agent.doors.mcp.tools import BY_SET, PLANNED_RUNS, PROMPT, URI, Context, request_in
 from memory_agent.doors.reception import Credential, Reception
 from memory_agent.errors import InvalidInputError, MemoryAgentError
-from memory_agent.records import MemoryRecord
-from memory_agent.verbs import BY_NAME, Verb
+from memory_agent.records.memories import MemoryRecord
+from memory_agent.verbs import protocol
+from memory_agent.verbs.table import BY_NAME, Verb
 
 _STATUS = {
     PARSE_ERROR: 400,

@@ -16,9 +16,9 @@ import msgspec
 from memory_agent.doors.bodies import decode_body, request_of, with_key
 from memory_agent.doors.mcp.introduction import TOOL_SETS, ToolSet
 from memory_agent.errors import InvalidInputError
-from memory_agent.protocol import Request
-from memory_agent.records import Kind, MemoryFilter
-from memory_agent.verbs import BY_NAME, Verb
+from memory_agent.records.memories import Kind, MemoryFilter
+from memory_agent.verbs.protocol import Request
+from memory_agent.verbs.table import BY_NAME, Verb
 from memory_agent.version import VERSION
 
 Scope = Literal["user", "session", "run"]

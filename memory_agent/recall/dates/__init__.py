@@ -16,7 +16,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.dates.words import mentions_time, plain
-from memory_agent.records import UnderstoodDate
+from memory_agent.records.memories import UnderstoodDate
 from memory_agent.storage.stop_words import STOP_WORDS
 from memory_agent.storage.terms import query_words, stems
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.records import UnderstoodDate, microseconds
+from memory_agent.records.memories import UnderstoodDate, microseconds
 
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)

@@ -22,7 +22,7 @@ from memory_agent.care.export import Imported, export_lines, import_lines
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, StoreFullError
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryRecord, Utility
+from memory_agent.records.memories import MemoryRecord, Utility
 from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import EVENTS, OF_A_ROW

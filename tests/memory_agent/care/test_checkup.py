@@ -18,7 +18,7 @@ from memory_agent.care import checkup
 from memory_agent.care.checkup import PartReport, check_user
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Change, Changes

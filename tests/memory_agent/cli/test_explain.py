@@ -14,8 +14,8 @@ from click.testing import Result
 from memory_agent.cli.explanation import Asked, print_explanation
 from memory_agent.cli.render import print_memories
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryFilter, MemoryRecord, Origin, RecallResult, RetrievedMemory
-from memory_agent.shared_records import QualityMetrics, SharedOrigin
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, Origin, RecallResult, RetrievedMemory
+from memory_agent.records.shared import QualityMetrics, SharedOrigin
 from memory_agent.storage.folders import user_folder
 
 Run = Callable[..., Result]

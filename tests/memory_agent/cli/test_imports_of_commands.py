@@ -39,8 +39,8 @@ def test_a_command_changes_no_files_itself(file: Path) -> None:
 
 
 ROOT = {f"memory_agent.cli.{name}" for name in ("__init__", "group", "failure")}
-HEAVY = {"asyncio", "numpy", "structlog", "rich", "zmq", "relay.broker", "memory_agent.memory"}
-BRIDGE = {"ssl", "http.client", "importlib.metadata", "subprocess", "memory_agent.settings", "memory_agent.verbs"}
+HEAVY = {"asyncio", "numpy", "structlog", "rich", "zmq", "relay.broker", "memory_agent.memory.memory"}
+BRIDGE = {"ssl", "http.client", "importlib.metadata", "subprocess", "memory_agent.settings", "memory_agent.verbs.table"}
 """What a process that each session of a client starts can do without."""
 
 

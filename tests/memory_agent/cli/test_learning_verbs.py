@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
-from memory_agent.trajectory import FeedbackReport, SimilarRun, SonaStatus, Trajectory
+from memory_agent.records.trajectories import FeedbackReport, SimilarRun, SonaStatus, Trajectory
 
 Run = Callable[..., Result]
 RunJson = Callable[..., Any]

@@ -10,7 +10,7 @@ import pytest
 
 from memory_agent.cli.sona import gain_sentence, gate_sentence, print_status
 from memory_agent.cli.trajectory import print_report, print_run, print_runs, quality_of
-from memory_agent.trajectory import (
+from memory_agent.records.trajectories import (
     FeedbackReport,
     GateEvidence,
     Revision,

@@ -15,7 +15,7 @@ import pytest
 from click.testing import Result
 
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryRecord, MemoryStats, RecallResult
+from memory_agent.records.memories import MemoryRecord, MemoryStats, RecallResult
 from memory_agent.storage.folders import known_users, user_folder
 from relay import Journal, journal_folder
 

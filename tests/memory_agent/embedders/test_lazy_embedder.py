@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory_agent.embedded import Embedding
 from memory_agent.embedders import Embedder, Embeddings
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
@@ -17,6 +16,7 @@ from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import EmbedderUnavailableError, InvalidInputError, ModelMissingError
 from memory_agent.memory import Memory
+from memory_agent.records.embedded import Embedding
 from memory_agent.settings import EmbedderSettings
 from relay.access import ipc_endpoint
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.embedded import Embedded
 from memory_agent.embedders import Embedder, passages
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.passages import (
@@ -21,6 +20,7 @@ from memory_agent.embedders.passages import (
     query_words_of,
     text_words_of,
 )
+from memory_agent.records.embedded import Embedded
 from memory_agent.storage.terms import LONGEST_WORD, fold, pieces, text_words
 
 FACT = "The kiln in the north workshop is fired with olive wood."

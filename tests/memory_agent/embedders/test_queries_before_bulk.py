@@ -19,12 +19,12 @@ import pytest
 from stopped_process import stop
 from witness import WAIT_S, Witness
 
-from memory_agent.embedded import Embedded, Embedding
 from memory_agent.embedders import Embeddings, wire
 from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import EmbedderUnavailableError
+from memory_agent.records.embedded import Embedded, Embedding
 
 NEVER_S = 1e6
 CORES = usable_cores()

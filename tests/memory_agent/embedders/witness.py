@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import threading
 
-from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.embedders.minilm import MiniLM, Reading
+from memory_agent.records.embedded import Embedded, EmbeddedQuery
 
 WAIT_S = 60.0
 

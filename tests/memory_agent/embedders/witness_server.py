@@ -11,10 +11,10 @@ from pathlib import Path
 
 from embedder_inputs import INT8
 
-from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import MiniLM, Reading, open_minilm
 from memory_agent.embedders.server import EmbedderServer, ModelKeeper
+from memory_agent.records.embedded import Embedded, EmbeddedQuery
 
 
 class Teller:

@@ -6,7 +6,7 @@ import msgspec
 
 from memory_agent.knowledge.contributions import Contribution
 from memory_agent.knowledge.figures import Figures, Part, Standing
-from memory_agent.shared_records import QualityMetrics
+from memory_agent.records.shared import QualityMetrics
 
 
 class CountedVersion(Figures):

@@ -10,7 +10,7 @@ from fractions import Fraction
 from hashlib import blake2b
 
 from memory_agent.knowledge.proof import lower_bound, mean, shrunk_mean
-from memory_agent.shared_records import QualityMetrics
+from memory_agent.records.shared import QualityMetrics
 
 Version = tuple[str, str]
 """The id of an item, and the name of a version."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sharing_world import UNLIMITED, World
 
-from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.places import SECRET
 from memory_agent.memory import Memory
+from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from memory_agent.settings import Settings
 from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, SearchItems
 from memory_agent.storage.snapshot import Snapshot

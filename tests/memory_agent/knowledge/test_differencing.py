@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from memory_agent.knowledge.contributions import QUARTERS, Contribution
 from memory_agent.knowledge.figures import Rules
+from memory_agent.records.shared import QualityMetrics
 from memory_agent.shared_asks import ReportedItem
-from memory_agent.shared_records import QualityMetrics
 
 RULES = Rules()
 VICTIM = b"victim"

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from memory_agent.knowledge import figures as module
 from memory_agent.knowledge.contributions import Contribution
 from memory_agent.knowledge.figures import KEY_BYTES, Figures, Part, Rules, Standing
+from memory_agent.records.shared import QualityMetrics
 from memory_agent.shared_asks import ReportedItem
-from memory_agent.shared_records import QualityMetrics
 
 RULES = Rules()
 KEY = bytes(range(KEY_BYTES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sharing_world import World
 
-from memory_agent.shared_records import GlobalRecord
+from memory_agent.records.shared import GlobalRecord
 
 QUESTION = "which VPN does staging need?"
 SHORT = "Connect to the VPN before a deploy to staging"

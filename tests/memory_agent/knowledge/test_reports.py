@@ -15,6 +15,7 @@ from memory_agent import Memory
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import UnavailableError
 from memory_agent.knowledge import Knowledge
+from memory_agent.records.shared import GlobalRecord
 from memory_agent.shared_asks import (
     AnyAsk,
     Caller,
@@ -25,7 +26,6 @@ from memory_agent.shared_asks import (
     Rights,
     SearchItems,
 )
-from memory_agent.shared_records import GlobalRecord
 
 QUESTION = "what does staging need?"
 BOTH = ("local", "global")

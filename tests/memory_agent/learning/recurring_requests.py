@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryRecord, RecallResult
+from memory_agent.records.memories import MemoryRecord, RecallResult
 from memory_agent.settings import LearningSettings, Settings, StoreSettings
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)

@@ -11,8 +11,8 @@ from run_samples import LATER, at, begin, end, event, note, step, things_to_use,
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
-from memory_agent.records import Utility
-from memory_agent.trajectory import Trajectory
+from memory_agent.records.memories import Utility
+from memory_agent.records.trajectories import Trajectory
 
 RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
 OTHER = "01KHJY9080NWG22H9Q8BBD7B81"

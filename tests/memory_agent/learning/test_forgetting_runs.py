@@ -13,7 +13,7 @@ from run_samples import LATER, at, begin, end, event, note, step, things_to_use,
 
 from memory_agent.errors import InvalidInputError, RunUnknownError, StoreFullError
 from memory_agent.memory import Memory
-from memory_agent.records import Utility
+from memory_agent.records.memories import Utility
 from memory_agent.settings import EmbedderSettings, StoreSettings
 from memory_agent.storage.snapshot import RECALL_INDEX, RECALLS, RUN_INDEX, RUN_RECALLS, RUNS
 

@@ -32,9 +32,9 @@ from memory_agent.embedders import Embedder
 from memory_agent.learning.lessons import lessons_of
 from memory_agent.memory import Memory
 from memory_agent.recall.context import context_block
+from memory_agent.records.trajectories import ImplicitSign, Trajectory
 from memory_agent.settings import LearningSettings, Settings
 from memory_agent.storage.snapshot import RECORDS, RUN_INDEX, RUNS
-from memory_agent.trajectory import ImplicitSign, Trajectory
 from relay.config import EncryptionSettings
 
 AGAIN = "Please fix the race condition in the auth module"

@@ -11,10 +11,10 @@ from run_samples import SMALL, at, begin, end, event, failure, step, without_mod
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.learning.consolidation import MOST_RUNS
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryFilter, RecallResult, Utility
+from memory_agent.records.memories import MemoryFilter, RecallResult, Utility
+from memory_agent.records.trajectories import Trajectory
 from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.trajectories import UNREAD
-from memory_agent.trajectory import Trajectory
 
 LATER = at(10_000)
 SAID = MemoryFilter(sources=("user_input",))

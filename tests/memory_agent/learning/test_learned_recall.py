@@ -12,7 +12,7 @@ from recurring_requests import THINGS, Company, copied, open_company
 
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import RecallResult
+from memory_agent.records.memories import RecallResult
 from memory_agent.settings import LearningSettings
 
 ON, AUTO, OFF = (LearningSettings(mode=mode) for mode in ("on", "auto", "off"))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from run_samples import LATER, approval, begin, end, event, failure, note, qualities, step, things_to_use, without_model
 
 from memory_agent.memory import Memory
-from memory_agent.records import Utility
-from memory_agent.trajectory import Trajectory
+from memory_agent.records.memories import Utility
+from memory_agent.records.trajectories import Trajectory
 
 RECALLS = ("01KHJY9080NWG22H9Q8BBD7B80", "01KHJY9080NWG22H9Q8BBD7B81")
 

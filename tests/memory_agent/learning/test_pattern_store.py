@@ -12,7 +12,7 @@ from run_samples import SMALL, at, begin, end, event, failure, step
 from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, open_embedder
 from memory_agent.learning import pattern_store, patterns
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryRecord, Utility
+from memory_agent.records.memories import MemoryRecord, Utility
 from memory_agent.settings import EmbedderSettings, LearningSettings
 
 DAY = 24 * 60

@@ -11,8 +11,8 @@ import pytest
 from ulid import ULID
 
 from memory_agent.learning.patterns import LEAST_RUNS, PastRun, patterns
-from memory_agent.records import MemoryRecord
-from memory_agent.trajectory import Outcome
+from memory_agent.records.memories import MemoryRecord
+from memory_agent.records.trajectories import Outcome
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 NDIM = 384

@@ -27,7 +27,7 @@ from run_samples import (
 
 from memory_agent.errors import RunEndedError
 from memory_agent.memory import Memory
-from memory_agent.trajectory import Trajectory
+from memory_agent.records.trajectories import Trajectory
 
 BREAD = "Bake bread"
 RECALLS = ("01KHJY9080NWG22H9Q8BBD7B80", "01KHJY9080NWG22H9Q8BBD7B81", "01KHJY9080NWG22H9Q8BBD7B82")

@@ -14,8 +14,8 @@ from run_samples import without_model as opened_without_model
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
+from memory_agent.records.trajectories import SimilarRun
 from memory_agent.settings import Settings
-from memory_agent.trajectory import SimilarRun
 
 DAY = 24 * 60
 PROJECT = "Set up a new project with tests"

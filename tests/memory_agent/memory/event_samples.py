@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.signals.reader import Dropped, EventReader
 from memory_agent.signals.table import SignalTable
 from relay.event import Event

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedding
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryFilter, MemoryRecord
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, MemoryFilter, MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.codec import unit_vector

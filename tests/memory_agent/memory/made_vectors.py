@@ -9,8 +9,8 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import EmbedderInfo, PassageEmbedder, Pending, Progress
+from memory_agent.records.embedded import Embedded, EmbeddedQuery
 
 PASSAGE_WORDS = 20
 WAIT_S = 60.0

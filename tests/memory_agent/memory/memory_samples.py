@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent.memory import Memory
-from memory_agent.records import RecallResult
+from memory_agent.records.memories import RecallResult
 from memory_agent.settings import EmbedderSettings, Settings
 
 START = datetime(2026, 2, 1, 9, tzinfo=UTC)

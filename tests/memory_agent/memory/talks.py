@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from memory_agent.embedded import Embedded, Embedding
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.query import make_query
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.search import Search, search
-from memory_agent.records import MemoryFilter, MemoryRecord, Mode
+from memory_agent.records.embedded import Embedded, Embedding
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode
 from memory_agent.settings import RecallSettings, StoreSettings
 from memory_agent.storage.archive import Archive
 

@@ -10,7 +10,7 @@ from memory_samples import NOW, message
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 
 FILLER = " ".join(f"The minutes of week {week} record attendance, agenda and the usual votes." for week in range(170))
 FACT = "The fire door of the archive opens with the brass key in the blue vase."

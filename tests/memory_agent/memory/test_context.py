@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from memory_agent.recall.context import age, context_block, excerpt, sharing
 from memory_agent.recall.fence import ALL_OF_SHARED, FILE_OF_SHARED, SHARED, shortened_block, without_blocks
 from memory_agent.recall.tokens import estimate_tokens
-from memory_agent.records import MemoryRecord, Origin, Provenance, RecallResult, RetrievedMemory, Tier
-from memory_agent.shared_records import Attachment, QualityMetrics, SharedOrigin
-from memory_agent.trajectory import RunLine, SimilarRun
+from memory_agent.records.memories import MemoryRecord, Origin, Provenance, RecallResult, RetrievedMemory, Tier
+from memory_agent.records.shared import Attachment, QualityMetrics, SharedOrigin
+from memory_agent.records.trajectories import RunLine, SimilarRun
 from memory_agent.triggers.table import Trigger, TriggerTable
 
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)

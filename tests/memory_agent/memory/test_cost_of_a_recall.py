@@ -13,7 +13,7 @@ from memory_samples import NOW
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 from ops.bench.cost import TARGET_CALLS, python_calls
 from ops.bench.texts import events, passages, queries
 

@@ -20,7 +20,7 @@ from memory_agent.recall.candidates import Candidates, scored
 from memory_agent.recall.duplicates import Leader, Leaders
 from memory_agent.recall.search import Search
 from memory_agent.recall.selection import LIKE_COSINE, mmr
-from memory_agent.records import MemoryRecord, Mode
+from memory_agent.records.memories import MemoryRecord, Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings, StoreSettings
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.terms import fingerprint

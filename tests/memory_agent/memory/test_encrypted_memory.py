@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from memory_samples import NOW, message
 
-from memory_agent.embedded import Embedding
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.intent_log import INTENT_FILE
 from memory_agent.erasure.selection import Selection
@@ -23,6 +22,7 @@ from memory_agent.errors import (
 )
 from memory_agent.learning.learner_file import load_learner
 from memory_agent.memory import Memory
+from memory_agent.records.embedded import Embedding
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store

@@ -22,7 +22,7 @@ from memory_agent.erasure.intent_log import INTENT_FILE, Intent, read_intent, wr
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.memory import Memory
-from memory_agent.records import Exclusion, MemoryFilter
+from memory_agent.records.memories import Exclusion, MemoryFilter
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memory_agent.errors import UnhandledEventError
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.signals.reader import Dropped
 
 TABLE = Path(__file__).parents[3] / "memory_agent" / "signals" / "signals.toml"

@@ -13,12 +13,11 @@ import msgspec
 import pytest
 from test_erasure import SECRET, files_with
 
-from memory_agent import namespaces
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
 from memory_agent.erasure.retention import RETENTION_FILE, RetentionRules, is_due_while_closed
 from memory_agent.errors import InvalidInputError, SettingsError
-from memory_agent.memory import Memory
+from memory_agent.memory import Memory, namespaces
 from memory_agent.settings import RetentionRule, RetentionSettings, load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
@@ -288,7 +287,7 @@ def test_invalid_rules_are_refused_by_name() -> None:
 
 
 def test_an_age_beyond_the_calendar_never_expires() -> None:
-    from memory_agent.records import MemoryRecord
+    from memory_agent.records.memories import MemoryRecord
 
     held = RetentionRules(rules(RetentionRule(name="x", age_s=1e10)), SignalTable.load())
     late = datetime(9990, 1, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from memory_samples import NOW, START, SUBJECTS
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, MemoryRecord, Mode
+from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, MemoryRecord, Mode
 from memory_agent.settings import RecallSettings
 
 COUNT = 600

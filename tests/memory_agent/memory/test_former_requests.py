@@ -12,7 +12,7 @@ from memory_samples import NOW, START, message, open_without_model, texts
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryFilter, RetrievedMemory
+from memory_agent.records.memories import MemoryFilter, RetrievedMemory
 
 WISH = "check why the nightly backup of the orders database failed"
 QUERY = f"Please {WISH}"

@@ -17,7 +17,7 @@ from memory_samples import NOW, SUBJECTS, message, open_without_model, progress,
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, SettingsError
 from memory_agent.memory import Memory
-from memory_agent.records import IngestReport
+from memory_agent.records.memories import IngestReport
 from memory_agent.settings import IngestSettings
 from relay.config import EventLimits
 from relay.event import encode_event, event_from_mapping

@@ -15,7 +15,7 @@ from memory_samples import NOW, message, progress
 
 from memory_agent.embedders import Embedder, EmbedderInfo, Embeddings, PendingVector, PendingVectors, Progress
 from memory_agent.memory import Memory
-from memory_agent.records import IngestReport
+from memory_agent.records.memories import IngestReport
 from relay.config import EventLimits
 from relay.event import encode_event, event_from_mapping
 

@@ -18,7 +18,7 @@ from memory_agent.recall import neighbours as formula
 from memory_agent.recall.candidates import Candidates, passing, scored
 from memory_agent.recall.neighbours import with_neighbours
 from memory_agent.recall.search import Search
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 from memory_agent.settings import RecallSettings
 
 QUESTION = "Which paint did the landlord choose for the hallway?"

@@ -16,7 +16,7 @@ from memory_samples import NOW, message, open_without_model, texts
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import Exclusion, MemoryFilter, Mode, RecallResult
+from memory_agent.records.memories import Exclusion, MemoryFilter, Mode, RecallResult
 from memory_agent.settings import LearningSettings, RecallSettings, StoreSettings
 
 ASKED = "Why does the nightly backup of the orders database fail?"

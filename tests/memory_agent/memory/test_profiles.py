@@ -14,7 +14,7 @@ from memory_agent.memory import Memory
 from memory_agent.recall.context import context_block
 from memory_agent.recall.query import PROFILE_DEFAULTS
 from memory_agent.recall.tokens import estimate_tokens
-from memory_agent.records import KINDS, PROFILES, MemoryFilter, Profile
+from memory_agent.records.memories import KINDS, PROFILES, MemoryFilter, Profile
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall.deadline import REASONS
 from memory_agent.recall.fusion import fuse
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings
 
 

@@ -12,7 +12,7 @@ from memory_samples import NOW, message
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import Mode
+from memory_agent.records.memories import Mode
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 

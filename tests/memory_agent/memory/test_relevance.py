@@ -16,7 +16,7 @@ from memory_agent.errors import InvalidInputError, SettingsError
 from memory_agent.memory import Memory
 from memory_agent.recall.candidates import Candidates, shortlist
 from memory_agent.recall.search import Search
-from memory_agent.records import MODES, Mode
+from memory_agent.records.memories import MODES, Mode
 from memory_agent.settings import LearningSettings, RecallSettings, Settings, load_settings
 
 TALK = (

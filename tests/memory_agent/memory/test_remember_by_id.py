@@ -20,7 +20,7 @@ from memory_agent.erasure.intent_log import read_intent
 from memory_agent.errors import StoreError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.archive import Archive
 from relay import EncryptionSettings

@@ -9,8 +9,8 @@ import pytest
 from made_vectors import MadeQuery, MadeVectors
 
 from memory_agent import Memory
-from memory_agent.embedded import EmbeddedQuery
 from memory_agent.embedders import Pending
+from memory_agent.records.embedded import EmbeddedQuery
 
 OLD, NEW = "the kiln is fired with olive wood", "the kiln is sold and the price is secret"
 

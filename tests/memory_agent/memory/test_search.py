@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from made_vectors import MadeVectors
 from memory_samples import NOW, message
 
-from memory_agent.embedded import Embedding
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.recall.candidates import Candidates, scored, shortlist
@@ -27,7 +26,8 @@ from memory_agent.recall.late_interaction import REACH
 from memory_agent.recall.query import make_query
 from memory_agent.recall.query_vectors import QueryVector
 from memory_agent.recall.search import Search, looking_at_all, search
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Kind, MemoryFilter, Mode, UnderstoodDate
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Kind, MemoryFilter, Mode, UnderstoodDate
 from memory_agent.settings import RecallSettings
 
 LIMIT = 20

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ulid import ULID
 
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import IngestSettings
 from memory_agent.signals.reader import EventReader
 from memory_agent.signals.table import SignalTable

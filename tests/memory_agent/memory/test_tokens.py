@@ -18,7 +18,7 @@ from memory_agent.memory import Memory
 from memory_agent.recall.context import context_block
 from memory_agent.recall.deadline import Deadline
 from memory_agent.recall.tokens import _WHOLE, TokenCounter, estimate_tokens
-from memory_agent.records import MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.settings import EmbedderSettings
 
 any_text = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_samples import open_without_model
 
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import Settings
 from memory_agent.signals.language import reads_as_language
 from memory_agent.signals.payloads import read_unknown

@@ -12,8 +12,8 @@ import pytest
 from made_vectors import Made, MadeQuery, MadeVectors
 
 from memory_agent import Memory
-from memory_agent.embedded import Embedded, EmbeddedQuery
 from memory_agent.embedders import Pending, Progress
+from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from memory_agent.settings import EmbedderSettings, Settings
 
 Spoil = Callable[[np.ndarray], np.ndarray]

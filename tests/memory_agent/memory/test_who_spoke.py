@@ -11,7 +11,7 @@ from memory_samples import NOW, message, texts
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.records import Mode, RecallResult
+from memory_agent.records.memories import Mode, RecallResult
 from memory_agent.settings import RecallSettings
 
 SAID = "My flight to Lisbon leaves on Friday"

@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memory_agent.recall.tiers import merged
-from memory_agent.records import MemoryRecord, RetrievedMemory
-from memory_agent.shared_records import QualityMetrics, SharedOrigin
+from memory_agent.records.memories import MemoryRecord, RetrievedMemory
+from memory_agent.records.shared import QualityMetrics, SharedOrigin
 
 NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 CUT_OFF = 0.6

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from samples import NOW, WORD_BYTES, tables
 
-from memory_agent.embedded import Embedding
-from memory_agent.metadata import numbers_of
-from memory_agent.records import Exclusion, MemoryFilter, MemoryRecord
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord
+from memory_agent.records.metadata import numbers_of
 from memory_agent.storage.changes import Change, Changes, Words
 from memory_agent.storage.columns import Columns, record_fingerprint
 from memory_agent.storage.postings import Postings

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedded import Embedded
-from memory_agent.records import MemoryRecord
+from memory_agent.records.embedded import Embedded
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.passage_vectors import PassageVectors
 from memory_agent.storage.user_key import UserKey

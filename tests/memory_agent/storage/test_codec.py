@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from samples import memory, unit_vectors
 
 from memory_agent.errors import InvalidInputError, StoreDamagedError
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, MemoryRecord, Utility
+from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, MemoryRecord, Utility
 from memory_agent.storage.changes import OPS, LogEntry, Op
 from memory_agent.storage.codec import (
     Usage,

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from samples import NOW, SMALL, embedded, memory, tables, unit_vectors
 
-from memory_agent.embedded import Embedded, Embedding
 from memory_agent.errors import IndexDamagedError, InvalidInputError
-from memory_agent.records import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, MemoryRecord
+from memory_agent.records.embedded import Embedded, Embedding
+from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.storage import columns as columns_module
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Change, Changes, Words, texts_of

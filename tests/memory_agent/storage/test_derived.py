@@ -13,9 +13,9 @@ import pytest
 from brute_force import assert_holds, assert_searches, assert_words
 from samples import NDIM, SMALL, embedded, memory, unit_vectors
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import IndexDamagedError, StoreError
-from memory_agent.records import MemoryFilter
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryFilter
 from memory_agent.storage import derived
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import StoredWords

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import unit_vectors
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import InvalidInputError
+from memory_agent.records.embedded import Embedding
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.indexes import VectorIndex, VectorView, WordIndex, WordView
 from memory_agent.storage.postings import Postings

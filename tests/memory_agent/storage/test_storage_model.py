@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from samples import SMALL, memory, new_key, unit_vectors
 
-from memory_agent.embedded import Embedding
-from memory_agent.records import MemoryFilter, MemoryRecord
+from memory_agent.records.embedded import Embedding
+from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store

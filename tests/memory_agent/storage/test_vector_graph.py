@@ -12,7 +12,7 @@ import pytest
 from hammering import hammered
 from samples import unit_vectors
 
-from memory_agent.embedded import Embedding
+from memory_agent.records.embedded import Embedding
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.vector_table import TableView, VectorTable

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from samples import unit_vectors
 
-from memory_agent.embedded import Embedding
 from memory_agent.errors import IndexDamagedError
+from memory_agent.records.embedded import Embedding
 from memory_agent.storage.vector_table import VectorTable
 
 D = 384

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from memory_agent.embedded import Embedding
 from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.records.embedded import Embedding
 from memory_agent.settings import EmbedderSettings
 from memory_agent.triggers.document import Revisions, document_query, split_sentences
 

@@ -21,12 +21,12 @@ from hashlib import blake2b
 
 import msgspec
 
-from memory_agent.embedded import Embedded, embedded_text, word_bytes
 from memory_agent.embedders import EmbedderInfo, Pending, comparable, comparable_words
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, UnhandledEventError
 from memory_agent.learning.run_records import Entry, RunRecords
-from memory_agent.records import (
+from memory_agent.records.embedded import Embedded, embedded_text, word_bytes
+from memory_agent.records.memories import (
     IngestReport,
     MemoryRecord,
     RejectedEvent,

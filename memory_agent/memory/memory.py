@@ -27,16 +27,17 @@ from memory_agent.embedders import Embedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
-from memory_agent.ingest import Arrival, EncodedEvent, Intake, Progress
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
-from memory_agent.namespaces import Care, Erasure, Sona
-from memory_agent.open_calls import OpenCalls
+from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake, Progress
+from memory_agent.memory.namespaces import Care, Erasure, Sona
+from memory_agent.memory.runs import Runs
+from memory_agent.memory.stated_record import check_ids, checked_record, masked_record
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import check_now, make_query
-from memory_agent.records import (
+from memory_agent.records.memories import (
     IngestReport,
     Kind,
     MemoryFilter,
@@ -49,7 +50,7 @@ from memory_agent.records import (
     RecallResult,
     Source,
 )
-from memory_agent.runs import Runs
+from memory_agent.records.trajectories import FeedbackReport, SimilarRun
 from memory_agent.settings import (
     EmbedderSettings,
     Settings,
@@ -60,11 +61,10 @@ from memory_agent.shared_asks import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.sharing import Shared
 from memory_agent.signals.reader import EventReader, truncate
 from memory_agent.signals.table import SignalTable
-from memory_agent.stated_record import check_ids, checked_record, masked_record
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import is_data_dir, user_folder
+from memory_agent.storage.open_calls import OpenCalls
 from memory_agent.storage.user_key import open_key_of
-from memory_agent.trajectory import FeedbackReport, SimilarRun
 from memory_agent.triggers.asking import Triggers
 from relay import (
     Event,

@@ -20,14 +20,22 @@ from memory_agent.errors import InvalidInputError, RunBegunError, RunEndedError,
 from memory_agent.learning.attribution import names_list, shown_row
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import to_trajectory, words_of
-from memory_agent.open_calls import InUse
 from memory_agent.recall.query import check_now
-from memory_agent.records import IngestReport, microseconds, time_of
+from memory_agent.records.memories import IngestReport, microseconds, time_of
+from memory_agent.records.trajectories import (
+    RUN_ENDS,
+    RUN_STATES,
+    FeedbackReport,
+    RunEnd,
+    RunState,
+    SimilarRun,
+    Trajectory,
+)
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.open_calls import InUse
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import Mark, StoredTrajectory
-from memory_agent.trajectory import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, SimilarRun, Trajectory
 from relay import Event
 
 MOST_RUNS = 1_000

@@ -16,7 +16,20 @@ import msgspec
 
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.params import (
+from memory_agent.records.memories import Compacted, MemoryPage, MemoryRecord, MemoryStats, RecallResult
+from memory_agent.records.shared import (
+    FoundItem,
+    GlobalRecord,
+    OfferedPattern,
+    PublishPreview,
+    QualityMetrics,
+    SharedFile,
+    UnpublishReceipt,
+)
+from memory_agent.records.trajectories import FeedbackReport, SimilarRun, SonaStatus, Trajectory
+from memory_agent.shared_asks import NO_RIGHTS, Rights
+from memory_agent.triggers.block import Block
+from memory_agent.verbs.params import (
     AgeParams,
     AskSharedParams,
     ConfirmParams,
@@ -53,7 +66,7 @@ from memory_agent.params import (
     SonaImportParams,
     WaitParams,
 )
-from memory_agent.protocol import (
+from memory_agent.verbs.protocol import (
     DaemonStatus,
     HostAddress,
     QuarantinedEvent,
@@ -61,19 +74,6 @@ from memory_agent.protocol import (
     RetryReport,
     encode_fields,
 )
-from memory_agent.records import Compacted, MemoryPage, MemoryRecord, MemoryStats, RecallResult
-from memory_agent.shared_asks import NO_RIGHTS, Rights
-from memory_agent.shared_records import (
-    FoundItem,
-    GlobalRecord,
-    OfferedPattern,
-    PublishPreview,
-    QualityMetrics,
-    SharedFile,
-    UnpublishReceipt,
-)
-from memory_agent.trajectory import FeedbackReport, SimilarRun, SonaStatus, Trajectory
-from memory_agent.triggers.block import Block
 from relay import Scope
 
 Repeat = Literal["never", "read", "idempotent", "by event id"]

@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.shared_records import SharedOrigin
-from memory_agent.trajectory import CommonStep, SimilarRun
+from memory_agent.records.shared import SharedOrigin
+from memory_agent.records.trajectories import CommonStep, SimilarRun
 
 Source = Literal["user_input", "conductor_plan", "worker_result", "writer_revision", "trajectory_outcome"]
 Kind = Literal["episode", "strategy", "finding", "pattern"]
@@ -101,7 +101,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a
     quality. `min_score` is the least raw cosine; it excludes memories without a vector. `exclude` matches none.
 
-    `metadata` maps paths to a value, or to several of which one must match; see `memory_agent.metadata`.
+    `metadata` maps paths to a value, or to several of which one must match; see `memory_agent.records.metadata`.
     """
 
     kinds: tuple[Kind, ...] = ()

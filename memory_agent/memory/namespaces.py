@@ -25,13 +25,13 @@ from memory_agent.learning.export import export_runs, import_runs
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.learner_file import saved_bytes
 from memory_agent.learning.lessons import RESET_BLOB
-from memory_agent.open_calls import InUse
 from memory_agent.recall.query import check_now
-from memory_agent.records import Compacted, MemoryFilter
+from memory_agent.records.memories import Compacted, MemoryFilter
+from memory_agent.records.trajectories import GateEvidence, SonaStatus
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive
-from memory_agent.trajectory import GateEvidence, SonaStatus
+from memory_agent.storage.open_calls import InUse
 from relay.disk import Role
 
 _AGED_AT_WAKING = 1_000

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.records import MemoryRecord
+from memory_agent.records.memories import MemoryRecord
 
 Embedding = npt.NDArray[np.float32]
 WORD_DIMENSIONS = 256

@@ -18,7 +18,7 @@ import msgspec
 import xxhash
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.records import MetadataValue
+from memory_agent.records.memories import MetadataValue
 
 MOST_VALUES = 1_000
 """Values that one filter may name."""
