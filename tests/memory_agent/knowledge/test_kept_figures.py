@@ -107,24 +107,21 @@ def test_others_write_while_a_user_is_erased(world: World, monkeypatch: pytest.M
     own = world.published("ben", "A fix of his own")
     report(world, "ben", 1, *items)
     world.user("ben").shared.set_name("Ben")
-    steps, written = 0, threading.Event()
-
-    def other() -> None:
-        report(world, "cas", 1, items[0])
-        written.set()
+    steps = 0
+    writer = threading.Thread(target=report, args=(world, "cas", 1, items[0]), daemon=True)
 
     def between() -> None:
         nonlocal steps
         steps += 1
         if steps == step:
-            writer = threading.Thread(target=other, daemon=True)
             writer.start()
-            writer.join(30)
+            writer.join(0.1)  # time to reach the store's lock, which is held until this returns
 
     with after_each_step(between):
         assert world.shared.ask(Caller(user_id="ben"), ForgetUser()).items == 1
     assert steps > step
-    assert written.is_set()
+    writer.join(30)
+    assert not writer.is_alive()
     assert len(blobs(world, PARTS)) == 1  # of cas
     assert own.id not in world.found("dot", "fix")
     world.reopen()
