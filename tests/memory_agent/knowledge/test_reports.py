@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -10,9 +11,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from served_host import absent_embedder
 
 from memory_agent import Memory
-from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import UnavailableError
 from memory_agent.knowledge import Knowledge
 from memory_agent.records.shared import GlobalRecord
@@ -63,18 +64,14 @@ Open = Callable[[str], Memory]
 
 @pytest.fixture
 def between(tmp_path: Path) -> Iterator[Between]:
-    embedder = RemoteEmbedder(f"ipc://{tmp_path}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
-    with Knowledge.open(tmp_path / "shared", embedder=embedder) as knowledge:
+    with absent_embedder(tmp_path) as embedder, Knowledge.open(tmp_path / "shared", embedder=embedder) as knowledge:
         yield Between(knowledge)
-    embedder.close()
 
 
 @pytest.fixture
 def opened(tmp_path: Path, between: Between) -> Iterator[Open]:
     """Opens memories without a model: what is recalled here is found by its words."""
-    with ExitStack() as stack:
-        embedder = RemoteEmbedder(f"ipc://{tmp_path}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
-        stack.callback(embedder.close)
+    with absent_embedder(tmp_path) as embedder, ExitStack() as stack:
         yield lambda user: stack.enter_context(Memory.open(tmp_path / user, embedder=embedder, shared=between))
 
 
@@ -178,6 +175,7 @@ def test_a_report_is_repeated_until_it_is_answered_and_counts_once(
     memory.close()
     between.is_lost = False
     again = opened("user")
+    time.sleep(1)  # past the time of the first report
     used(again, item)  # it is in the next report
     assert again.shared.report(soon() + timedelta(seconds=5)) == 1
     assert again.shared.report(soon() + timedelta(seconds=10)) == 1
