@@ -12,18 +12,20 @@ Shapes: n candidates; in `shortlist`, all slots of the view.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import timedelta
 from functools import cached_property
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from memory_agent.embedders import has_prefixes
-from memory_agent.recall.dates.nearness import nearness
 from memory_agent.recall.fusion import AnyScores, fuse, highest, lexical_share
 from memory_agent.recall.late_interaction import REACH, Met, late_interaction
 from memory_agent.recall.relevance import CALIBRATED_MODEL, Parts, credit, evidence
 from memory_agent.recall.search import Search, passing
-from memory_agent.records.memories import KINDS, SOURCES
+from memory_agent.records.memories import KINDS, SOURCES, UnderstoodDate, microseconds
 from memory_agent.storage.indexes import Mask, Scores, Slots
 from memory_agent.storage.terms import is_foreign
 
@@ -31,6 +33,8 @@ _MOST_TIED = 8
 """Limits of slots with one score; of 20,000 notes "build N failed" all have the same words."""
 _OTHER_LANGUAGE = 3.0
 """Logits by which texts in one language resemble each other to a model that reads another (decision 0043)."""
+_LEAST_FADING = timedelta(days=1)
+_MOST_FADING = timedelta(days=7)
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)
 _AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 
@@ -235,3 +239,35 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
     fingerprints = search.view.fingerprints
     texts = set(fingerprints[slots].tolist())
     return len(texts) < limit and bool(np.isin(fingerprints[can_answer], list(texts)).all())
+
+
+def nearness(times_us: npt.NDArray[np.int64], dates: Iterable[UnderstoodDate]) -> npt.NDArray[np.float64]:
+    """Return (n,) from 0 to 1: how near each time, in microseconds since 1970, is to the nearest of `dates`.
+
+    An event of a day is often told on the days after it and never before, so a memory inside a span scores 1, and fades
+    after its end.
+    """
+    nearest = np.zeros(times_us.shape)
+    for date in dates:
+        np.maximum(nearest, _to_one(times_us, date), out=nearest)
+    return nearest
+
+
+def _to_one(times_us: npt.NDArray[np.int64], date: UnderstoodDate) -> npt.NDArray[np.float64]:
+    begun = np.ones(times_us.shape, dtype=np.bool_)
+    if date.since is not None:
+        begun = times_us >= microseconds(date.since, "since")
+    near = begun.astype(np.float64)
+    if date.until is not None:
+        late_us = times_us - microseconds(date.until, "until")
+        late = begun & (late_us >= 0)
+        told_later = date.since is not None
+        near[late] = np.exp(-late_us[late] / _fading(date).total_seconds() / 1e6) if told_later else late_us[late] <= 0
+    return near
+
+
+def _fading(date: UnderstoodDate) -> timedelta:
+    """Return the time after a span in which its boost fades to 1/e: the length of the span, within bounds."""
+    if date.since is None or date.until is None:
+        return _LEAST_FADING
+    return min(max(date.until - date.since, _LEAST_FADING), _MOST_FADING)
