@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from talks import INFO, NDIM, SHOWN, VOCABULARY, Talk, Turn, asked_of, open_talk, signs_of, turns, word_vector
 
 from memory_agent.embedders import EmbedderInfo
-from memory_agent.recall import late_interaction as formula
-from memory_agent.recall.candidates import passing, shortlist
-from memory_agent.recall.late_interaction import REACH, Met, late_interaction
-from memory_agent.recall.neighbours import with_neighbours
+from memory_agent.recall import evidence as formula
+from memory_agent.recall.candidates import shortlist
+from memory_agent.recall.evidence import REACH, Met, late_interaction
 from memory_agent.recall.search import Search
+from memory_agent.recall.stages import with_neighbours
 
 talks = st.lists(turns, min_size=1, max_size=14)
 queries = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=4, unique=True)
@@ -114,7 +114,7 @@ def check(found: Met, right: Met) -> None:
 
 
 def every(found: Search) -> list[int]:
-    return passing(found, np.arange(found.view.count)).tolist()
+    return found.passing(np.arange(found.view.count)).tolist()
 
 
 def score(found: Search, slots: Sequence[int] | None = None, credits: Sequence[float] | None = None) -> Met:

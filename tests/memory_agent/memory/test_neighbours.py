@@ -14,10 +14,10 @@ from talks import SHOWN, VOCABULARY, Talk, Turn, asked_of, open_talk, turns
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.recall import neighbours as formula
-from memory_agent.recall.candidates import Candidates, passing, scored
-from memory_agent.recall.neighbours import with_neighbours
+from memory_agent.recall import stages as formula
+from memory_agent.recall.candidates import Candidates, scored
 from memory_agent.recall.search import Search
+from memory_agent.recall.stages import with_neighbours
 from memory_agent.records.memories import Mode
 from memory_agent.settings import RecallSettings
 
@@ -57,7 +57,7 @@ def exchanged(talk: Talk, found: Candidates) -> list[tuple[float, int]]:
 
 
 def ranked(found: Search) -> Candidates:
-    return with_neighbours(scored(found, passing(found, np.arange(found.view.count))), found)
+    return with_neighbours(scored(found, found.passing(np.arange(found.view.count))), found)
 
 
 @given(said_turns, queries, st.booleans(), shares, shares)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.recall.relevance import Parts, credit, evidence, relevance
+from memory_agent.recall.evidence import Met, credit, evidence, relevance
 
 shares = st.floats(0, 1)
 parts = st.fixed_dictionaries(
@@ -29,17 +29,19 @@ def one(**drawn: float) -> float:
     """Return the evidence of one memory."""
     return float(
         evidence(
-            Parts(
-                cosines=np.array([drawn["cosine"]]),
-                near=np.array([drawn["near"]]),
+            Met(
+                own=np.zeros(1),
+                near=np.zeros(1),
+                closeness=np.array([drawn["near"]]),
                 closest=np.array([drawn["closest"]]),
                 held=np.array([drawn["held"]]),
                 held_nearby=np.array([max(drawn["held"], drawn["held_nearby"])]),
                 lacked=np.array([drawn["lacked"]]),
-                lengths=np.array([drawn["length"]], dtype=np.int32),
                 rarity=drawn["rarity"],
-                words=int(drawn["words"]),
-            )
+            ),
+            np.array([drawn["cosine"]]),
+            np.array([drawn["length"]], dtype=np.int32),
+            int(drawn["words"]),
         )[0]
     )
 
@@ -117,7 +119,7 @@ def test_credit_grows_with_the_cosine_up_to_one_and_is_whole_without_a_vector() 
 
 def test_no_memories_have_no_relevance() -> None:
     nothing = np.empty(0)
-    found = evidence(Parts(*[nothing] * 6, np.empty(0, dtype=np.int32), 3.0, 0))
+    found = evidence(Met(*[nothing] * 7, 3.0), nothing, np.empty(0, dtype=np.int32), 0)
     assert relevance(found, credit(nothing), -np.inf).shape == (0,)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memory_agent.recall.learned import scale_of
+from memory_agent.recall.stages import scale_of
 
 SCORES = np.sort(np.random.default_rng(1).gamma(2.0, 0.2, 80))[::-1]
 
