@@ -2,5 +2,5 @@
 
 Read `query`, `dates`, `search`, `evidence`, `candidates`, `stages`, `selection`, `answer`, `shared`, `runs` and
 `pipeline`, in which they follow each other; `context` renders an answer as a block for a prompt, `listing` pages
-through memories without a query. Modules are imported one by one: hooks and clients need a few, and none of the engines.
+through memories without a query. Modules are imported one by one: hooks and clients need a few and no engine.
 """
