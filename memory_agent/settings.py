@@ -72,13 +72,12 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     where the query asks, the share of its surplus that a memory that asks lends to the one that follows.
     `context_words`: the weight of how well a memory and its neighbours in the session meet the query's words together.
     `speaker_weight`: what agents said along the way, such as an assistant's messages, counts less by this.
-    `dates`: how a time in the query is used; `date_weight`: the boost for a memory of that time. `diversity`: the
-    penalty for resembling a better result (MMR). `echo_minutes`: how long what the calling session said, and a request
-    in the query's words, is left out of its answers. `min_relevance`: memories of less relevance are left out, even if
-    those are all. At the default 9 of 10 answers stay, and most questions that a memory knows nothing of get none: 9 of
-    10 on conversations, 8 of 10 where agents of other projects ask (decision 0036). 0 is off. `outcome`: how far a
-    memory of an approved run rises above one of a failed run where both match about equally, as a share of the best
-    score.
+    `dates`: how a time in the query is used; `date_weight`: the boost for a memory of that time. `echo_minutes`: how
+    long what the calling session said, and a request in the query's words, is left out of its answers.
+    `min_relevance`: memories of less relevance are left out, even if those are all. At the default 9 of 10 answers
+    stay, and most questions that a memory knows nothing of get none: 9 of 10 on conversations, 8 of 10 where agents of
+    other projects ask (decision 0036). 0 is off. `outcome`: how far a memory of an approved run rises above one of a
+    failed run where both match about equally, as a share of the best score.
     """
 
     mode: Mode = "hybrid"
@@ -93,7 +92,6 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     speaker_weight: Fraction = 0.08
     dates: Dates = "boost"
     date_weight: Fraction = 0.3
-    diversity: Fraction = 0.5
     echo_minutes: Annotated[float, msgspec.Meta(ge=0.0, le=1e6)] = 10.0
     outcome: Fraction = 0.4
 

@@ -308,7 +308,7 @@ def name(target: Target, name: str | None, is_none: bool) -> None:
 
 def _print_items(found: list[FoundItem], *, is_ranked: bool = True) -> None:
     """Print items that were found, or one that was asked for by its id, which is whole and has no rank and score."""
-    from memory_agent.recall.shared_items import as_memories
+    from memory_agent.recall.shared import as_memories
 
     now = datetime.now(UTC)
     for place, memory in enumerate(as_memories(found, with_embedding=False), 1):

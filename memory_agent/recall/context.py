@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from memory_agent.recall.dates.words import age_of
+from memory_agent.recall.dates import age_of
 from memory_agent.recall.fence import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED, OPEN, SHARED
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records.memories import Origin, RecallResult, RetrievedMemory

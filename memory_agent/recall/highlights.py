@@ -13,6 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from memory_agent.records.memories import MemoryRecord, RetrievedMemory
 from memory_agent.storage.terms import first_letter, fold, overlaps, pieces, stems, words_of
 
 _PASSAGE_WORDS = 24
@@ -68,6 +71,17 @@ def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[
         return None
     before = best.part.pieces[: 2 * best.start + 1] if is_of_text and best.start else ()
     return Highlight(_marked(best), sum(map(len, before)))
+
+
+def highlight_of(record: MemoryRecord, words: Sequence[str]) -> Highlight | None:
+    """Return the best passage of a memory for the `words` of a query, None where no word is shared."""
+    return highlight(words, record.title or "", record.text, record.tags)
+
+
+def marked(memory: RetrievedMemory, words: Sequence[str]) -> RetrievedMemory:
+    """Return a memory of another answer to the `words` of a query with its highlights (`Query.is_marked`)."""
+    found = None if memory.highlights else highlight_of(memory.record, words)
+    return memory if found is None else replace(memory, highlights=(found.passage,), passage_at=found.at)
 
 
 def beginning(text: str) -> Highlight | None:

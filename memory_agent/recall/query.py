@@ -1,14 +1,15 @@
-"""The arguments of a recall, checked once at the edge: text, number of answers, filter, mode, deadline. Pure.
+"""The arguments of a recall, checked once at the edge, and its deadline.
 
 Checks raise `InvalidInputError` with the name of the field.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -36,6 +37,52 @@ _LISTS = ("kinds", "sources", "tags", "provenance")
 _EXCLUDED = ("events", "records", "sessions", "runs")
 
 
+Reason = Literal[
+    "no_model",  # no embedding model: lexical only
+    "embedder_timeout",  # the embedder did not answer in time: lexical only
+    "model_changed",  # the stored vectors come from another model: lexical only until they are rebuilt
+    "script_unknown",  # the model does not read the script of the query: lexical only
+    "vectors_pending",  # some memories have no vector yet: found by words only
+    "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
+    "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: part of the memories is searched
+    "global_unavailable",  # what users share was asked for, and its store is away or late: own memories only
+    "deadline",  # time ran out: fewer parts took part, or none
+    "waking",  # daemon only: time ran out before the sleeping user was awake
+]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
+class Deadline:
+    """The monotonic deadline of one recall, starting now, and its reasons for degradation."""
+
+    def __init__(self, deadline_ms: float) -> None:
+        self._started_s = time.monotonic()
+        self.limit_s = deadline_ms / 1000
+        self.degraded: list[Reason] = []
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._started_s
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the deadline; negative after it."""
+        return self.limit_s - self.elapsed_s
+
+    def expired(self) -> bool:
+        """Return whether the deadline has passed, and if so note it as a reason."""
+        if self.remaining_s > 0:
+            return False
+        self.degrade("deadline")
+        return True
+
+    def degrade(self, reason: Reason) -> None:
+        """Note a part that could not take part; idempotent."""
+        if reason not in self.degraded:
+            self.degraded.append(reason)
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A checked recall.
 
@@ -48,7 +95,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     1970, whose words are the caller's own; None for none. `runs` is the number of runs to add. `tiers` are searched.
     Without `is_noted` the recall leaves nothing behind; without `is_explained` its memories come without reasons and
     without what is said of their other occurrences. Without `is_marked` only long texts have highlights, whose best
-    passage nobody else knows; `answering.marked` adds those of others. What does not pass `within` counts for nothing:
+    passage nobody else knows; `highlights.marked` adds those of others. What does not pass `within` counts for nothing:
     no figure of an answer tells that it exists. Under a filter, figures do. What matches `without` is left out, beside
     the filter.
     """

@@ -1,44 +1,95 @@
-"""What the stages of one recall share: the checked query, one view of the memories, and what was searched in it.
+"""One recall's search of all memories: by words, by vector, by time and filter, the caller's own words left out.
 
-The query went to the embedder before; its words are scored while that works.
+`Searcher` makes the `Search` that every later stage reads: the checked query, one view of the memories, and what was
+found in it, as arrays over the view's slots. The query goes to the embedder first; its words are scored meanwhile.
 
 A filter narrows an answer and protects nothing: a key reads all memories of a user or none. So memories outside it
 still count in the rarity of words, by which the same word weighs alike under any filter, and keep their places in
 sessions, where they neither lend nor answer. What a caller may not see at all is not in the view (`Query.within`).
 
-Shapes: n = all slots of the view, d = dimensions.
+Own words are memories that the caller has at hand. A real system publishes a message and then recalls with it; nothing
+resembles a query like itself, and nothing answers it less. Left out are, by the reason under which
+`RecallResult.excluded` counts them:
+
+    event     the memory of the event that causes the recall
+    run       what the calling run said
+    session   what the calling session said in the last minutes (`recall.echo_minutes`)
+    echo      a request of the last minutes with the query's words, of the calling session or of none named
+
+Echoes are left out even if the caller names neither event nor session, as most do. Only a memory made from an event
+can be an echo, so a memory stored by hand is found by its own text. If the filter selects a run or session, its
+memories stay and only the echo is left out. Older requests in the query's words are not echoes:
+`selection.FormerRequests` folds them.
+
+Shapes: n = all slots of the view, m slots among them, d = dimensions of an embedding, q = words of the query,
+e = dimensions of a word.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from memory_agent.embedders import Pending
-from memory_agent.recall.deadline import Deadline
-from memory_agent.recall.own_words import OwnWords, own_words
-from memory_agent.recall.query import Query
-from memory_agent.recall.query_vectors import QueryVector, QueryVectors
-from memory_agent.records.embedded import EmbeddedQuery
-from memory_agent.records.memories import UnderstoodDate
+from memory_agent.embedders import Pending, comparable
+from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
+from memory_agent.errors import EmbedderUnavailableError, ModelError
+from memory_agent.recall.query import Deadline, Query
+from memory_agent.records.embedded import EmbeddedQuery, Embedding
+from memory_agent.records.memories import SOURCES, MemoryFilter, UnderstoodDate
 from memory_agent.settings import RecallSettings
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.columns import untitled_fingerprints
 from memory_agent.storage.indexes import Cosines, Mask, Scores, Slots
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import query_words
 from memory_agent.storage.view import View
 
+IS_REQUEST = np.array([source in ("user_input", "conductor_plan") for source in SOURCES])
+"""By place in `SOURCES`: whether memories from there may be requests."""
+
+_REST_SHARE = 0.2  # of the deadline, reserved for the steps after the embedding
+_MOST_REST_S = 0.05
+_LEAST_READ = 0.5
+"""Share of a query's letters that the model reads, below which its vector does not represent its meaning."""
+
+
+class QueryVector(msgspec.Struct, frozen=True):
+    """A query as embedded, `raw` (d,); `stamp` names the model.
+
+    `words` are its content words, folded, and `word_vectors` (q, e) theirs; `words_stamp` names how these are made. All
+    are empty with an embedder that makes none.
+    """
+
+    raw: Embedding
+    stamp: str
+    words: tuple[str, ...]
+    word_vectors: npt.NDArray[np.float16]
+    words_stamp: str
+
+
+class OwnWords(NamedTuple):
+    """The slots (m,) left out, and how many of them for which reason; each counts once, for the first that holds."""
+
+    slots: Slots
+    counts: dict[str, int]
+
 
 class Search(msgspec.Struct, frozen=True):
-    """One recall over one view.
+    """One recall over one view; the memories of `store` are those of the view, or newer.
 
-    `mask` (n,) marks what passes the filter, the dates that filter and the floor, `own` words and what matches
-    `Query.without` aside; None if everything does. What does not pass has `bm25` (n,) 0, as without a shared word, and
-    no cosine. `cosines` is None where no memory that passes has one. `is_filtered`: more than these is left out.
-    `dates` are all that the query names, `boosting` those that raise a score.
+    `mask` (n,) marks what passes the filter, the dates that filter and the floor, without `own` words and what matches
+    `Query.without`; None if everything does. What does not pass has `bm25` (n,) 0, as without a shared word, and no
+    cosine. `cosines` is None where no memory that passes has one. `is_filtered`: more than these is left out. `dates`
+    are all that the query names, `boosting` those that raise a score.
     """
 
     query: Query
     view: View
+    store: Store
     settings: RecallSettings
     deadline: Deadline
     dates: tuple[UnderstoodDate, ...]
@@ -51,66 +102,116 @@ class Search(msgspec.Struct, frozen=True):
     bm25: Scores
     cosines: Cosines | None
 
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether vectors, words and neighbours all take part; by words alone a neighbour without one cannot."""
+        return self.query.mode == "hybrid" and self.cosines is not None
 
-def search(
-    query: Query,
-    dates: tuple[UnderstoodDate, ...],
-    view: View,
-    store: Store,
-    vectors: QueryVectors,
-    pending: Pending[EmbeddedQuery] | None,
-    settings: RecallSettings,
-    deadline: Deadline,
-) -> Search:
-    """Search all memories of `view` by words and by `pending` vector, under the query's filter, within the deadline.
+    def passing(self, slots: Slots) -> Slots:
+        """Return those of `slots` that pass the filter."""
+        return slots if self.mask is None else slots[self.mask[slots]]
 
-    The `store` names the rows of events and records; its memories are those of the view, or newer.
-    """
-    words = query_words(query.text)
-    mask = _filtered(query, dates, view, store)
-    own = own_words(query, view, store, mask)
-    bm25 = _by_words(query, words, view, deadline)
-    vector = None if pending is None else vectors.finish(pending, view.stamp, deadline)
-    if vector is not None and view.vectors.count < view.live:
-        deadline.degrade("vectors_pending")
-    if vector is not None and vector.words_stamp and view.word_bits.count < view.vectors.count:
-        deadline.degrade("word_vectors_pending")
-    if vector is None and query.mode == "vector":  # words rather than nothing
-        bm25 = view.words.scores(words)
-    wanted = _above_floor(query, vector, view, mask)
-    aside = own.slots if query.without is None else np.union1d(own.slots, view.matching(query.without))
-    mask = _leaving_out(aside, wanted, view)
-    return Search(
-        query=query,
-        view=view,
-        settings=settings,
-        deadline=deadline,
-        dates=dates,
-        boosting=dates if query.dates == "boost" and query.mode == "hybrid" else (),
-        words=words,
-        vector=vector,
-        own=own,
-        is_filtered=wanted is not None,
-        mask=mask,
-        bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
-        cosines=None
-        if query.mode == "lexical"
-        else _by_vector(vector, view, wanted, aside, max(settings.candidates, query.top_k)),
-    )
+    def with_all_cosines(self) -> Search:
+        """Return the search with the cosines of all memories, where a graph looked at a part of them."""
+        if self.vector is None or self.cosines is None or self.cosines.unseen == -np.inf:
+            return self
+        everything = self.view.alive if self.mask is None else self.mask
+        return msgspec.structs.replace(
+            self, cosines=self.view.vectors.scan(self.vector.raw, self.view.count, everything)
+        )
 
 
-def passing(search: Search, slots: Slots) -> Slots:
-    """Return those of `slots` that pass the filter."""
-    return slots if search.mask is None else slots[search.mask[slots]]
+class Searcher:
+    """Searches the memories of one user. Thread-safe."""
 
+    def __init__(self, archive: Archive, embedder: LazyEmbedder, settings: RecallSettings) -> None:
+        self._archive = archive
+        self._embedder = embedder
+        self._settings = settings
 
-def looking_at_all(search: Search) -> Search:
-    """Return the search with the cosines of all memories, where a graph looked at a part of them."""
-    if search.vector is None or search.cosines is None or search.cosines.unseen == -np.inf:
-        return search
-    looked_at = search.view.alive if search.mask is None else search.mask
-    cosines = search.view.vectors.scan(search.vector.raw, search.view.count, looked_at)
-    return msgspec.structs.replace(search, cosines=cosines)
+    def begin(self, query: Query, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
+        """Send a query to the embedder, if its vector is needed. None without one, with the reason in `deadline`."""
+        if not query.needs_vector:
+            return None
+        timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
+        if timeout_s <= 0:
+            deadline.degrade("deadline")
+            return None
+        try:
+            with failing_as_model_error():
+                return self._embedder.begin_query_words(query.text, timeout_s)
+        except ModelError:
+            deadline.degrade("no_model")
+            return None
+
+    def search(
+        self,
+        query: Query,
+        dates: tuple[UnderstoodDate, ...],
+        pending: Pending[EmbeddedQuery] | None,
+        deadline: Deadline,
+    ) -> Search:
+        """Search all memories by words and by `pending` vector, under the query's filter, within the deadline."""
+        if self._archive.is_rebuilding:
+            deadline.degrade("index_rebuilding")
+        view, store, words = self._archive.view.among(query.within), self._archive.store, query_words(query.text)
+        mask = _filtered(query, dates, view, store)
+        own = _own_words(query, view, store, mask)
+        bm25 = None if query.mode == "vector" or deadline.expired() else view.words.scores(words)
+        vector = None if pending is None else self.vector_of(pending, view.stamp, deadline)
+        if vector is not None and view.vectors.count < view.live:
+            deadline.degrade("vectors_pending")
+        if vector is not None and vector.words_stamp and view.word_bits.count < view.vectors.count:
+            deadline.degrade("word_vectors_pending")
+        if vector is None and query.mode == "vector":  # words rather than nothing
+            bm25 = view.words.scores(words)
+        if bm25 is None:
+            bm25 = np.zeros(view.count)
+        wanted = _above_floor(query, vector, view, mask)
+        aside = own.slots if query.without is None else np.union1d(own.slots, view.matching(query.without))
+        mask = _leaving_out(aside, wanted, view)
+        limit = max(self._settings.candidates, query.top_k)
+        return Search(
+            query=query,
+            view=view,
+            store=store,
+            settings=self._settings,
+            deadline=deadline,
+            dates=dates,
+            boosting=dates if query.dates == "boost" and query.mode == "hybrid" else (),
+            words=words,
+            vector=vector,
+            own=own,
+            is_filtered=wanted is not None,
+            mask=mask,
+            bm25=bm25 if mask is None else np.where(mask, bm25, 0.0),
+            cosines=None if query.mode == "lexical" else _by_vector(vector, view, wanted, aside, limit),
+        )
+
+    def vector_of(self, pending: Pending[EmbeddedQuery], stored: str, deadline: Deadline) -> QueryVector | None:
+        """Wait for the vector of a query and return it, or None with the reason in `deadline`.
+
+        `stored` names the embedder of the vectors that are searched, "" without any.
+        """
+        try:
+            with failing_as_model_error():
+                found = pending.result()
+                info = self._embedder.get(0).info
+            if not found.is_sound(info.ndim):
+                raise ModelError(f"{info.stamp}: the vector of a query cannot be compared")
+        except EmbedderUnavailableError:
+            deadline.degrade("embedder_timeout")
+            return None
+        except ModelError:
+            deadline.degrade("no_model")
+            return None
+        if not comparable(stored or self._archive.store.stamp or info.stamp, info.stamp):
+            deadline.degrade("model_changed")
+            return None
+        if found.read < _LEAST_READ:
+            deadline.degrade("script_unknown")
+            return None
+        return QueryVector(found.vector, info.stamp, found.words, found.word_vectors, info.words_stamp)
 
 
 def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store: Store) -> Mask | None:
@@ -128,12 +229,6 @@ def _leaving_out(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
     others = (view.alive if mask is None else mask).copy()
     others[aside] = False
     return others
-
-
-def _by_words(query: Query, words: list[str], view: View, deadline: Deadline) -> Scores:
-    if query.mode == "vector" or deadline.expired():
-        return np.zeros(view.count)
-    return view.words.scores(words)
 
 
 def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, aside: Slots, limit: int) -> Cosines | None:
@@ -160,3 +255,44 @@ def _above_floor(query: Query, vector: QueryVector | None, view: View, mask: Mas
     unsure = np.flatnonzero((found.values >= query.floor - found.error) & ~reaching)
     reaching[unsure] = view.vectors.cosines(vector.raw, unsure) >= query.floor
     return reaching & everything
+
+
+def _own_words(query: Query, view: View, store: Store, mask: Mask | None) -> OwnWords:
+    """Return the caller's own words among the memories that pass `mask` (n,), the query's filter."""
+    found, counts = np.empty(0, dtype=np.int64), {}
+    for reason, slots in _reasons(query, view, store):
+        if slots.size and (new := np.setdiff1d(slots if mask is None else slots[mask[slots]], found)).size:
+            counts[reason] = new.size
+            found = np.union1d(found, new)
+    return OwnWords(found, counts)
+
+
+def _reasons(query: Query, view: View, store: Store) -> Iterator[tuple[str, Slots]]:
+    filter = query.filter or MemoryFilter()
+    if query.by_event is not None and (row := store.row_of_event(query.by_event)) is not None:
+        slots = view.slots([row])
+        yield "event", slots[slots >= 0]
+    if query.by_run is not None and query.by_run != filter.run_id:
+        with store.snapshot() as snapshot:
+            run = next(snapshot.runs_named(query.by_run), None)
+        slots = view.of_run(query.by_run)  # of an id that was used again, those of the last run alone
+        yield "run", slots if run is None else slots[view.times_us[slots] >= run.since_us]
+    if query.present_us is None:
+        return
+    if query.by_session is not None and query.by_session != filter.session_id:
+        yield "session", view.of_session(query.by_session, *query.present_us)
+    yield "echo", _echoes(query, view, store, *query.present_us)
+
+
+def _echoes(query: Query, view: View, store: Store, since_us: int, until_us: int) -> Slots:
+    slots: Slots = np.concatenate(view.same(np.array(untitled_fingerprints(query.stored_text))))
+    times_us = view.times_us[slots]
+    slots = slots[(times_us >= since_us) & (times_us < until_us) & IS_REQUEST[view.sources[slots]]]
+    sessions = (None, query.by_session)
+    is_echo = [
+        record is not None
+        and record.event_id is not None
+        and (query.by_session is None or record.session_id in sessions)
+        for record in (store.records(view.rows[slots].tolist()) if slots.size else ())
+    ]
+    return slots[np.array(is_echo, dtype=np.bool_)]

@@ -17,7 +17,7 @@ from memory_agent.errors import EmbedderUnavailableError, ModelError
 if TYPE_CHECKING:
     from memory_agent.embedders import Embedder
     from memory_agent.embedders.lazy_embedder import LazyEmbedder
-    from memory_agent.recall.deadline import Deadline
+    from memory_agent.recall.query import Deadline
 
 _NO_PAIR = {
     "b": "dgjkpqvwxz", "c": "fgjnqvwx", "d": "gjknqvwxz", "e": "q", "f": "dghjnqvwxz", "g": "djkqvwxz",

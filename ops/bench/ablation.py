@@ -81,7 +81,6 @@ _PARTS = (
     Part("words met beside", {"context_words": 0.0}),
     Part("answers", {"contiguity": 0.0}),
     Part("times", {"dates": "ignore"}),
-    Part("likeness", {"diversity": 0.0}),
     Part("least relevance", {"min_relevance": 0.0}),
 )
 _KEPT = (Part("cosine", {"vector_weight": 0.0}), Part("who spoke", {"speaker_weight": 0.0}))
@@ -101,8 +100,8 @@ class Line:
 def lines() -> list[Line]:
     """Return the lines: each side alone, then parts added one by one, then all parts but one."""
     found = [
-        Line("vectors alone", "vector", RecallSettings(dates="ignore", diversity=0.0, min_relevance=0.0)),
-        Line("words alone", "lexical", RecallSettings(dates="ignore", diversity=0.0, min_relevance=0.0)),
+        Line("vectors alone", "vector", RecallSettings(dates="ignore", min_relevance=0.0)),
+        Line("words alone", "lexical", RecallSettings(dates="ignore", min_relevance=0.0)),
         _without("cosine and words", _PARTS),
     ]
     for place, part in enumerate(_PARTS, 1):

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from memory_agent.knowledge.figures import KEY_BYTES, Figures, Rules, Standing
-from memory_agent.recall import tiers
-from memory_agent.recall.shared_items import as_memories
+from memory_agent.recall import shared as tiers
+from memory_agent.recall.shared import as_memories
 from memory_agent.records.memories import RetrievedMemory
 from memory_agent.records.shared import FoundItem
 from memory_agent.shared_asks import ReportedItem

@@ -9,7 +9,7 @@ from typing import Any
 import memory_agent.errors
 import relay.errors
 import sona.errors
-from memory_agent.recall.deadline import REASONS
+from memory_agent.recall.query import REASONS
 
 
 def all_errors(root: type[Exception]) -> Iterator[Any]:

@@ -35,7 +35,6 @@ _NOTHING_BUT_VECTORS: dict[str, Any] = {
     "context_words": 0.0,
     "speaker_weight": 0.0,
     "dates": "ignore",
-    "diversity": 0.0,
 }
 
 

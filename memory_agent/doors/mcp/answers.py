@@ -13,7 +13,7 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import context_block, is_plain_id, shared_origin
-from memory_agent.recall.shared_items import as_memories
+from memory_agent.recall.shared import as_memories
 from memory_agent.records.memories import MemoryPage, MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.records.shared import FoundItem, GlobalRecord, QualityMetrics
 from memory_agent.records.trajectories import FeedbackReport

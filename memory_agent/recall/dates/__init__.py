@@ -3,11 +3,13 @@
 Recall is about the past: an ambiguous phrase ("in March", "on Monday") means the latest occurrence that has begun, and
 "Monday" never means today; an explicit future ("next week") stays in the future. Days begin in the time zone of the
 reference time. A false positive costs more than a miss, so doubtful phrases are ignored. Supports English, and numeric
-dates. The modules behind it (`contexts`, `phrases`, `windows`) are imported by the first query with a time word.
+dates. The first query with a time word imports the parser: `readings`, which reads `phrases` by the arithmetic of
+`windows`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -15,13 +17,14 @@ from datetime import UTC, datetime, timedelta, tzinfo
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.recall.dates.words import mentions_time, plain
 from memory_agent.records.memories import UnderstoodDate
 from memory_agent.storage.stop_words import STOP_WORDS
 from memory_agent.storage.terms import query_words, stems
 
 MOST_CHARS = 4_000
 """Characters of a query that are read, to bound the time."""
+FOUR_FIGURES = r"(?:19|20)[0-9]{2}"
+"""The pattern of a year."""
 _DAY = timedelta(days=1)
 _ASKING_FOR_ANYTHING = """
     activity anything been chat conversation did discuss discussed do event everything going happen happened happening
@@ -31,19 +34,44 @@ _ASKING_FOR_ANYTHING = """
 """
 _ANYTHING = frozenset(stems(_ASKING_FOR_ANYTHING.split()))
 """Stems of words that ask for whatever there was: "what happened", "recap what we talked about"."""
+_TRIGGERS = frozenset(
+    """
+    yesterday today tonight tomorrow ago back now minute hour day weekend week fortnight month quarter year decade
+    night morning afternoon evening minutes hours days weekends weeks fortnights months quarters years decades
+    monday tuesday wednesday thursday friday saturday sunday mon tue tues wed thu thur thurs fri sat
+    january february march april may june july august september october november december
+    jan feb mar apr jun jul aug sep sept oct nov dec q1 q2 q3 q4 summer winter spring autumn fall
+    """.split()  # noqa: SIM905 - a word list is read as text
+)
+"""Every phrase has one of these words, or a year."""
+_WORDS = re.compile(r"[a-z0-9]+")
+_YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
+_FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")
+"""Letters that case folding equates with ASCII ones: patterns match them, and the tables of words lack them."""
+_AGES = (
+    ("year", timedelta(days=365), timedelta(days=730)),
+    ("month", timedelta(days=365) / 12, timedelta(days=60)),
+    ("week", timedelta(days=7), timedelta(days=14)),
+    ("day", timedelta(days=1), timedelta(days=1)),
+    ("hour", timedelta(hours=1), timedelta(hours=1)),
+    ("minute", timedelta(minutes=1), timedelta.min),
+)
+"""Each unit of an age, its length, and the least age that is given in it."""
+_ROUNDED = frozenset({"year", "month", "week"})
+"""Units that are rounded to the nearest; others count when they are over."""
 
 
 class DateSpan(msgspec.Struct, frozen=True):
-    """A span of time that a query names: `since` inclusive, `until` exclusive. At most one side is open (None)."""
+    """A span of time that a query names: `since` inclusive, `until` exclusive, in UTC. At most one is open (None).
+
+    `phrase` is the words as written, preposition included: `query[start:end]`.
+    """
 
     phrase: str
-    """The words as written, preposition included: `query[start:end]`."""
     start: int
     end: int
     since: datetime | None
-    """Inclusive, UTC; None is open."""
     until: datetime | None
-    """Exclusive, UTC; None is open."""
 
 
 def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ...]:
@@ -56,13 +84,13 @@ def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ..
     if reference_time.tzinfo is None:
         raise InvalidInputError("reference_time", "must be a time with a time zone")
     text = query[:MOST_CHARS]
-    if not mentions_time(text):
+    if _TRIGGERS.isdisjoint(_WORDS.findall(text.lower())) and _YEARS.search(text) is None:
         return ()
     from memory_agent.recall.dates.readings import read
 
     spans = (
         _span(text, reading.start, reading.end, *window)
-        for reading in read(plain(text), reference_time)
+        for reading in read(text.translate(_FOLDED), reference_time)
         for window in reading.windows
     )
     return tuple(span for span in spans if span is not None)
@@ -92,6 +120,25 @@ def describe(span: DateSpan | UnderstoodDate, zone: tzinfo = UTC) -> str:
     last = (until - _DAY if in_days else until).strftime(shown) if until else ""
     phrase = " ".join(span.phrase.split())
     return f"{phrase} = {first if first == last else f'{first} … {last}'.strip()}"
+
+
+def age_of(elapsed: timedelta) -> tuple[int, str]:
+    """Return an age in the largest unit that fits: 20 days are 3 weeks, 11 days and 20 hours 11 days."""
+    return next(((elapsed + _early(unit, length)) // length, unit) for unit, length, least in _AGES if elapsed >= least)
+
+
+def ages_of(number: int, unit: str) -> tuple[timedelta, timedelta] | None:
+    """Return the least age that `age_of` gives as `number` units, and the least one above; None if there is none."""
+    for known, length, least in _AGES:
+        if known == unit and age_of(number * length) == (number, unit):
+            begin = number * length - _early(unit, length)
+            return max(begin, least), begin + length
+    return None
+
+
+def _early(unit: str, length: timedelta) -> timedelta:
+    """Return how long before a unit is over it counts."""
+    return length / 2 if unit in _ROUNDED else timedelta(0)
 
 
 def _span(text: str, start: int, end: int, since: datetime | None, until: datetime | None) -> DateSpan | None:

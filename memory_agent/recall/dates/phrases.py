@@ -1,34 +1,124 @@
-"""English time phrases and the span of each: "three days ago", "7 May 2023".
+"""English time phrases, with their modifiers, and the span of each: "three days ago", "since early March".
 
 Tuned for few false positives: "may" is a verb and "2000" a number unless the context says otherwise. So a bare month,
 year, weekday, season, quarter or weekend is weak: it counts only in a suitable context (`readings`). Numeric dates are
 read in any language.
+
+A plain space in a pattern matches one to three whitespace characters (`compiled`); the bound keeps long runs of
+whitespace from being scanned twice.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, timedelta
 from typing import NamedTuple
 
-from memory_agent.recall.dates import words
-from memory_agent.recall.dates.windows import Calendar, Span, part_of_day
-from memory_agent.recall.dates.words import BEGIN, END, NO_OWNER, NUMBER_BEGINS, NUMBER_ENDS, OFFSETS, Match
+from memory_agent.recall.dates import FOUR_FIGURES, ages_of, windows
+from memory_agent.recall.dates.windows import Calendar, Span, Window, part_of_day
+
+Match = re.Match[str]
+
+
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of the text."""
+    return frozenset(text.split())
+
+
+BEGIN = r"(?<!\w)"
+END = r"(?!\w)"
+NUMBER_BEGINS = r"(?<![\w.,:/$€£#=@+-])"
+NUMBER_ENDS = r"(?![\w/%°-]|[.,:][0-9])"
+"""Nothing that would make the figures an identifier, a version, a path, a price or part of a longer number."""
+
+NUMBER = (
+    r"(?:[0-9]{1,4}|an? couple(?: of)?|an? few|couple(?: of)?|few|several|an?|one|two|three|four|five|six|seven|eight|"
+    r"nine|ten|eleven|twelve|fifteen|twenty|thirty)"
+)
+UNIT = (
+    r"(?:minutes?|mins?|hours?|hrs?|days?|weekends?|weeks?|wks?|fortnights?|months?|quarters?|years?|yrs?|decades?|"
+    r"(?:(?<=[0-9])|(?<=[0-9]\s))[hdwy])"
+)
+OF_THEM = r"(?: |(?<=[0-9]))"
+"""What stands between a number and its unit: "two days", "2d"."""
+WHICH = r"(?P<which>(?:this )?(?:last|past)|previous|this(?: coming)?|current|next)"
+NO_OWNER = (
+    r"(?<!the\s)(?<!an\s)(?<!a\s)(?<!his\s)(?<!her\s)(?<!its\s)(?<!my\s)(?<!our\s)(?<!your\s)(?<!their\s)(?<!['’]s\s)"
+    r"(?<!every\s)(?<!each\s)"
+)
+"""Not as in "his last year", "the next week", "Ann's last fall"."""
+WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+SHORT_WEEKDAY = r"(?:mon|tues?|wed|thu(?:rs?)?|fri|sat|sun)\.?"
+MONTH = (
+    r"(?:january|february|march|april|may|june|july|august|september|october|november|december|"
+    r"(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)(?:\.(?=\s))?)"
+)
+SEASON = r"(?:summer|winter|spring|autumn|fall)"
+PART_OF_DAY = r"(?:morning|afternoon|evening|night)"
+CLOCK = r"(?:(?:[01]?[0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9])?(?:\s?[ap]\.?m\b\.?)?|(?:1[0-2]|[1-9])\s?[ap]\.?m\b\.?)"
+
+LAST, THIS, NEXT = "last", "this", "next"
+OFFSETS = {LAST: -1, THIS: 0, NEXT: 1}
+
+_NUMBERS = {"a": 1, "an": 1, "couple": 2, "fifteen": 15, "twenty": 20, "thirty": 30} | {
+    word: number
+    for number, word in enumerate(
+        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), 1
+    )
+}
+_FEW = (2, 5)
+"""From how many to how many "a few" and "several" are."""
+_UNITS = {"min": "minute", "hr": "hour", "h": "hour", "d": "day", "wk": "week", "w": "week", "yr": "year", "y": "year"}
+_WEEKDAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Compile the pattern, ignoring case, with its spaces widened."""
+    return re.compile(pattern.replace(" ", r"\s{1,3}"), re.IGNORECASE)
+
+
+def count(text: str) -> tuple[int, int]:
+    """Return the smallest and the largest value that a number in figures or words may mean."""
+    if text.isdigit():
+        return int(text), int(text)
+    words = text.lower().split()
+    if {"few", "several"} & set(words):
+        return _FEW
+    number = _NUMBERS["couple" if "couple" in words else words[0]]
+    return number, number
+
+
+def unit_of(text: str) -> str:
+    """Return the unit's full name in the singular."""
+    word = text.lower().removesuffix("s")
+    return _UNITS.get(word, word)
+
+
+def weekday_of(text: str) -> int:
+    """Return 0 for Monday to 6 for Sunday."""
+    return _WEEKDAY_NAMES.index(text[:3].lower())
+
+
+def which_of(text: str | None) -> str:
+    """Return `last`, `this` or `next`, as the words mean; empty without such a word."""
+    word = text.lower().split()[-1] if text else ""
+    return {"past": LAST, "previous": LAST, "current": THIS, "coming": THIS}.get(word, word)
+
 
 _DAY = r"(?:0?[1-9]|[12][0-9]|3[01])"
 _NTH = r"(?P<nth>st|nd|rd|th)?"
-_YEAR = rf"(?P<year>{words.FOUR_FIGURES}{NUMBER_ENDS}|['’][0-9]{{2}}{NUMBER_ENDS}|(?:last|this|next) year{END})"
+_YEAR = rf"(?P<year>{FOUR_FIGURES}{NUMBER_ENDS}|['’][0-9]{{2}}{NUMBER_ENDS}|(?:last|this|next) year{END})"
 _OF_YEAR = rf"(?:(?:\s?,\s{{0,3}}| )(?:of |in )?{_YEAR})"
-_WHICH = rf"(?:{NO_OWNER}{words.WHICH} )"
-_ON_WEEKDAY = rf"(?:(?:{words.WEEKDAY}|{words.SHORT_WEEKDAY})(?:\s?,)? (?:the )?)?"
+_WHICH = rf"(?:{NO_OWNER}{WHICH} )"
+_ON_WEEKDAY = rf"(?:(?:{WEEKDAY}|{SHORT_WEEKDAY})(?:\s?,)? (?:the )?)?"
 _NO_HOLIDAY = (
     r"(?<!every\s)(?<!each\s)(?<!any\s)(?<!most\s)(?<!\ba\s)(?<!black\s)(?<!good\s)(?<!cyber\s)(?<!super\s)(?<!taco\s)"
     r"(?<!ash\s)(?<!palm\s)(?<!easter\s)"
 )
 _NOT_OF = r"(?! of\b)"
 _NO_NAME = r"(?!\.\w|['’]s\b)"
-_NO_STAMP = rf"(?! [0-9:]{{5,8}} (?:[a-z]{{3,4}} )?{words.FOUR_FIGURES})"
+_NO_STAMP = rf"(?! [0-9:]{{5,8}} (?:[a-z]{{3,4}} )?{FOUR_FIGURES})"
 """Not as in `Jun 9 10:18:14 2021`, where the year comes last."""
 _TO = r"(?:\s?[-–—]\s?| (?:to|and|until|till|through|thru) )"
 _QUARTERS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "last": 4}
@@ -63,15 +153,15 @@ def is_dated(match: Match) -> bool:
 
 def shifted(calendar: Calendar, number: str, unit: str, sign: int) -> Span:
     """Return the time `number` units before (`sign` -1) or after the calendar's moment."""
-    near, far = (calendar.shifted([(n, words.unit_of(unit))], sign) for n in words.count(number))
+    near, far = (calendar.shifted([(n, unit_of(unit))], sign) for n in count(number))
     return Span(min(near.since, far.since), max(near.until, far.until))
 
 
 def with_ages(match: Match, calendar: Calendar, span: Span) -> Span:
     """Extend the span of "n units ago" to every time whose age a block for a prompt shows as n units (`age_of`)."""
     now = calendar.now.astimezone(UTC)
-    for number in words.count(match["number"]) if match["number"] and not match["and_number"] else ():
-        if ages := words.ages_of(number, words.unit_of(match["unit"])):
+    for number in count(match["number"]) if match["number"] and not match["and_number"] else ():
+        if ages := ages_of(number, unit_of(match["unit"])):
             span = Span(min(span.since, now - ages[1]), max(span.until, now - ages[0]))
     return span
 
@@ -86,19 +176,19 @@ def _ago(match: Match, calendar: Calendar) -> list[Span]:
     if match["half"]:
         return [calendar.shifted([_HALVES[match["half"].lower()]], sign)]
     if match["and_number"]:
-        counts = [(words.count(match[f"{n}number"])[0], words.unit_of(match[f"{n}unit"])) for n in ("", "and_")]
+        counts = [(count(match[f"{n}number"])[0], unit_of(match[f"{n}unit"])) for n in ("", "and_")]
         return [calendar.shifted(counts, sign)]
     return [shifted(calendar, match["number"], match["unit"], sign)]
 
 
 def _running(match: Match, calendar: Calendar) -> list[Span]:
     sign = 1 if match["way"].lower() == "next" else -1
-    number = words.count(match.groupdict().get("number") or "one")[1]
-    return [calendar.running(number, words.unit_of(match["unit"]), sign)]
+    number = count(match.groupdict().get("number") or "one")[1]
+    return [calendar.running(number, unit_of(match["unit"]), sign)]
 
 
 def _unit(match: Match, calendar: Calendar) -> list[Span]:
-    return [calendar.unit(match["unit"].lower(), OFFSETS[words.which_of(match["which"])])]
+    return [calendar.unit(match["unit"].lower(), OFFSETS[which_of(match["which"])])]
 
 
 def _unit_before_last(match: Match, calendar: Calendar) -> list[Span]:
@@ -106,7 +196,7 @@ def _unit_before_last(match: Match, calendar: Calendar) -> list[Span]:
 
 
 def _part(match: Match, calendar: Calendar) -> list[Span]:
-    return [part_of_day(calendar.day(OFFSETS[words.which_of(match["which"])]), match["part"].lower())]
+    return [part_of_day(calendar.day(OFFSETS[which_of(match["which"])]), match["part"].lower())]
 
 
 def _tonight(_: Match, calendar: Calendar) -> list[Span]:
@@ -125,10 +215,10 @@ def _near_day(match: Match, calendar: Calendar) -> list[Span]:
 
 
 def _weekday(match: Match, calendar: Calendar) -> list[Span]:
-    number = words.weekday_of(match["weekday"])
+    number = weekday_of(match["weekday"])
     if match["of_week"]:
         return [calendar.weekday_of_week(number, OFFSETS[match["of_week"].lower()])]
-    return [calendar.weekday(number, words.which_of(match["which"]))]
+    return [calendar.weekday(number, which_of(match["which"]))]
 
 
 def _day(match: Match, calendar: Calendar) -> list[Span]:
@@ -176,7 +266,7 @@ def _yearly(match: Match, calendar: Calendar, in_year: Callable[[int], Span]) ->
     """Return a yearly span, in the phrase's year if it has one."""
     groups = match.groupdict()
     text = (groups.get("year") or "").lower()
-    which = words.which_of(groups.get("which"))
+    which = which_of(groups.get("which"))
     if not text:
         return [calendar.recurring(in_year, None, which)]
     if text.endswith("year"):
@@ -188,20 +278,20 @@ def _month_of(match: Match) -> str:
     return str(match["month"]).removesuffix(".")
 
 
-_HOW_MANY = rf"(?P<number>{words.NUMBER}){words.OF_THEM}(?P<unit>{words.UNIT})"
-_AND_MORE = rf"(?:\s?,\s?| and | )(?P<and_number>{words.NUMBER}){words.OF_THEM}(?P<and_unit>{words.UNIT})"
+_HOW_MANY = rf"(?P<number>{NUMBER}){OF_THEM}(?P<unit>{UNIT})"
+_AND_MORE = rf"(?:\s?,\s?| and | )(?P<and_number>{NUMBER}){OF_THEM}(?P<and_unit>{UNIT})"
 _LONG = r"(?P<unit>week|month|year|quarter|weekend)"
 _THE_PAST = r"(?:(?:in|over|during|within|for|from) the (?=last|past)|(?:the |this )?(?=past))"
-_WEEKDAYS = rf"(?P<weekday>{words.WEEKDAY}|mon|tues?|wed|thu(?:rs?)?|fri)"
-_MONTH = rf"(?P<month>{words.MONTH})"
+_WEEKDAYS = rf"(?P<weekday>{WEEKDAY}|mon|tues?|wed|thu(?:rs?)?|fri)"
+_MONTH = rf"(?P<month>{MONTH})"
 _NUMBERED = rf"(?P<day>{_DAY}){_NTH}"
 _ISO_CLOCK = r"(?:[T\s][0-2][0-9]:[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?(?:\s?(?:Z|UTC|[+-][0-9]{2}:?[0-9]{2}))?)?"
-_DOTTED = rf"{_DAY}\.(?:0?[1-9]|1[0-2])\.{words.FOUR_FIGURES}"
-_FIGURES = rf"{_DOTTED}|{_DAY}(?P<separator>[/-]){_DAY}(?P=separator){words.FOUR_FIGURES}"
+_DOTTED = rf"{_DAY}\.(?:0?[1-9]|1[0-2])\.{FOUR_FIGURES}"
+_FIGURES = rf"{_DOTTED}|{_DAY}(?P<separator>[/-]){_DAY}(?P=separator){FOUR_FIGURES}"
 
 
 def _rule(kind: str, pattern: str, read: Callable[[Match, Calendar], list[Span]]) -> Rule:
-    return Rule(kind, words.compiled(pattern), read)
+    return Rule(kind, compiled(pattern), read)
 
 
 RULES = (
@@ -257,20 +347,172 @@ RULES = (
         _days,
     ),
     _rule("month", rf"{BEGIN}{_WHICH}?{_MONTH}{END}{_OF_YEAR}?{_NO_NAME}", _month),
-    _rule("season", rf"{BEGIN}{_WHICH}?(?P<season>{words.SEASON}){END}{_OF_YEAR}?{_NO_NAME}", _season),
+    _rule("season", rf"{BEGIN}{_WHICH}?(?P<season>{SEASON}){END}{_OF_YEAR}?{_NO_NAME}", _season),
     _rule("quarter", rf"{BEGIN}q(?P<number>[1-4]){END}{_OF_YEAR}?{_NO_NAME}", _quarter),
-    _rule("quarter", rf"{NUMBER_BEGINS}(?P<year>{words.FOUR_FIGURES}) q(?P<number>[1-4]){END}", _quarter),
+    _rule("quarter", rf"{NUMBER_BEGINS}(?P<year>{FOUR_FIGURES}) q(?P<number>[1-4]){END}", _quarter),
     _rule("quarter", rf"{BEGIN}(?:the )?(?P<ordinal>{'|'.join(_QUARTERS)}) quarter{_OF_YEAR}", _quarter),
     _rule("weekend", rf"{BEGIN}(?P<the>the )?weekend{END}{_NOT_OF}", _weekend),
-    _rule(
-        "year", rf"{NUMBER_BEGINS}(?P<the_year>(?:the )?year )?(?P<only_year>{words.FOUR_FIGURES}){NUMBER_ENDS}", _year
-    ),
-    _rule(
-        "iso", rf"{NUMBER_BEGINS}(?P<text>{words.FOUR_FIGURES}-[01][0-9]-[0-3][0-9]{_ISO_CLOCK})(?![\w/:-]|\.\w)", _iso
-    ),
-    _rule("iso", rf"{NUMBER_BEGINS}(?P<text>{words.FOUR_FIGURES}/[01]?[0-9]/[0-3]?[0-9])(?![\w/:-]|\.\w)", _iso),
+    _rule("year", rf"{NUMBER_BEGINS}(?P<the_year>(?:the )?year )?(?P<only_year>{FOUR_FIGURES}){NUMBER_ENDS}", _year),
+    _rule("iso", rf"{NUMBER_BEGINS}(?P<text>{FOUR_FIGURES}-[01][0-9]-[0-3][0-9]{_ISO_CLOCK})(?![\w/:-]|\.\w)", _iso),
+    _rule("iso", rf"{NUMBER_BEGINS}(?P<text>{FOUR_FIGURES}/[01]?[0-9]/[0-3]?[0-9])(?![\w/:-]|\.\w)", _iso),
     _rule(
         "figures", rf"{NUMBER_BEGINS}(?<!version\s)(?<!release\s)(?P<text>{_FIGURES}){NUMBER_ENDS}(?!\.\w)", _figures
     ),
 )
 """Where two match the same words, the earlier."""
+
+
+REACH = 48
+"""Most characters of one word or group before a phrase."""
+MOST_PHRASES = 32
+"""Phrases that are read, to bound the time."""
+
+_ONE_DAY = frozenset({"near_day", "weekday", "day", "iso", "figures"})
+_LONG_KINDS = frozenset({"month", "year", "season", "quarter", "unit", "days"})
+_THIRDS = {"early": 0, "beginning": 0, "start": 0, "mid": 1, "middle": 1, "late": 2, "end": 2}
+_HALF_SPANS = {"first half": 0, "second half": 1, "last half": 1}
+_WEEKS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "last": -1}
+_SIGNS = {"before": -1, "of": 0, "after": 1}
+
+_BEFORE = compiled(
+    rf"{BEGIN}(?:"
+    r"(?:very )?(?P<third>early|mid|late)|(?:the )?(?:very )?(?P<third_of>beginning|start|middle|end) of|"
+    r"(?:the )?(?P<half>first half|second half|last half) of|"
+    rf"(?:the )?(?P<week>{'|'.join(_WEEKS)}) week (?:of|in)|"
+    rf"(?:(?P<number>{NUMBER}){OF_THEM}(?P<units>{UNIT}) (?=before|after)|"
+    rf"(?:the |last )?(?P<unit>day|week|weekend|month|year) |(?:the |last )?(?P<weekday>{WEEKDAY}) (?=before|after))"
+    r"(?P<way>before|after|of)|"
+    rf"(?:in |on )?(?:the )?(?P<part>{PART_OF_DAY}) of|"
+    rf"(?:(?:between |from )?(?P<begin>{CLOCK})(?:\s?[-–—]\s?| (?:and|to|until|till) )|at |around |about )?"
+    rf"(?P<clock>{CLOCK})(?:\s?,)?(?: on)?|"
+    r"(?P<direction>more than|less than|since|before|prior to|after|up until|until|till|up to|through|by)|"
+    r"(?P<plain>in|on|at|during|over|throughout|from|between)"
+    r")(?:-| (?:the )?)\Z"
+)
+_AFTER = compiled(
+    rf"(?:\s?,)?(?: (?:in the |at )?(?P<part>{PART_OF_DAY})| (?:at |around |about )?(?P<clock>{CLOCK})){END}"
+)
+
+
+class Phrase(NamedTuple):
+    """A phrase with its modifiers: `groups` before it, nearest first, and a time of day `after` it.
+
+    `lead` is the preposition before the groups. The groups begin at `inner_start`, the lead at `start`.
+    """
+
+    rule: Rule
+    match: Match
+    groups: tuple[Match, ...]
+    lead: Match | None
+    after: Match | None
+
+    @property
+    def inner_start(self) -> int:
+        return self.groups[-1].start() if self.groups else self.match.start()
+
+    @property
+    def start(self) -> int:
+        return self.lead.start() if self.lead else self.inner_start
+
+    @property
+    def end(self) -> int:
+        return self.after.end() if self.after else self.match.end()
+
+    @property
+    def preposition(self) -> str:
+        """The lead in lower case with single spaces; empty without one."""
+        return " ".join((self.lead["plain"] or self.lead["direction"]).lower().split()) if self.lead else ""
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether it is a time only in a suitable context."""
+        return not self.groups and is_weak(self.rule.kind, self.match)
+
+    def spans(self, calendar: Calendar) -> list[Span]:
+        """Return the possible spans, with the groups applied. Raises `ValueError` for a date that does not exist."""
+        spans = self.rule.read(self.match, calendar)
+        for group in filter(None, (self.after, *self.groups)):
+            spans = [_applied(group, span) for span in spans]
+        return spans
+
+    def windows(self, calendar: Calendar) -> tuple[Window, ...]:
+        """Return the spans as its preposition extends them: all time since, or all time before."""
+        return tuple(self._directed(span, calendar) for span in self.spans(calendar))
+
+    def _directed(self, span: Span, calendar: Calendar) -> Window:
+        preposition = self.preposition
+        if self.rule.kind == "ago" and preposition == "over":
+            preposition = "more than"
+        if preposition in ("since", "less than"):
+            return Window(span.since, None)
+        if preposition == "after":
+            return Window(span.until, None)
+        if preposition in ("before", "prior to"):
+            return Window(None, span.since)
+        if self.lead and (self.lead["direction"] or preposition == "more than"):
+            return Window(None, span.until)
+        if self.rule.kind == "ago" and self.match["way"].lower() == "ago" and not self.groups:
+            span = with_ages(self.match, calendar, span)
+        return Window(span.since, span.until)
+
+
+def find_phrases(text: str) -> list[Phrase]:
+    """Return the phrases in text order; of overlapping ones the first, and of those that begin alike the longest."""
+    found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
+    found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))
+    phrases: list[Phrase] = []
+    for rule, match in found:
+        if not phrases or match.start() >= phrases[-1].match.end():
+            phrases.append(_phrase(text, rule, match))
+        if len(phrases) == MOST_PHRASES:
+            break
+    return phrases
+
+
+def _phrase(text: str, rule: Rule, match: Match) -> Phrase:
+    after = _AFTER.match(text, match.end()) if rule.kind in _ONE_DAY else None
+    groups: list[Match] = []
+    start = match.start()
+    while found := _BEFORE.search(text, max(0, start - REACH), start):
+        if found["direction"] or found["plain"]:
+            return Phrase(rule, match, tuple(groups), found, after)
+        if not _belongs(found, rule, bool(groups)):
+            break
+        groups.append(found)
+        start = found.start()
+    return Phrase(rule, match, tuple(groups), None, after)
+
+
+def _belongs(group: Match, rule: Rule, is_outer: bool) -> bool:
+    """Whether the modifier fits this kind of phrase: "early March", not "early yesterday"."""
+    if group["way"]:
+        return True
+    kinds = _ONE_DAY if group["part"] or group["clock"] else _LONG_KINDS
+    return rule.kind in kinds and not is_outer
+
+
+def _applied(group: Match, span: Span) -> Span:
+    """Return the part of the span, or the span next to it, that a modifier selects."""
+    said = {name: " ".join(value.lower().split()) for name, value in group.groupdict().items() if value}
+    if "part" in said:
+        return windows.part_of_day(span, said["part"])
+    if "clock" in said:
+        return windows.at_clock(span, said["clock"], said.get("begin"))
+    if "way" in said:
+        return _beside(said, span)
+    if "week" in said:
+        return windows.week_of(span, _WEEKS[said["week"]])
+    if "half" in said:
+        return windows.share(span, _HALF_SPANS[said["half"]], 2)
+    return windows.share(span, _THIRDS[said.get("third") or said["third_of"]], 3)
+
+
+def _beside(said: dict[str, str], span: Span) -> Span:
+    """Return the span of "the week before", "two days after" or "the Sunday before" the given one."""
+    sign = _SIGNS[said["way"]]
+    seen = Calendar(span.since if sign <= 0 else span.until - timedelta(days=1))
+    if "number" in said:
+        return shifted(seen, said["number"], said["units"], sign)
+    if "weekday" in said:
+        return seen.weekday(weekday_of(said["weekday"]), "last" if sign < 0 else "next")
+    return windows.next_to(span, said["unit"], sign)

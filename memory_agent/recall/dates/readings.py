@@ -11,10 +11,8 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
-from memory_agent.recall.dates.contexts import REACH, Phrase, find_phrases
-from memory_agent.recall.dates.phrases import floats, is_dated
+from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phrases, floats, is_dated, word_set
 from memory_agent.recall.dates.windows import Calendar, Window
-from memory_agent.recall.dates.words import compiled, word_set
 
 _MAKES_TIME = {
     "month": word_set("in during since before after until till from throughout"),

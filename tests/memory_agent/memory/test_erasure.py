@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -243,7 +244,8 @@ def test_a_process_killed_at_any_step_leaves_an_erasure_that_the_next_one_finish
     with Memory.open(folder, embedder=embedder) as memory:
         ids = [memory.remember(f"{SECRET} {number}", session_id="s-1").id for number in range(3)]
         memory.remember(OTHER)
-    killed = subprocess.run([sys.executable, __file__, str(folder), step, *ids], timeout=120)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, __file__, str(folder), step, *ids], env=environment, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     with Memory.open(folder, embedder=embedder) as memory:
         was_begun = step != "write_intent"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -235,19 +236,24 @@ def test_other_rules_and_other_owners_make_a_user_due(tmp_path: Path, embedder: 
     assert due(tmp_path, 0)
 
 
+def run_here(folder: Path, step: str) -> int:
+    """Run this file as a program, and return its exit status."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run([sys.executable, __file__, str(folder), step], env=environment, timeout=120).returncode
+
+
 def test_a_memory_whose_process_was_killed_is_due(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, DAY)], now=NOW)
     assert not due(tmp_path, 0)
-    subprocess.run([sys.executable, __file__, str(tmp_path), "open"], timeout=120, check=False)
+    run_here(tmp_path, "open")
     assert due(tmp_path, 0)
 
 
 @pytest.mark.parametrize("step", ["write_intent", "first part", "second part", "purge", "close_intent"])
 def test_killed_half_way_it_continues(step: str, tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, *(told(number, 40 * DAY) for number in range(6)), told(9, DAY, text="harmless"))
-    killed = subprocess.run([sys.executable, __file__, str(tmp_path), step], timeout=120)
-    assert killed.returncode == -signal.SIGKILL
+    assert run_here(tmp_path, step) == -signal.SIGKILL
     with opened(tmp_path, embedder, USUAL) as memory:
         assert ages_of(memory) == [1]
         assert memory.stats().expired == {"progress": 6}

@@ -221,7 +221,7 @@ def test_a_process_killed_in_the_middle_of_ingesting_loses_nothing_and_doubles_n
     tmp_path: Path, acknowledged: int
 ) -> None:
     folder = tmp_path / "alice"
-    command = [sys.executable, "-c", INGESTING, str(folder), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", INGESTING, str(folder), str(Path(__file__).parents[1])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         last = [process.stdout.readline() for _ in range(1 + acknowledged)][-1].strip()

@@ -15,8 +15,8 @@ from memory_samples import message
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
+from memory_agent.recall.candidates import nearness
 from memory_agent.recall.dates import ask_for_nothing_else
-from memory_agent.recall.dates.nearness import nearness
 from memory_agent.records.memories import RecallResult, UnderstoodDate, microseconds
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.terms import query_words

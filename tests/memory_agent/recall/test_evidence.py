@@ -1,4 +1,4 @@
-"""Late interaction: what it scores is what a computation word by word says, over what may be shown alone."""
+"""Late interaction equals a computation word by word, over what may be shown alone; relevance as a function of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from talks import INFO, NDIM, SHOWN, VOCABULARY, Talk, Turn, asked_of, open_talk, signs_of, turns, word_vector
 
 from memory_agent.embedders import EmbedderInfo
-from memory_agent.recall import late_interaction as formula
-from memory_agent.recall.candidates import passing, shortlist
-from memory_agent.recall.late_interaction import REACH, Met, late_interaction
-from memory_agent.recall.neighbours import with_neighbours
+from memory_agent.recall import evidence as formula
+from memory_agent.recall.candidates import shortlist
+from memory_agent.recall.evidence import REACH, Met, credit, evidence, late_interaction, relevance
 from memory_agent.recall.search import Search
+from memory_agent.recall.stages import with_neighbours
 
 talks = st.lists(turns, min_size=1, max_size=14)
 queries = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=4, unique=True)
@@ -84,7 +84,7 @@ def expected(
     rarity = [max(log((live + 1) / (count + 0.5)), 0.0) + formula._LEAST_RARITY for count in counts]
     smooth = [log((live + formula._PRIOR_MEMORIES) / (count + 1)) for count in counts]
     right: dict[str, list[float]] = {name: [] for name in Met._fields if name != "rarity"}
-    for slot, credit in zip(slots, credits or [1.0] * len(slots), strict=True):
+    for slot, own_credit in zip(slots, credits or [1.0] * len(slots), strict=True):
         turn = talk.turns[slot]
         around = [talk.turns[other] for other in talk.around(slot, REACH, set(shown))]
         parts = list(zip((one / sum(rarity) for one in rarity), words, strict=True))
@@ -95,15 +95,15 @@ def expected(
         right["near"].append(sum(s * best[w] for s, w in parts))
         like = {w: nearness(w, turn, compared=compared) for w in words}
         nearest = {w: max(nearness(w, one, compared=compared) for one in around) for w in words}
-        like = {w: lent(like[w], nearest[w], credit) for w in words}
+        like = {w: lent(like[w], nearest[w], own_credit) for w in words}
         can_compare = compared and is_known(turn)
         right["closeness"].append(sum(s * like[w] for s, w in even) if can_compare else np.nan)
         short = [one * (1.0 - min(max(like[w], 0.0), 1.0)) for one, w in zip(smooth, words, strict=True)]
         right["lacked"].append(hypot(*short))
-        right["closest"].append(max(lent(mine[w], best[w], credit) for w in words) if can_compare else np.nan)
+        right["closest"].append(max(lent(mine[w], best[w], own_credit) for w in words) if can_compare else np.nan)
         right["held"].append(sum(s for s, w in even if w in turn.words))
         nearby = ((s, w in turn.words, any(w in one.words for one in around)) for s, w in even)
-        right["held_nearby"].append(sum(s * lent(here, beside, credit) for s, here, beside in nearby))
+        right["held_nearby"].append(sum(s * lent(here, beside, own_credit) for s, here, beside in nearby))
     return Met(**{name: np.array(values) for name, values in right.items()}, rarity=sum(smooth))
 
 
@@ -114,7 +114,7 @@ def check(found: Met, right: Met) -> None:
 
 
 def every(found: Search) -> list[int]:
-    return passing(found, np.arange(found.view.count)).tolist()
+    return found.passing(np.arange(found.view.count)).tolist()
 
 
 def score(found: Search, slots: Sequence[int] | None = None, credits: Sequence[float] | None = None) -> Met:
@@ -232,3 +232,147 @@ def test_nothing_is_met_among_no_memories(tmp_path: Path) -> None:
     with open_talk(tmp_path / "a", [Turn(0, ("walnut",))]) as talk:
         found = score(asked_of(talk.archive, ["walnut"]), [])
     assert [len(part) for part in found[:-1]] == [0] * (len(Met._fields) - 1)
+
+
+shares = st.floats(0, 1)
+drawn_parts = st.fixed_dictionaries(
+    {
+        "cosine": st.floats(-1, 1) | st.just(np.nan),
+        "near": st.floats(-1, 1) | st.just(np.nan),
+        "closest": st.floats(-1, 1),
+        "held": shares,
+        "held_nearby": shares,
+        "lacked": st.floats(0, 60),
+        "length": st.integers(0, 10_000),
+        "rarity": st.floats(0.1, 300) | st.just(0.0),
+        "words": st.integers(0, 10**8),
+    }
+)
+
+
+def one(**drawn: float) -> float:
+    """Return the evidence of one memory."""
+    return float(
+        evidence(
+            Met(
+                own=np.zeros(1),
+                near=np.zeros(1),
+                closeness=np.array([drawn["near"]]),
+                closest=np.array([drawn["closest"]]),
+                held=np.array([drawn["held"]]),
+                held_nearby=np.array([max(drawn["held"], drawn["held_nearby"])]),
+                lacked=np.array([drawn["lacked"]]),
+                rarity=drawn["rarity"],
+            ),
+            np.array([drawn["cosine"]]),
+            np.array([drawn["length"]], dtype=np.int32),
+            int(drawn["words"]),
+        )[0]
+    )
+
+
+def relevance_of(own: float, share: float, best: float) -> float:
+    """Return the relevance of one memory with this evidence and credit."""
+    return float(relevance(np.array([own]), np.array([share]), best)[0])
+
+
+@settings(deadline=None)
+@given(drawn_parts, st.sampled_from(["cosine", "near", "closest", "held", "held_nearby"]), st.floats(0, 1))
+def test_each_part_only_adds(drawn: dict[str, float], name: str, more: float) -> None:
+    raised = drawn | {name: min(drawn[name] + more, 1.0)}
+    before, after = one(**drawn), one(**raised)
+    assert np.isnan(before) == np.isnan(after)
+    assert np.isnan(before) or after >= before
+
+
+@settings(deadline=None)
+@given(drawn_parts, st.floats(0, 60))
+def test_the_same_match_says_less_where_more_is_lacked(drawn: dict[str, float], more: float) -> None:
+    before, after = one(**drawn), one(**drawn | {"lacked": drawn["lacked"] + more})
+    assert np.isnan(before) or after <= before
+
+
+@settings(deadline=None)
+@given(drawn_parts, st.integers(0, 10**8))
+def test_the_same_match_says_less_among_more_text(drawn: dict[str, float], more: int) -> None:
+    before, after = one(**drawn), one(**drawn | {"words": drawn["words"] + more})
+    assert np.isnan(before) or after <= before
+
+
+@settings(deadline=None)
+@given(drawn_parts)
+def test_it_is_unknown_only_where_neither_vector_nor_words_can_tell(drawn: dict[str, float]) -> None:
+    assert np.isnan(one(**drawn)) == (np.isnan(drawn["cosine"]) and not drawn["rarity"])
+
+
+logits = st.lists(st.floats(-1e6, 1e6) | st.just(np.nan), max_size=9).map(
+    lambda drawn: np.array(drawn, dtype=np.float64)
+)
+
+
+@settings(deadline=None)
+@given(logits, shares, st.floats(-1e6, 1e6) | st.just(-np.inf))
+def test_relevance_is_a_probability_that_keeps_the_order_and_what_is_unknown(
+    found: np.ndarray[tuple[int], np.dtype[np.float64]], share: float, best: float
+) -> None:
+    probabilities = relevance(found, np.full(found.shape, share), best)
+    known = ~np.isnan(found)
+    assert (np.isnan(probabilities) == ~known).all()
+    assert ((probabilities[known] >= 0) & (probabilities[known] <= 1)).all()
+    assert (np.diff(probabilities[known][np.argsort(found[known], kind="stable")]) >= 0).all()
+
+
+@settings(deadline=None)
+@given(st.floats(-30, 30), st.floats(-30, 30), st.floats(0, 30))
+def test_a_better_best_only_raises_the_others_and_not_without_bound(own: float, best: float, more: float) -> None:
+    by_itself, beside, beside_better = (relevance_of(own, 1.0, one) for one in (-np.inf, best, best + more))
+    assert by_itself <= beside <= beside_better
+    assert relevance_of(-8.0, 1.0, 1e6) < 0.1
+
+
+@settings(deadline=None)
+@given(st.floats(-30, 30), st.floats(-30, 30), shares, shares)
+def test_the_best_vouches_for_more_the_more_credit_there_is(own: float, best: float, share: float, more: float) -> None:
+    assert relevance_of(own, 0.0, best) == relevance_of(own, 1.0, -np.inf)
+    assert relevance_of(own, share, best) <= relevance_of(own, min(share + more, 1.0), best)
+
+
+def test_credit_grows_with_the_cosine_up_to_one_and_is_whole_without_a_vector() -> None:
+    found = credit(np.array([-0.2, 0.1, 0.2, 0.3, 0.9, np.nan]))
+    assert found == pytest.approx([0.0, 0.0, 0.5, 1.0, 1.0, 1.0])
+
+
+def test_no_memories_have_no_relevance() -> None:
+    nothing = np.empty(0)
+    found = evidence(Met(*[nothing] * 7, 3.0), nothing, np.empty(0, dtype=np.int32), 0)
+    assert relevance(found, credit(nothing), -np.inf).shape == (0,)
+
+
+def test_without_word_vectors_or_words_the_scale_is_the_same_at_what_each_is_sure_of() -> None:
+    known = {
+        "cosine": 0.75,
+        "near": 0.8,
+        "closest": 0.8,
+        "held": 0.9,
+        "held_nearby": 1.0,
+        "lacked": 2.0,
+        "length": 20,
+        "rarity": 20.0,
+        "words": 15_000,
+    }
+    alien = known | {"cosine": 0.15, "near": 0.35, "closest": 0.45, "held": 0.0, "held_nearby": 0.0, "lacked": 8.0}
+    for lacking in ({}, {"near": np.nan}, {"rarity": 0.0}, {"cosine": np.nan, "near": np.nan}):
+        sure, unsure = one(**known | lacking), one(**alien | lacking)
+        assert relevance_of(sure, 1.0, sure) > 0.9, lacking
+        assert relevance_of(unsure, 1.0, unsure) < 0.1, lacking
+    best_by_chance = [np.sqrt(2 * np.log1p(tokens / 30)) for tokens in (19_500, 20_000)]
+    met = 1.35 * 0.8 + 0.4 * 0.8 + 0.35 * 0.81 - 0.03 * 2.0
+    s = 0.75 + met - 0.3 * (best_by_chance[0] - best_by_chance[1])
+    assert one(**known) == pytest.approx(9.0 * (s - 1.2))
+
+
+def test_few_memories_are_asked_for_less_and_many_for_little_more() -> None:
+    """By chance one of 10 is better than the first, one of 100,000 hardly than one of 10,000."""
+    drawn = {"cosine": 0.4, "near": 0.4, "closest": 0.5, "held": 0.0, "held_nearby": 0.0, "lacked": 6.0}
+    found = [one(**drawn | {"length": 20, "rarity": 20.0, "words": words}) for words in (15, 150, 150_000, 1_500_000)]
+    assert found[0] - found[1] > 2 > found[2] - found[3] > 0.5

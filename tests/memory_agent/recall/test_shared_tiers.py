@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from memory_agent.recall.tiers import merged
+from memory_agent.recall.shared import merged
 from memory_agent.records.memories import MemoryRecord, RetrievedMemory
 from memory_agent.records.shared import QualityMetrics, SharedOrigin
 

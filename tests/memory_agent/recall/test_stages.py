@@ -1,4 +1,4 @@
-"""Neighbours in time: context and answers are what a computation by hand says, within session and filter."""
+"""Stages: context and answers equal a computation by hand, within session and filter; the scale of learning."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from talks import SHOWN, VOCABULARY, Talk, Turn, asked_of, open_talk, turns
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.recall import neighbours as formula
-from memory_agent.recall.candidates import Candidates, passing, scored
-from memory_agent.recall.neighbours import with_neighbours
+from memory_agent.recall import stages as formula
+from memory_agent.recall.candidates import Candidates, scored
 from memory_agent.recall.search import Search
+from memory_agent.recall.stages import scale_of, with_neighbours
 from memory_agent.records.memories import Mode
 from memory_agent.settings import RecallSettings
 
@@ -25,6 +25,8 @@ QUESTION = "Which paint did the landlord choose for the hallway?"
 ANSWER = "The warm grey one, two coats of it"
 ASKED = "What did the landlord choose for the hallway?"
 OTHERS = ("Buy bread and milk", "The train leaves at nine", "Water the ferns on the balcony", "Renew the passport")
+
+SCORES = np.sort(np.random.default_rng(1).gamma(2.0, 0.2, 80))[::-1]
 
 said_turns = st.lists(turns.map(lambda turn: turn._replace(has_vector=True)), min_size=1, max_size=45)
 queries = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=3, unique=True)
@@ -57,7 +59,7 @@ def exchanged(talk: Talk, found: Candidates) -> list[tuple[float, int]]:
 
 
 def ranked(found: Search) -> Candidates:
-    return with_neighbours(scored(found, passing(found, np.arange(found.view.count))), found)
+    return with_neighbours(scored(found, found.passing(np.arange(found.view.count))), found)
 
 
 @given(said_turns, queries, st.booleans(), shares, shares)
@@ -183,3 +185,27 @@ def test_a_question_spread_over_two_turns_is_answered_by_them_and_not_by_half_a_
     best = result.memories[0].explanation
     assert best["context"] == pytest.approx(RecallSettings().context_words * best["near"])
     assert best["near"] > best["words"]
+
+
+def test_the_scale_of_learning_is_two_and_a_half_times_the_spread_of_the_best_fifty_without_the_best_tenth() -> None:
+    assert scale_of(SCORES) == pytest.approx(2.5 * (SCORES[5] - SCORES[49]))
+    assert scale_of(SCORES[:20]) == pytest.approx(2.5 * (SCORES[2] - SCORES[19]))
+    assert scale_of(SCORES[:3]) == pytest.approx(2.5 * (SCORES[0] - SCORES[2]))
+
+
+def test_a_leader_that_stands_out_does_not_widen_the_scale() -> None:
+    assert scale_of(np.append(SCORES[0] + 2.0, SCORES[1:])) == pytest.approx(scale_of(SCORES))
+
+
+def test_the_scale_follows_the_unit_of_the_scores_and_ignores_their_level() -> None:
+    assert scale_of(1.5 * SCORES) == pytest.approx(1.5 * scale_of(SCORES))
+    assert scale_of(SCORES + 0.3) == pytest.approx(scale_of(SCORES))
+
+
+def test_equal_scores_leave_a_tenth_of_the_best_so_that_use_decides() -> None:
+    assert scale_of(np.full(12, 1.2)) == pytest.approx(0.12)
+    assert scale_of(np.array([0.8])) == pytest.approx(0.08)
+
+
+def test_without_answers_learning_adds_nothing() -> None:
+    assert scale_of(np.array([])) == 0.0

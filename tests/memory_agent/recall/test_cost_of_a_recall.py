@@ -1,9 +1,7 @@
-"""What a recall costs whatever the machine: Python functions called, threads woken, and statements of SQL: none."""
+"""What a recall costs whatever the machine: Python functions called, and statements of SQL: none."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,22 +18,6 @@ from ops.bench.texts import events, passages, queries
 MEMORIES = 2_000
 ASKED = 12
 WARM_UP = 5
-
-SELECTING = """
-import time
-import numpy as np
-from memory_agent.recall.duplicates import Leader
-from memory_agent.recall.selection import mmr
-
-for _ in range(5):
-    started_s, own_s = time.process_time(), time.thread_time()
-    for number in (35, 75, 300):
-        leaders = [Leader(place, place, []) for place in range(number)]
-        vectors = np.random.default_rng(number).normal(size=(number, 384)).astype(np.float32)
-        for _ in range(6):
-            mmr(leaders, vectors, vectors[:, 0].astype(np.float64), 10, 0.5)
-    print((time.process_time() - started_s) / (time.thread_time() - own_s))
-"""
 
 _connections: list[str] = []
 
@@ -81,18 +63,6 @@ def test_a_recall_with_a_filter_costs_no_more_than_one_without(filled: Memory) -
         for query in queries(ASKED, 4)
     ]
     assert max(calls) <= TARGET_CALLS, calls
-
-
-def test_a_selection_wakes_no_thread_of_blas() -> None:
-    """Where it did, a recall on two busy cores took 3 to 13 ms longer, and the threads spun for milliseconds more.
-
-    They also spin for a while after NumPy has started them, so the round with the least time of others counts.
-    """
-    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
-    done = subprocess.run(
-        [sys.executable, "-c", SELECTING], env=environment, capture_output=True, text=True, check=True
-    )
-    assert min(map(float, done.stdout.split())) < 1.25
 
 
 @pytest.mark.slow

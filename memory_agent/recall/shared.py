@@ -1,4 +1,4 @@
-"""One answer of two tiers: the user's own memories, and what others share. Pure.
+"""One answer of two tiers: the user's own memories, and what others share, as far as that arrives in time.
 
     class  tier    relevance                    proven  places of the answer
     1      local   at least the cut-off         -       all but the reserved ones
@@ -42,18 +42,47 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
-from memory_agent.records.memories import RetrievedMemory, microseconds
-from memory_agent.storage.terms import fingerprint, first_said_word
+from memory_agent.errors import MemoryAgentError
+from memory_agent.recall.highlights import marked
+from memory_agent.recall.query import Deadline, Query
+from memory_agent.records.memories import MemoryRecord, RetrievedMemory, microseconds
+from memory_agent.records.shared import FoundItem, SharedOrigin
+from memory_agent.shared_asks import PendingItems
+from memory_agent.shared_content import text_to_read
+from memory_agent.storage.terms import fingerprint, first_said_word, query_words
+from relay.log import log
 from sona.keyed_random import share
 
+MOST_WAITED_S = 0.25
+"""How long an answer waits for what users share, beyond its own memories: a search of 100,000 items takes .02 s."""
 RESERVED_OF = 5
 """One place of so many is reserved for shared items. A measurement may change it, and the next."""
 PROVEN_SHARE = 0.5
 """In how many of the recalls whose own memories leave no place a reserved one is that of the best proven item."""
 _NEAR = 0.1  # of the best score
 _HEAD_CHARS = 64
+
+
+def with_shared(
+    local: tuple[RetrievedMemory, ...], shared: PendingItems | None, query: Query, key: str, deadline: Deadline
+) -> tuple[RetrievedMemory, ...]:
+    """Return the user's own memories with what others share, as far as that arrives in time; `key` is the recall's id.
+
+    Without the items, where they are late or their store is down, `degraded` has the reason.
+    """
+    if shared is None:
+        return local
+    try:
+        items = shared.result(min(max(deadline.remaining_s, 0.0), MOST_WAITED_S))
+    except MemoryAgentError as error:
+        log.warning("recall.without_shared", code=error.code)
+        deadline.degrade("global_unavailable")
+        items = []
+    others = as_memories(items, with_embedding=query.with_embedding)
+    found, words = merged(local, others, query.top_k, key, query.min_relevance), query_words(query.text)
+    return tuple(memory if memory.tier == "local" else marked(memory, words) for memory in found)
 
 
 def merged(
@@ -107,7 +136,7 @@ def _explained(
     items: Sequence[RetrievedMemory], class_: str, cut_off: float, *, is_reserved: bool
 ) -> list[RetrievedMemory]:
     why = {"class": class_, "cut_off": cut_off, "is_reserved": is_reserved}
-    return [msgspec.structs.replace(item, explanation=item.explanation | why) for item in items]
+    return [replace(item, explanation=item.explanation | why) for item in items]
 
 
 def _is_above(memory: RetrievedMemory, cut_off: float) -> bool:
@@ -175,7 +204,7 @@ def _folded(
             ids.add(item.record.id)
             said_by.setdefault(said, item)
     own = [
-        msgspec.structs.replace(memory, shared=said_by[said].shared) if said in said_by else memory
+        replace(memory, shared=said_by[said].shared) if said in said_by else memory
         for memory, said in zip(local, prints, strict=False)
     ]
     return own, [item for said, item in said_by.items() if said not in prints[: len(local)]]
@@ -190,3 +219,50 @@ def _fingerprints(texts: Sequence[str]) -> list[int]:
     times = Counter(heads)
     found = enumerate(zip(heads, texts, strict=True), 1)
     return [fingerprint(text) if times[head] > 1 else -number for number, (head, text) in found]
+
+
+def as_memories(items: Sequence[FoundItem], *, with_embedding: bool) -> list[RetrievedMemory]:
+    """Return the items as memories of the tier `global`."""
+    return [_memory(found, with_embedding=with_embedding) for found in items]
+
+
+def _memory(found: FoundItem, *, with_embedding: bool) -> RetrievedMemory:
+    item = found.item
+    text, passage_at = text_to_read(item.summary, item.body, found.passage_at)
+    record = MemoryRecord(
+        id=item.id,
+        text=text,
+        source="worker_result",
+        kind="pattern" if item.content_type == "pattern" else "finding",
+        timestamp=item.published_at,
+        embedding=item.embedding if with_embedding else None,
+        title=item.title,
+        tags=item.tags,
+    )
+    return RetrievedMemory(
+        record=record,
+        score=found.score,
+        lexical_score=None,
+        sona_score=found.sona_score,
+        retrieval="hybrid",
+        tier="global",
+        highlights=found.highlights,
+        relevance=found.relevance,
+        first_seen=item.published_at,
+        last_seen=item.published_at,
+        shared=SharedOrigin(
+            author=item.author,
+            version=item.version,
+            content_type=item.content_type,
+            access_policy=item.access_policy,
+            published_at=item.published_at,
+            metrics=item.quality_metrics,
+            is_proven=found.is_proven,
+            is_worse=found.is_worse,
+            item_id=item.id,
+            reference=item.reference,
+            attachment=item.attachment,
+        ),
+        passage_at=passage_at,
+        explanation={"vector": found.score, "boost": found.boost, "policy": item.access_policy},
+    )

@@ -32,8 +32,8 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.embedders.weights import PACKAGE, find_default
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
-from memory_agent.recall.deadline import REASONS
-from memory_agent.recall.fusion import fuse
+from memory_agent.recall.candidates import fuse
+from memory_agent.recall.query import REASONS
 from memory_agent.records.memories import Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings
 

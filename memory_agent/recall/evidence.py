@@ -1,6 +1,6 @@
-"""How well the words of a query are met by the words of each memory, and of its neighbours in the session. Pure.
+"""How well memories meet the words of a query, and how likely they bear on it. Pure.
 
-Late interaction (Khattab and Zaharia, 2020): each word of the query looks for the nearest word of a memory. Here a
+**Late interaction** (Khattab and Zaharia, 2020): each word of the query looks for the nearest word of a memory. Here a
 memory's words are the signs of the model's vectors for its content words (`storage/word_bits`), and a word of the query
 counts by its rarity. Where a memory's words are not known, a word that it has in any inflection counts `_SAME_WORD`.
 
@@ -14,28 +14,51 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
 
 The last four are for the relevance. There what neighbours add counts by the memory's credit, 0 to 1: a memory of
 something else in the same session owes them nothing. What follows a question like the query, or has the run of a
-neighbour, goes on with that, whatever its own words: there all of it counts. Where a memory's words are not known, its
+neighbour, continues it, whatever its own words: there all of it counts. Where a memory's words are not known, its
 likeness to a word is 1 if it has it, or 0. Their rarity is one in a store of few memories, too. Words by which the
-query names a time have no part in them: a memory need not say when it was. In the ranking they keep it: without, the
+query names a time have no part in them: a memory need not repeat when it was. In the ranking they keep it: without, the
 nearness of a time weighs less beside the other words (4 points of R@10 on LoCoMo's questions with a time).
 
 Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
 words of a long report above it.
+
+**Relevance** is how likely a memory bears on the query: a number from 0 to 1, with one meaning in every mode.
+
+    s_i          = cosine + 1.35 closeness + .4 closest + .35 held^2 - .03 lacked - .3 (G(T) - G(20,000))
+    G(T)         = sqrt(2 ln(1 + T / 30))
+    e_i          = 9 (s_i - 1.2)                                                        the evidence, a logit
+    relevance_i  = sigma(e_i + credit_i max(min(E, 3) - e_i, 0) / 2)
+    credit_i     = (cosine - .1) / .2, from 0 to 1         E = the best e among the candidates, requests left out
+
+`lacked` is how much of their rarity is not met, however large the share that is: of a long query, anything meets much.
+T are the tokens of what may answer: the best of more text is better by chance, by the expected maximum of as many
+normal variables, which grows fast among few memories and slowly among many. One good memory vouches for the others of
+its answer, since evidence often uses other words: each memory by itself loses 9 points of R@10 at the same refusal. But
+it vouches with 3 at most, or it would take everything along. What neighbours and other candidates add counts by the
+credit of a memory. A store or a session of different things has others beside the one that answers; their vectors are
+far from the query, as those of evidence hardly ever are (decision 0052). Without word vectors, without words or without
+a vector, another line with its own slope and centre gives the same (`Line`). A mode decides who is a candidate, and
+nothing here.
+
+It is calibrated between the evidence of questions and what stores that know nothing of a question answer (decision
+0036), for the bundled model; with another one the relevance of what has a vector is not known, NaN. It is no
+probability of being *the* evidence, of which there is a tenth as much in one data set as in another.
 
 Shapes: q words of the query, n memories.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from memory_agent.embedders import comparable_words
 from memory_agent.recall.dates import words_of
-from memory_agent.recall.fusion import places_of
-from memory_agent.recall.search import Search, passing
+from memory_agent.recall.search import Search
 from memory_agent.storage.indexes import Mask, Scores, Slots
 from memory_agent.storage.terms import asks
 from memory_agent.storage.view import NO_NAME
@@ -48,6 +71,35 @@ _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
 _LIKE_QUESTION = 0.6  # cosine of two questions that ask the like
 _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
+
+CALIBRATED_MODEL = "all-MiniLM-L6-v2"
+"""The model whose cosines and word vectors the constants are for: those of E5 lie between .7 and .9 for anything."""
+
+_TOKENS_PER_WORD = 1.3
+_USUAL_TOKENS = 20_000
+_TOKENS_PER_CHANCE = 30.0  # to resemble a query: about a message
+_LEAST_TOKENS = 16  # of a memory: shorter ones are not discounted
+_SHRINKAGE = 8.0  # of rarity held by chance, in square roots of the query's
+
+
+class Line(NamedTuple):
+    """A logit from a sum of parts: `slope` (sum - `centre`), where the sum loses `growth` per unit of G(T)."""
+
+    slope: float
+    centre: float
+    growth: float
+
+
+# Fitted on LoCoMo, BEAM, SWE and airline runs (decision 0036); `python -m ops.bench.relevance` fits them again.
+ALL = Line(9.0, 1.2, 0.3)
+NO_WORD_VECTORS = Line(11.0, 0.46, 0.2)
+NO_WORDS = Line(21.1, 0.4, 0.1)
+NO_VECTOR = Line(9.0, -0.08, 0.1)
+_NEAR, _CLOSEST, _HELD, _LACKED = 1.35, 0.4, 0.35, 0.03
+_SAID, _SAID_NEARBY, _UNSAID = 0.2, 0.3, 0.015  # without word vectors
+_GAIN_OF_SHARE, _LENGTH, _LOSS = 3.0, 0.07, 0.06  # without a vector
+_FAR, _NEAR_ENOUGH = 0.1, 0.3  # cosines of no credit and of all; a tenth of the evidence of questions has less than .3
+_MOST_VOUCHED = 3.0  # at 2, 1 point of R@10 is lost, at 4 an answer has .1 to .4 more memories
 
 
 class Met(NamedTuple):
@@ -84,7 +136,7 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
     `credit` (n,) is the share of what neighbours add that counts for the relevance, `reach` their number on each side.
     """
     around = search.view.windows(slots, reach)
-    everyone = passing(search, search.view.distinct(around))
+    everyone = search.passing(search.view.distinct(around))
     words, similarities, has = _compare(search, everyone)
     if not words or not len(slots):
         nothing = np.zeros(slots.shape)
@@ -184,3 +236,61 @@ def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tup
     for column in (*columns[:middle], *columns[middle + 1 :]):
         greatest = np.maximum(greatest, padded.take(column, axis=2), out=None if greatest is own else greatest)
     return own, greatest
+
+
+def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: int) -> Scores:
+    """Return the evidence of each memory by itself (n,), as a logit; NaN where nothing is known of it.
+
+    `cosines` (n,) are NaN without a vector. `lengths` (n,) count words, `words` those of all memories that may answer.
+    """
+    size = _by_chance(words * _TOKENS_PER_WORD) - _by_chance(_USUAL_TOKENS)
+    if not met.rarity:
+        return _logit(NO_WORDS, cosines, size)
+    parts = _NEAR * met.closeness + _CLOSEST * met.closest + _HELD * met.held**2 - _LACKED * met.lacked
+    found = _logit(ALL, cosines + parts, size)
+    if (is_bare := np.isnan(met.closeness)).any():
+        said = cosines + _SAID_NEARBY * met.held_nearby + _SAID * met.held**2 - _UNSAID * met.lacked
+        found = np.where(is_bare, _logit(NO_WORD_VECTORS, said, size), found)
+    if (is_bare := np.isnan(cosines)).any():
+        found = np.where(is_bare, _logit(NO_VECTOR, _by_words(met, lengths), size), found)
+    return found
+
+
+def credit(cosines: Scores) -> Scores:
+    """Return the share (n,), 0 to 1, of what other memories say that counts for each memory; 1 without a vector."""
+    found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
+    return found
+
+
+def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
+    """Return the relevance (n,), 0 to 1, given the `best` evidence that vouches for all; NaN where there is none."""
+    logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
+    found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
+    return found
+
+
+def _by_words(met: Met, lengths: npt.NDArray[np.int32]) -> Scores:
+    """Return the sum without a vector: the share of rarity met, less what it has by chance, and what is lacked."""
+    rarity = met.rarity * (met.held + met.held_nearby) / 2
+    tokens = np.maximum(lengths * _TOKENS_PER_WORD, _LEAST_TOKENS)
+    share = rarity / (met.rarity + _SHRINKAGE * np.sqrt(met.rarity))
+    by_words: Scores = _GAIN_OF_SHARE * share - _LENGTH * np.log(tokens / _LEAST_TOKENS) - _LOSS * met.lacked
+    return by_words
+
+
+def _by_chance(tokens: float) -> float:
+    """Return the expected best of unrelated memories, in standard deviations."""
+    return math.sqrt(2.0 * math.log1p(tokens / _TOKENS_PER_CHANCE))
+
+
+def _logit(line: Line, sums: Scores, size: float) -> Scores:
+    found: Scores = line.slope * (sums - line.growth * size - line.centre)
+    return found
+
+
+def places_of(slots: Slots, wanted: Slots) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Return (m,) the positions of `wanted` (m,) in `slots` (ascending), and which of them are present."""
+    if not slots.size:
+        return np.zeros(wanted.shape, dtype=np.intp), np.zeros(wanted.shape, dtype=np.bool_)
+    places = np.minimum(slots.searchsorted(wanted), slots.size - 1)
+    return places, slots[places] == wanted

@@ -16,12 +16,10 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from memory_agent.embedders import EmbedderInfo
-from memory_agent.recall.deadline import Deadline
-from memory_agent.recall.query import make_query
-from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.recall.search import Search, search
+from memory_agent.recall.query import Deadline, Query, make_query
+from memory_agent.recall.search import QueryVector, Search, Searcher
 from memory_agent.records.embedded import Embedded, Embedding
-from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode, UnderstoodDate
 from memory_agent.settings import RecallSettings, StoreSettings
 from memory_agent.storage.archive import Archive
 
@@ -145,9 +143,7 @@ def asked_of(
     options: Any = {"dates": "ignore"}
     text = " ".join(said) + ("?" if asks else "")
     query = make_query(text, 5, filter, mode, 600_000, options, settings, START)
-    given: Any = _Given(query_vector(said, info))
-    pending = given if query.needs_vector else None
-    return search(query, (), archive.view, archive.store, given, pending, settings, deadline or Deadline(600_000))
+    return GivenVector(archive, query_vector(said, info), settings).search_for(query, deadline=deadline)
 
 
 def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
@@ -157,13 +153,21 @@ def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
     return QueryVector(text_vector(said, 999), info.stamp, distinct, vectors, info.words_stamp)
 
 
-class _Given:
-    """Query vectors that are given."""
+class GivenVector(Searcher):
+    """Searches with a given vector, for which there is no model."""
 
-    def __init__(self, vector: QueryVector) -> None:
+    def __init__(self, archive: Archive, vector: QueryVector | None, settings: RecallSettings | None = None) -> None:
+        no_embedder: Any = None
+        super().__init__(archive, no_embedder, settings or RecallSettings())
         self._vector = vector
 
-    def finish(self, pending: _Given, stored: str, deadline: Deadline) -> QueryVector:
+    def search_for(
+        self, query: Query, dates: tuple[UnderstoodDate, ...] = (), deadline: Deadline | None = None
+    ) -> Search:
+        pending: Any = self if query.needs_vector else None
+        return self.search(query, dates, pending, deadline or Deadline(600_000))
+
+    def vector_of(self, pending: object, stored: str, deadline: Deadline) -> QueryVector | None:
         return self._vector
 
 

@@ -16,7 +16,7 @@ from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.memory import Memory
 from memory_agent.recall.context import context_block
-from memory_agent.recall.deadline import Deadline
+from memory_agent.recall.query import Deadline
 from memory_agent.recall.tokens import _WHOLE, TokenCounter, estimate_tokens
 from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.settings import EmbedderSettings

@@ -22,18 +22,15 @@ import numpy as np
 from memory_agent.learning.patterns import WORKED
 from memory_agent.learning.run_views import to_similar_run
 from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
-from memory_agent.recall.answering import number
-from memory_agent.recall.candidates import scored
-from memory_agent.recall.duplicates import is_bare_begin
-from memory_agent.recall.fusion import highest
-from memory_agent.recall.own_words import IS_REQUEST
-from memory_agent.recall.relevance import credit, relevance
-from memory_agent.recall.search import Search
+from memory_agent.recall.answer import number
+from memory_agent.recall.candidates import highest, scored
+from memory_agent.recall.evidence import credit, relevance
+from memory_agent.recall.search import IS_REQUEST, Search
+from memory_agent.recall.selection import Pick, is_bare_begin
 from memory_agent.records.memories import SOURCES
 from memory_agent.records.trajectories import CommonStep, SimilarRun
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.store import Store
 from memory_agent.storage.trajectories import StoredTrajectory
 
 _FIRST, _FURTHER = 32, 8  # requests looked at first; the factor on them while there are too few runs
@@ -53,7 +50,7 @@ class Answered(NamedTuple):
 NOTHING_ANSWERED = Answered((), -np.inf)
 
 
-def similar_runs(search: Search, store: Store, top_k: int, answered: Answered = NOTHING_ANSWERED) -> list[SimilarRun]:
+def similar_runs(search: Search, top_k: int, answered: Answered = NOTHING_ANSWERED) -> list[SimilarRun]:
     """Return at most `top_k` runs of the query's least relevance or more, best first; of equals the newest first.
 
     A run is followed by those that retried it, with its score and relevance. For a request in the answer, what is
@@ -63,7 +60,7 @@ def similar_runs(search: Search, store: Store, top_k: int, answered: Answered = 
     limit = _FIRST
     while True:
         slots, is_all = _best(search, limit)
-        with store.snapshot() as snapshot:
+        with search.store.snapshot() as snapshot:
             found = list(_runs(search, slots, snapshot, top_k, answered))
         if is_all or len(found) >= top_k or search.deadline.expired():
             return found
@@ -78,14 +75,14 @@ class TellingRuns(NamedTuple):
     failed_steps: tuple[CommonStep, ...]
 
 
-def telling_runs(search: Search, store: Store, most: int, answered: Answered) -> TellingRuns:
+def telling_runs(search: Search, most: int, answered: Answered) -> TellingRuns:
     """Return at most `most` runs, and the common steps of three times as many.
 
     The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
     Beside a failed one, the last that worked makes room for a retry of the failed one that ended at least as well.
     """
-    found = similar_runs(search, store, most * _CHOSEN_FROM, answered)
-    with store.snapshot() as snapshot:
+    found = similar_runs(search, most * _CHOSEN_FROM, answered)
+    with search.store.snapshot() as snapshot:
         chosen = _telling(found, most, snapshot)
         worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
         failed = [_told(run, search, snapshot) for run in found if run.end != "cancelled" and _has_failed(run)]
@@ -138,17 +135,30 @@ def _quality(run: SimilarRun) -> float:
     return 0.0 if run.quality is None else run.quality
 
 
-def is_told(search: Search, store: Store, slot: int) -> bool:
-    """Return whether the memory in `slot` only says what an ended run was asked, as the line of that run does.
+def without_told(picks: list[Pick], search: Search) -> list[Pick]:
+    """Return the picks, best first; where the answer has runs, without those that only repeat what a run was asked.
+
+    As many of these stay as there is room for beside the others.
+    """
+    if not search.query.runs:
+        return picks
+    with search.store.snapshot() as snapshot:
+        told = [pick.place for pick in picks if _is_told(search, snapshot, pick.slot)]
+    room = max(search.query.top_k - (len(picks) - len(told)), 0)
+    left_out = set(told[room:])
+    return [pick for pick in picks if pick.place not in left_out]
+
+
+def _is_told(search: Search, snapshot: Snapshot, slot: int) -> bool:
+    """Return whether the memory in `slot` only repeats what an ended run was asked, as the line of that run does.
 
     A user's message is taken for the request of the run that follows it.
     """
     if not IS_REQUEST[search.view.sources[slot]]:
         return False
-    with store.snapshot() as snapshot:
-        run, record = _run_of(search, snapshot, slot), snapshot.record(int(search.view.rows[slot]))
-        is_request = record is not None and (record.source == "user_input" or is_bare_begin(snapshot, record))
-        return is_request and run is not None and run.ended_us is not None
+    run, record = _run_of(search, snapshot, slot), snapshot.record(int(search.view.rows[slot]))
+    is_request = record is not None and (record.source == "user_input" or is_bare_begin(snapshot, record))
+    return is_request and run is not None and run.ended_us is not None
 
 
 def _among_requests(search: Search) -> Search:

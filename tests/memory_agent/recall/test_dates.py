@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import age
 from memory_agent.recall.dates import MOST_CHARS, DateSpan, describe, understand_dates
-from memory_agent.recall.dates.contexts import MOST_PHRASES
+from memory_agent.recall.dates.phrases import MOST_PHRASES
 
 LOCOMO = Path(__file__).parents[4] / "shared" / "data" / "locomo_dev.json"
 WORDS = """

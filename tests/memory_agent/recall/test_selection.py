@@ -6,20 +6,21 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, START, SUBJECTS, message, texts
+from talks import VOCABULARY, Turn, asked_of, open_talk, turns
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.recall import candidates
 from memory_agent.recall.candidates import Candidates, scored
-from memory_agent.recall.duplicates import Leader, Leaders
 from memory_agent.recall.search import Search
-from memory_agent.recall.selection import LIKE_COSINE, mmr
+from memory_agent.recall.selection import Leaders
 from memory_agent.records.memories import MemoryRecord, Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings, StoreSettings
 from memory_agent.storage.indexes import Slots
@@ -84,62 +85,20 @@ def test_texts_of_a_record_do_not_run_into_each_other() -> None:
     assert fingerprint("a b", "c d") != fingerprint("a", "b c d")
 
 
-def leaders(prints: list[int]) -> list[Leader]:
-    found = Leaders(np.arange(100, 100 + len(prints)), np.array(prints, dtype=np.int64))
-    return found.best(len(found))
-
-
-def test_the_best_of_several_duplicates_represents_them() -> None:
-    assert leaders([7, 8, 7, 7]) == [Leader(100, 7, [102, 103]), Leader(101, 8, [])]
-
-
-def test_a_paraphrase_is_penalised_and_names_the_similar_memory() -> None:
-    vectors = np.array([[1.0, 0.0], [0.9, np.sqrt(1 - 0.81)], [0.0, 1.0]], dtype=np.float32)
-    chosen = mmr(leaders([1, 2, 3]), vectors, np.array([0.9, 0.85, 0.84]), 3, 1.0)
-    assert [choice.place for choice in chosen] == [100, 102, 101]
-    assert chosen[2].like == 100
-    assert chosen[2].likeness == pytest.approx(0.9 - LIKE_COSINE, abs=1e-6)
-    assert chosen[2].score == pytest.approx(0.85 - 0.1, abs=1e-6)
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.integers(0, 2**31)), min_size=1, max_size=30),
-    st.integers(1, 12),
-    st.floats(0, 1),
-)
-def test_choices_are_distinct_ordered_and_never_worth_more_than_before(
-    drawn: list[tuple[float, int]], top_k: int, diversity: float
-) -> None:
-    drawn.sort(reverse=True)
-    found = leaders([seed % 7 for _, seed in drawn])
-    vectors = np.stack([np.random.default_rng(leader.place).normal(size=3) for leader in found]).astype(np.float32)
-    scores = np.array([drawn[leader.place - 100][0] for leader in found])
-    chosen = mmr(found, vectors, scores, top_k, diversity)
-    assert len(chosen) == min(top_k, len({seed % 7 for _, seed in drawn}))
-    assert [choice.score for choice in chosen] == sorted((choice.score for choice in chosen), reverse=True)
-    assert all(choice.score <= drawn[choice.place - 100][0] + 1e-9 for choice in chosen)
-    stood_for = [place for choice in chosen for place in (choice.place, *choice.leader.folded)]
-    assert len(stood_for) == len(set(stood_for))
-
-
-@given(st.integers(1, 60), st.integers(0, 2**31), st.floats(0, 1))
-def test_choices_are_those_of_the_definition(size: int, seed: int, diversity: float) -> None:
-    rng = np.random.default_rng(seed)
-    topics = rng.normal(size=(6, 384))
-    vectors = (topics[rng.integers(6, size=size)] + rng.normal(scale=0.4, size=(size, 384))).astype(np.float32)
-    scores = rng.random(size)
-    unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float64)
-    chosen: list[int] = []
-    for choice in mmr(leaders(list(range(size))), vectors, scores, 10, diversity):
-        likeness = diversity * np.clip(unit @ unit[chosen].T - LIKE_COSINE, 0.0, None).max(axis=1, initial=0.0)
-        worth = scores - likeness
-        worth[chosen] = -np.inf
-        place = choice.place - 100
-        assert place not in chosen
-        assert choice.score == pytest.approx(worth.max(), abs=1e-5) == pytest.approx(worth[place], abs=1e-5)
-        assert choice.likeness == pytest.approx(likeness[place], abs=1e-5)
-        chosen.append(place)
-    assert len(chosen) == min(10, size)
+@given(st.lists(turns, min_size=1, max_size=20), st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=3))
+@settings(deadline=None, max_examples=30)
+def test_the_best_of_several_duplicates_represents_them(said: list[Turn], words: list[str]) -> None:
+    with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
+        search = asked_of(talk.archive, words)
+        found = scored(search, np.arange(search.view.count))
+        leaders = Leaders(found, search).best(100)
+    ranked = sorted(range(len(said)), key=lambda place: (-found.total[place], -found.rows[place]))
+    groups: dict[int, list[int]] = {}
+    for place in ranked:
+        groups.setdefault(int(search.view.fingerprints[place]), []).append(place)
+    assert [(leader.fingerprint, leader.place, *leader.copies) for leader in leaders] == [
+        (fingerprint, *places) for fingerprint, places in groups.items()
+    ]
 
 
 def test_the_same_text_is_one_memory_with_count_times_and_origins(memory: Memory) -> None:
@@ -234,8 +193,8 @@ def test_memories_without_a_vector_are_found_behind_hundreds_of_duplicates_witho
 def test_an_answer_is_filled_behind_more_duplicates_than_a_graph_returns(tmp_path: Path, embedder: Embedder) -> None:
     others = [f"{FIX}, step {number}" for number in range(4)]
     filler = [f"{SUBJECTS[number % len(SUBJECTS)]}, part {number}" for number in range(60)]
-    settings = Settings(embedder=EmbedderSettings(allow_download=False), store=StoreSettings(exact_search_limit=100))
-    with Memory.open(tmp_path / "alice", embedder=embedder, settings=settings) as memory:
+    chosen = Settings(embedder=EmbedderSettings(allow_download=False), store=StoreSettings(exact_search_limit=100))
+    with Memory.open(tmp_path / "alice", embedder=embedder, settings=chosen) as memory:
         said = enumerate([*others, *[FIX] * 600, *filler])
         memory.ingest([message(number, text) for number, text in said], now=NOW)
         deadline = time.monotonic() + 60

@@ -16,16 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_vectors import MadeVectors
 from memory_samples import NOW, message
+from talks import GivenVector
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
-from memory_agent.recall.candidates import Candidates, scored, shortlist
-from memory_agent.recall.deadline import Deadline
-from memory_agent.recall.fusion import fuse, lexical_share
-from memory_agent.recall.late_interaction import REACH
-from memory_agent.recall.query import make_query
-from memory_agent.recall.query_vectors import QueryVector
-from memory_agent.recall.search import Search, looking_at_all, search
+from memory_agent.recall.candidates import Candidates, fuse, lexical_share, scored, shortlist
+from memory_agent.recall.evidence import REACH
+from memory_agent.recall.query import Deadline, make_query
+from memory_agent.recall.search import QueryVector, Search
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Kind, MemoryFilter, Mode, UnderstoodDate
 from memory_agent.settings import RecallSettings
@@ -60,16 +58,6 @@ ONE_FIELD_EACH: list[dict[str, Any]] = [
     {"min_quality": 0.97},
     {"min_quality": 1.0},
 ]
-
-
-class GivenVector:
-    """Query vectors of 16 dimensions, for which there is no model."""
-
-    def __init__(self, vector: QueryVector | None) -> None:
-        self._vector = vector
-
-    def finish(self, pending: GivenVector, stored: str, deadline: Deadline) -> QueryVector | None:
-        return self._vector
 
 
 @pytest.fixture(scope="module", params=[(100, FLAT), (1_000, FLAT), (10_000, FLAT), (10_000, GRAPH)], ids=str)
@@ -125,9 +113,7 @@ def searched(
     query = make_query(text, 5, chosen, mode, 600_000, options, RecallSettings(), START)
     words = np.zeros((0, NDIM), np.float16)
     vector = None if seed is None else QueryVector(vector_of(seed), "model", (), words, "")
-    given: Any = GivenVector(vector)
-    pending, limits = given if query.needs_vector else None, (RecallSettings(), Deadline(600_000))
-    return search(query, dates, world.archive.view, world.archive.store, given, pending, *limits)
+    return GivenVector(world.archive, vector).search_for(query, dates)
 
 
 def rows_in(found: Search) -> set[int]:
@@ -327,7 +313,7 @@ def test_a_shortlist_is_all_exactly_when_it_holds_everything_that_can_answer(
 ) -> None:
     """Else a recall would leave out what could fill its answer, or search for it until the deadline."""
     given = searched(world, text=text, mode=mode)
-    found = looking_at_all(given)
+    found = given.with_all_cosines()
     view = found.view
     can_answer = view.alive & (found.bm25 > 0)
     if mode != "lexical":

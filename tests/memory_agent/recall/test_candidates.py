@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.recall import fusion as formula
-from memory_agent.recall.fusion import best_first, fuse, highest, lexical_share, places_of
+from memory_agent.recall import candidates as formula
+from memory_agent.recall.candidates import best_first, fuse, highest, lexical_share
+from memory_agent.recall.evidence import places_of
 from memory_agent.storage.indexes import Scores
 
 cosine = st.floats(-1.0, 1.0, width=32)
