@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memory_agent.care.encryption import OnMissingKey
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
-    from memory_agent.shared_asks import Rights
+    from memory_agent.records.shared_requests import Rights
 
 Answer = TypeVar("Answer")
 
@@ -73,7 +73,7 @@ def open_for_reading(target: Target, method: str) -> Iterator[MemoryClient | Mem
 
 def _rights(target: Target) -> Rights:
     """Return what a given key says, or what the owner of the files may do."""
-    from memory_agent.shared_asks import Rights, rights_of
+    from memory_agent.records.shared_requests import Rights, rights_of
 
     key = principal_of(target)
     return Rights(is_admin=True) if key is None else rights_of(key)

@@ -21,7 +21,7 @@ from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import emit, file_facts, item_document, one_line, plain, print_document, shown
 from memory_agent.errors import InvalidInputError, ScopeMissingError, UnavailableError
 from memory_agent.records.shared import CONTENT_TYPES, ContentType, PublishPreview
-from memory_agent.shared_content import MOST_ATTACHED_BYTES, texts_of
+from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, texts_of
 from relay.disk import write_private
 
 if TYPE_CHECKING:

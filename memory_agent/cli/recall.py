@@ -8,7 +8,6 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.arguments import MOST_LISTED, MOST_SIMILAR_RUNS
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.failure import note
 from memory_agent.cli.filters import MetadataPair, Pair, filter_options
@@ -27,6 +26,7 @@ from memory_agent.cli.render import (
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import USUAL_TOKENS
 from memory_agent.recall.query import MOST_ANSWERS, profile_defaults
+from memory_agent.records.arguments import MOST_LISTED, MOST_SIMILAR_RUNS
 from memory_agent.records.memories import (
     DATES,
     KINDS,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memory_agent.arguments import MOST_SIMILAR_RUNS
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import counted, one_line, plain, print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import run_text
+from memory_agent.records.arguments import MOST_SIMILAR_RUNS
 from memory_agent.records.trajectories import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
 
 if TYPE_CHECKING:

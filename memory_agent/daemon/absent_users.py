@@ -21,9 +21,9 @@ from memory_agent.errors import ModelMissingError, StoreError
 from memory_agent.memory import Memory
 from memory_agent.memory.runs import feedback_payload
 from memory_agent.records.memories import MemoryStats, RecallResult
+from memory_agent.records.shared_requests import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.records.trajectories import FeedbackReport
 from memory_agent.settings import LearningSettings, RecallSettings
-from memory_agent.shared_asks import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import FeedbackParams, Params, RecallParams
 from memory_agent.verbs.protocol import Request, decode, encode_result

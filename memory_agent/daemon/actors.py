@@ -45,8 +45,8 @@ from memory_agent.daemon.ray_folder import RayFolder
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.knowledge.remote import RemoteKnowledge
+from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import NO_RIGHTS, Rights
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, encode
 from relay import SHARED_USER

@@ -28,7 +28,7 @@ from memory_agent.erasure.user_removal import (
     note_absent_user_erased,
 )
 from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
-from memory_agent.shared_asks import SharedPart
+from memory_agent.records.shared_requests import SharedPart
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import keys_of
 from memory_agent.storage.user_key import open_user_key

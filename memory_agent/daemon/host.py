@@ -29,8 +29,8 @@ from memory_agent.errors import (
 from memory_agent.knowledge import Knowledge
 from memory_agent.memory import Memory
 from memory_agent.records.memories import IngestReport
+from memory_agent.records.shared_requests import NO_RIGHTS, Rights, SharedStore
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import NO_RIGHTS, Rights, SharedStore
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import AGED_AT_ONCE
 from memory_agent.verbs.protocol import IngestBatch, decode, encode_fault, encode_result

@@ -21,8 +21,8 @@ from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.placement import Directory
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.records.memories import IngestReport, MemoryStats
+from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import DaemonSettings
-from memory_agent.shared_asks import NO_RIGHTS, Rights
 from memory_agent.verbs.params import NoParams
 from memory_agent.verbs.protocol import HostAddress, IngestBatch, decode_reply, encode
 from memory_agent.verbs.table import BY_NAME

@@ -40,8 +40,8 @@ from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import MemoryAgentError, ModelError, SettingsError, UnavailableError
 from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.layout import CONSUMER, Layout, default_data_dir
+from memory_agent.records.shared_requests import Caller, ForgetUser, SharedPart
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import Caller, ForgetUser, SharedPart
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners

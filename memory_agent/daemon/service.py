@@ -33,8 +33,8 @@ from memory_agent.errors import (
     UserNotAllowedError,
 )
 from memory_agent.records.memories import IngestReport, MemoryRecord, RecallResult, Utility
+from memory_agent.records.shared_requests import Rights, rights_of
 from memory_agent.records.trajectories import Trajectory
-from memory_agent.shared_asks import Rights, rights_of
 from memory_agent.verbs.params import (
     EraseParams,
     NoParams,

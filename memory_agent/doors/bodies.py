@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from memory_agent.arguments import located
 from memory_agent.errors import InvalidInputError, ProtocolError
+from memory_agent.records.arguments import located
 from memory_agent.verbs.params import Params
 from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, NEWEST_VERSION, Request, encode_fields
 from memory_agent.verbs.table import BY_NAME, VERBS, Verb

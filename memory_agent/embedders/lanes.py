@@ -26,10 +26,10 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
-from memory_agent.arguments import check_text
 from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.embedders.future import Future
 from memory_agent.errors import EmbedderUnavailableError
+from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
 
 _BULK_CACHE = 4096  # 2.2 KB each for 34 tokens

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from memory_agent.arguments import check_text
 from memory_agent.embedders import (
     Embedder,
     EmbedderInfo,
@@ -26,6 +25,7 @@ from memory_agent.embedders import (
     open_embedder,
 )
 from memory_agent.errors import EmbedderUnavailableError, MemoryAgentError, ModelError
+from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import EmbeddedQuery
 from memory_agent.settings import EmbedderSettings
 from relay.log import log

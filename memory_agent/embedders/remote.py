@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from memory_agent.arguments import check_text
 from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled, wire
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
+from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from relay.net import CircuitBreaker, RequestSockets
 

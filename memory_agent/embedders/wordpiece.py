@@ -24,8 +24,8 @@ import numpy.typing as npt
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a second pool would compete with the lanes
 from tokenizers import Encoding, Tokenizer
 
-from memory_agent.arguments import check_text
 from memory_agent.errors import ModelError
+from memory_agent.records.arguments import check_text
 
 CHARS_PER_TOKEN = 32
 _LEAST_PIECES = 600

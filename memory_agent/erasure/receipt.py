@@ -8,7 +8,7 @@ from hashlib import sha256
 
 import msgspec
 
-from memory_agent.shared_asks import SharedPart
+from memory_agent.records.shared_requests import SharedPart
 from relay import Erased
 
 NOT_COVERED = (

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from memory_agent.arguments import check_text, located
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_filter
+from memory_agent.records.arguments import check_text, located
 from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord
 from memory_agent.records.metadata import matches
 

@@ -9,7 +9,7 @@ from memory_agent.knowledge.items import FORMER_NAMED, keep_name, name_in
 from memory_agent.knowledge.places import ERASED, NAME, SECRET, mark_removal, place_of
 from memory_agent.memory.namespaces import Erasure
 from memory_agent.recall.query import check_now
-from memory_agent.shared_content import PSEUDONYM_BYTES, pseudonym
+from memory_agent.records.shared_content import PSEUDONYM_BYTES, pseudonym
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot

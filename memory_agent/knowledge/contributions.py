@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.shared_asks import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
+from memory_agent.records.shared_requests import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
 
 QUARTERS = 4
 """A value counts as one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting: what a release tells depends on it."""

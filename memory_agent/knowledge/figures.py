@@ -39,7 +39,7 @@ from msgspec import Meta
 from memory_agent.knowledge.contributions import QUARTERS, Contribution, Vote
 from memory_agent.knowledge.proof import lower_bound, mean, shrunk_mean
 from memory_agent.records.shared import QualityMetrics
-from memory_agent.shared_asks import ReportedItem
+from memory_agent.records.shared_requests import ReportedItem
 
 KEY_BYTES = 16
 _BOOST_STEPS = 5

@@ -16,7 +16,7 @@ from memory_agent.knowledge.kept_figures import FORMER, begin_figures, standings
 from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, OFFERERS, PARTS, SECRET, USED, place_of
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import Attachment, ContentType, GlobalRecord, QualityMetrics, SharedContent
-from memory_agent.shared_content import (
+from memory_agent.records.shared_content import (
     attachment_of,
     author_of_many,
     check_content,

@@ -7,7 +7,8 @@ from typing import Any
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_now
 from memory_agent.records.shared import FoundItem, UnpublishReceipt
-from memory_agent.shared_asks import (
+from memory_agent.records.shared_changes import Untold
+from memory_agent.records.shared_requests import (
     AnyAsk,
     Fetch,
     ForgetUser,
@@ -21,7 +22,6 @@ from memory_agent.shared_asks import (
     ShowItem,
     Unpublish,
 )
-from memory_agent.shared_changes import Untold
 
 _UNKNOWN = (Rate, ShowItem, Fetch)
 _CREATING = (Publish, Offer, SetName)

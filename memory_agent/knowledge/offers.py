@@ -43,7 +43,7 @@ from memory_agent.knowledge.publish_log import note_published
 from memory_agent.records.embedded import Embedded, Embedding
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import OfferedPattern, SharedContent
-from memory_agent.shared_content import PSEUDONYM_BYTES, digest_of, parts_of_text, pseudonym
+from memory_agent.records.shared_content import PSEUDONYM_BYTES, digest_of, parts_of_text, pseudonym
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 

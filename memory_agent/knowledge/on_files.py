@@ -12,8 +12,8 @@ from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import ModelError
 from memory_agent.knowledge.nothing_shared import NothingFound, answer_without_store, creates_store
 from memory_agent.knowledge.store import Knowledge
+from memory_agent.records.shared_requests import AnyAsk, Caller, PendingItems, SearchItems
 from memory_agent.settings import EmbedderSettings
-from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, SearchItems
 
 OpenStore = Callable[[Embedder | None], Knowledge]
 """Opens the store, or creates it, with an embedder that stays the caller's."""

@@ -18,7 +18,7 @@ import msgspec
 from memory_agent.erasure.history import fingerprint
 from memory_agent.knowledge.items import about_of
 from memory_agent.records.memories import MemoryRecord
-from memory_agent.shared_changes import SharedChange, Untold
+from memory_agent.records.shared_changes import SharedChange, Untold
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from relay import SHARED_USER

@@ -13,7 +13,7 @@ from typing import Any
 
 from memory_agent.errors import DeadlineExceededError, NothingSharedError, UnavailableError
 from memory_agent.knowledge.nothing_shared import NothingFound, answer_without_store, creates_store
-from memory_agent.shared_asks import AnyAsk, Caller, SearchItems
+from memory_agent.records.shared_requests import AnyAsk, Caller, SearchItems
 from memory_agent.verbs.params import AskSharedParams
 from memory_agent.verbs.protocol import HostRequest, decode_reply, encode
 from relay import SHARED_USER

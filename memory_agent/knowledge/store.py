@@ -76,8 +76,16 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.settings import LearningSettings, RetentionSettings, Settings
-from memory_agent.shared_asks import (
+from memory_agent.records.shared_changes import Untold
+from memory_agent.records.shared_content import (
+    attachment_of,
+    check_admitted,
+    check_content,
+    check_name,
+    check_offer,
+    digest_of,
+)
+from memory_agent.records.shared_requests import (
     AnyAsk,
     Caller,
     Fetch,
@@ -97,15 +105,7 @@ from memory_agent.shared_asks import (
     ShowItem,
     Unpublish,
 )
-from memory_agent.shared_changes import Untold
-from memory_agent.shared_content import (
-    attachment_of,
-    check_admitted,
-    check_content,
-    check_name,
-    check_offer,
-    digest_of,
-)
+from memory_agent.settings import LearningSettings, RetentionSettings, Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import Snapshot
 from relay.rwlock import ReadWriteLock

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from memory_agent.shared_asks import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
+from memory_agent.records.shared_requests import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
 from memory_agent.storage.recall_notes import SHOWED_ITEMS
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import ENDED, StoredTrajectory

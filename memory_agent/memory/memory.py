@@ -22,7 +22,6 @@ import msgspec
 from msgspec.structs import replace
 from ulid import ULID
 
-from memory_agent.arguments import RecallOptions
 from memory_agent.embedders import Embedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
@@ -33,10 +32,12 @@ from memory_agent.learning.run_records import RunRecords
 from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake, Progress
 from memory_agent.memory.namespaces import Care, Erasure, Sona
 from memory_agent.memory.runs import Runs
+from memory_agent.memory.sharing import Shared
 from memory_agent.memory.stated_record import check_ids, checked_record, masked_record
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import check_now, make_query
+from memory_agent.records.arguments import RecallOptions
 from memory_agent.records.memories import (
     IngestReport,
     Kind,
@@ -50,6 +51,7 @@ from memory_agent.records.memories import (
     RecallResult,
     Source,
 )
+from memory_agent.records.shared_requests import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.records.trajectories import FeedbackReport, SimilarRun
 from memory_agent.settings import (
     EmbedderSettings,
@@ -57,8 +59,6 @@ from memory_agent.settings import (
     SettingsKeywords,
     with_keywords,
 )
-from memory_agent.shared_asks import NO_RIGHTS, Caller, Rights, SharedStore
-from memory_agent.sharing import Shared
 from memory_agent.signals.reader import EventReader, truncate
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.archive import Archive

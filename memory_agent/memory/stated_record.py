@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from memory_agent.arguments import check_text, check_time
 from memory_agent.errors import InvalidInputError
+from memory_agent.records.arguments import check_text, check_time
 from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, MemoryRecord
 from memory_agent.records.metadata import values_of
 from relay import EventLimits, Masker, validate_id, validate_object

@@ -24,8 +24,8 @@ from memory_agent.recall.fence import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED, OPEN
 from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records.memories import Origin, RecallResult, RetrievedMemory
 from memory_agent.records.shared import QualityMetrics, SharedOrigin
+from memory_agent.records.shared_content import is_of_many, is_pseudonym
 from memory_agent.records.trajectories import Reason, RunLine, SimilarRun
-from memory_agent.shared_content import is_of_many, is_pseudonym
 
 CountTokens = Callable[[str], int]
 

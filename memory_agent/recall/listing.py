@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.arguments import MOST_LISTED, check_choice, check_whole
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import check_filter
+from memory_agent.records.arguments import MOST_LISTED, check_choice, check_whole
 from memory_agent.records.memories import ORDERS, MemoryFilter, MemoryPage, MemoryRecord, Order
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Rows

@@ -52,9 +52,9 @@ from memory_agent.recall.stages import (
 from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records.embedded import EmbeddedQuery
 from memory_agent.records.memories import RecallResult, RetrievedMemory, UnderstoodDate, time_of
+from memory_agent.records.shared_requests import PendingItems
 from memory_agent.records.trajectories import SimilarRun
 from memory_agent.settings import RecallSettings
-from memory_agent.shared_asks import PendingItems
 from memory_agent.storage.archive import Archive
 
 BeginShared = Callable[[Query], PendingItems | None]

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from memory_agent.arguments import (
+from memory_agent.errors import InvalidInputError
+from memory_agent.records.arguments import (
     RecallOptions,
     check_deadline_ms,
     check_mode,
@@ -23,7 +24,6 @@ from memory_agent.arguments import (
     check_whole,
     located,
 )
-from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import Dates, Exclusion, Kind, MemoryFilter, Mode, Profile, Tier, microseconds
 from memory_agent.records.metadata import check_conditions
 from memory_agent.settings import RecallSettings

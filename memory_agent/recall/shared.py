@@ -49,8 +49,8 @@ from memory_agent.recall.highlights import marked
 from memory_agent.recall.query import Deadline, Query
 from memory_agent.records.memories import MemoryRecord, RetrievedMemory, microseconds
 from memory_agent.records.shared import FoundItem, SharedOrigin
-from memory_agent.shared_asks import PendingItems
-from memory_agent.shared_content import text_to_read
+from memory_agent.records.shared_content import text_to_read
+from memory_agent.records.shared_requests import PendingItems
 from memory_agent.storage.terms import fingerprint, first_said_word, query_words
 from relay.log import log
 from sona.keyed_random import share

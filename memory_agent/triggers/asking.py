@@ -10,11 +10,11 @@ from functools import cached_property
 
 import msgspec
 
-from memory_agent.arguments import RecallOptions
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, ModelError
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import Query, check_now, make_query
+from memory_agent.records.arguments import RecallOptions
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryFilter, RecallResult
 from memory_agent.settings import RecallSettings, TriggerSettings

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 
-from memory_agent.arguments import MOST_SIMILAR_RUNS
+from memory_agent.records.arguments import MOST_SIMILAR_RUNS
 from memory_agent.records.memories import Kind, Profile
 from memory_agent.signals.layered_table import LayeredTable
 from memory_agent.signals.payloads import NotTextError, Part, parse_part, read_part, roots

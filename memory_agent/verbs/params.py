@@ -18,14 +18,14 @@ import msgspec
 from msgspec.structs import asdict
 from ulid import ULID
 
-from memory_agent.arguments import check_deadline_ms, check_mode, check_options, check_text
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
+from memory_agent.records.arguments import check_deadline_ms, check_mode, check_options, check_text
 from memory_agent.records.memories import Dates, Kind, MemoryFilter, Mode, Order, Profile, Provenance, Source, Tier
 from memory_agent.records.shared import ContentType, PublishPreview
+from memory_agent.records.shared_requests import AnyAsk, Caller
 from memory_agent.records.trajectories import RunEnd, RunState
-from memory_agent.shared_asks import AnyAsk, Caller
 from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
 
 AGED_AT_ONCE = 20_000

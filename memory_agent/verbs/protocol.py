@@ -16,8 +16,8 @@ import msgspec
 from msgspec.structs import replace
 
 from memory_agent import errors
-from memory_agent.arguments import located
-from memory_agent.shared_asks import NO_RIGHTS, Rights
+from memory_agent.records.arguments import located
+from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from relay import MalformedEventError, QuarantineEntry, read_event
 
 PROTOCOL_VERSION = 1

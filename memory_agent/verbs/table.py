@@ -26,8 +26,8 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
+from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.records.trajectories import FeedbackReport, SimilarRun, SonaStatus, Trajectory
-from memory_agent.shared_asks import NO_RIGHTS, Rights
 from memory_agent.triggers.block import Block
 from memory_agent.verbs.params import (
     AgeParams,

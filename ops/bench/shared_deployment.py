@@ -20,7 +20,7 @@ from memory_agent.recall import shared as tiers
 from memory_agent.recall.shared import as_memories
 from memory_agent.records.memories import RetrievedMemory
 from memory_agent.records.shared import FoundItem
-from memory_agent.shared_asks import ReportedItem
+from memory_agent.records.shared_requests import ReportedItem
 from ops.bench.shared_worlds import SETTINGS, TOP_K, Kind, World
 
 Reports = Literal["none", "own", "shuffled"]

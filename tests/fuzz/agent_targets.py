@@ -9,13 +9,13 @@ import numpy as np
 from bus_targets import ALICE, EVENTS, LIMITS, NOW, PACKED
 from target import Target, alone, refused
 
-from memory_agent.arguments import check_options
 from memory_agent.doors.reception import permitted
 from memory_agent.embedders import EmbedderInfo
 from memory_agent.embedders import wire as embedder_wire
 from memory_agent.errors import InvalidInputError, UnhandledEventError
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import describe, understand_dates
+from memory_agent.records.arguments import check_options
 from memory_agent.records.embedded import of_vector, query_of_vector
 from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.records.trajectories import SonaStatus, Trajectory

@@ -30,8 +30,8 @@ from memory_agent.learning import export as runs_export
 from memory_agent.learning import learner_file
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import SharedContent
+from memory_agent.records.shared_content import attachment_of, digest_of
 from memory_agent.settings import load_settings
-from memory_agent.shared_content import attachment_of, digest_of
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import codec, recall_notes, trajectories
 from memory_agent.storage.array_file import read_arrays, write_arrays

@@ -29,8 +29,8 @@ from memory_agent.embedders import Embedder
 from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.layout import Layout
 from memory_agent.records.memories import IngestReport, MemoryStats
+from memory_agent.records.shared_requests import NO_RIGHTS, Caller, ForgetUser, Rights, SharedPart
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import NO_RIGHTS, Caller, ForgetUser, Rights, SharedPart
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners

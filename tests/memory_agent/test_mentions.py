@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from memory_agent.mentions import mentions
+from memory_agent.memory.mentions import mentions
 
 
 def found(text: str, *own_names: str) -> list[tuple[str, str]]:

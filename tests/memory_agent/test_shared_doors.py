@@ -39,9 +39,9 @@ from memory_agent.layout import TOKEN_VARIABLE
 from memory_agent.recall.fence import CLOSE
 from memory_agent.records.memories import Tier
 from memory_agent.records.shared import GlobalRecord
+from memory_agent.records.shared_content import MOST_ATTACHED_BYTES
+from memory_agent.records.shared_requests import AnyAsk, Caller, ForgetUser, ReadLog, Rights
 from memory_agent.settings import EmbedderSettings, Settings, SharedSettings
-from memory_agent.shared_asks import AnyAsk, Caller, ForgetUser, ReadLog, Rights
-from memory_agent.shared_content import MOST_ATTACHED_BYTES
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, BrokerSettings, RelaySettings, Scope, create_key, revoke_key
 

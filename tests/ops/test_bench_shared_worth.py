@@ -15,8 +15,8 @@ from rich.progress import Progress
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.knowledge import Knowledge
 from memory_agent.memory import Memory
+from memory_agent.records.shared_requests import Caller, Report, ReportedItem
 from memory_agent.settings import EmbedderSettings
-from memory_agent.shared_asks import Caller, Report, ReportedItem
 from ops.bench import shared_worth
 from ops.bench.shared_deployment import Agent, Arm, Deployment, Seen, Size, lived
 from ops.bench.shared_worlds import (

@@ -28,12 +28,12 @@ from memory_agent.client.daemon_methods import DaemonMethods
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.search_quota import SearchQuota
+from memory_agent.memory.mentions import mentions
 from memory_agent.memory.namespaces import Care, Erasure, Sona
 from memory_agent.memory.runs import Runs
-from memory_agent.mentions import mentions
+from memory_agent.memory.sharing import Shared
 from memory_agent.recall.context import context_block
 from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings, load_settings
-from memory_agent.sharing import Shared
 from memory_agent.triggers.asking import Triggers
 from memory_agent.verbs.table import VERBS
 from ops.documents.clients import declared

@@ -29,8 +29,8 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.contributions import Contribution
 from memory_agent.knowledge.places import FIGURES, FILE, OFFERERS, OFFERS
 from memory_agent.memory import Memory
+from memory_agent.records.shared_requests import Caller, ListOffers, Offer, Publish, SearchItems, SetName
 from memory_agent.settings import EmbedderSettings
-from memory_agent.shared_asks import Caller, ListOffers, Offer, Publish, SearchItems, SetName
 from memory_agent.storage.folders import user_folder
 from relay import SHARED_USER
 

@@ -21,9 +21,9 @@ from memory_agent.knowledge.items import place_in
 from memory_agent.knowledge.kept_figures import StoredParts, parts_in, standings_at
 from memory_agent.memory import Memory
 from memory_agent.records.shared import FoundItem, GlobalRecord, PublishPreview
+from memory_agent.records.shared_content import digest_of
+from memory_agent.records.shared_requests import AnyAsk, Caller, PendingItems, Rights, SearchItems
 from memory_agent.settings import EncryptionSettings, Settings, SharedSettings
-from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, Rights, SearchItems
-from memory_agent.shared_content import digest_of
 from memory_agent.storage import derived
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import Snapshot

@@ -15,8 +15,8 @@ from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.places import SECRET
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
+from memory_agent.records.shared_requests import AnyAsk, Caller, PendingItems, SearchItems
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import AnyAsk, Caller, PendingItems, SearchItems
 from memory_agent.storage.snapshot import Snapshot
 from ops.bench.cost import python_calls
 from ops.bench.shared import share

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_agent.knowledge.contributions import QUARTERS, Contribution
 from memory_agent.knowledge.figures import Rules
 from memory_agent.records.shared import QualityMetrics
-from memory_agent.shared_asks import ReportedItem
+from memory_agent.records.shared_requests import ReportedItem
 
 RULES = Rules()
 VICTIM = b"victim"

@@ -16,7 +16,7 @@ from memory_agent.knowledge import figures as module
 from memory_agent.knowledge.contributions import Contribution
 from memory_agent.knowledge.figures import KEY_BYTES, Figures, Part, Rules, Standing
 from memory_agent.records.shared import QualityMetrics
-from memory_agent.shared_asks import ReportedItem
+from memory_agent.records.shared_requests import ReportedItem
 
 RULES = Rules()
 KEY = bytes(range(KEY_BYTES))

@@ -15,7 +15,7 @@ from memory_agent.knowledge import removal
 from memory_agent.knowledge.kept_figures import FORMER, standings_at
 from memory_agent.knowledge.places import FIGURES, NAME, PARTS, PLACE_CHARS, USED, place_of
 from memory_agent.records.shared import GlobalRecord, QualityMetrics
-from memory_agent.shared_asks import Caller, ForgetUser, Rate, Report, ReportedItem
+from memory_agent.records.shared_requests import Caller, ForgetUser, Rate, Report, ReportedItem
 from memory_agent.storage.batch import Batch
 from relay import SHARED_USER
 

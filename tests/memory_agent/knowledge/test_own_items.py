@@ -12,8 +12,8 @@ from sharing_world import UNLIMITED, World
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedding
+from memory_agent.records.shared_requests import Caller, SearchItems
 from memory_agent.settings import Settings, StoreSettings
-from memory_agent.shared_asks import Caller, SearchItems
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.indexes import Cosines, Mask
 from memory_agent.storage.passage_vectors import PassageView

@@ -7,7 +7,7 @@ from sharing_world import World, parts_of
 
 from memory_agent.knowledge.contributions import Contribution
 from memory_agent.records.shared import FoundItem, GlobalRecord
-from memory_agent.shared_asks import Caller, ForgetUser, Rate, Report, ReportedItem
+from memory_agent.records.shared_requests import Caller, ForgetUser, Rate, Report, ReportedItem
 
 QUESTION = "what does a deploy to staging need?"
 BEST = "A deploy to staging needs the VPN"

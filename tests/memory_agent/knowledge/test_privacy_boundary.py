@@ -34,7 +34,7 @@ from memory_agent.care.restoration import restore_all, restore_user
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import RecallResult
-from memory_agent.shared_asks import Caller, ForgetUser, Report, ReportedItem
+from memory_agent.records.shared_requests import Caller, ForgetUser, Report, ReportedItem
 from relay import SHARED_USER
 
 BOTH = ("local", "global")

@@ -14,8 +14,8 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.items import faults_of_items
 from memory_agent.records.shared import GlobalRecord, PublishPreview
+from memory_agent.records.shared_requests import Caller, ForgetUser
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import Caller, ForgetUser
 
 MOST = 10_000
 FIX = "Connect to the VPN before a deploy to staging"

@@ -17,7 +17,7 @@ from memory_agent import Memory
 from memory_agent.errors import UnavailableError
 from memory_agent.knowledge import Knowledge
 from memory_agent.records.shared import GlobalRecord
-from memory_agent.shared_asks import (
+from memory_agent.records.shared_requests import (
     AnyAsk,
     Caller,
     ForgetUser,

@@ -27,8 +27,8 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.places import FIGURES, NAME, PARTS, place_of
 from memory_agent.records.shared import GlobalRecord
+from memory_agent.records.shared_requests import Caller, ForgetUser
 from memory_agent.settings import EncryptionSettings, RetentionRule, RetentionSettings, Settings
-from memory_agent.shared_asks import Caller, ForgetUser
 from memory_agent.storage.batch import Batch
 from relay import SHARED_USER
 

@@ -18,8 +18,8 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.kept_figures import parts_in
 from memory_agent.knowledge.places import FIGURES
+from memory_agent.records.shared_requests import Caller, ForgetUser
 from memory_agent.settings import EmbedderSettings, Settings
-from memory_agent.shared_asks import Caller, ForgetUser
 
 pytestmark = pytest.mark.slow
 OWN, OTHER, FOREIGN = (f"01KHJY9080NWG22H9Q8BBD7B8{number}" for number in range(3))

@@ -21,9 +21,9 @@ from memory_agent.knowledge import store
 from memory_agent.memory import Memory
 from memory_agent.recall.fence import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED
 from memory_agent.records.shared import FormerVersion, GlobalRecord, PublishPreview
+from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, check_name, digest_of
+from memory_agent.records.shared_requests import Caller, ForgetUser, Publish, Rate, Report, ReportedItem, SetName
 from memory_agent.settings import Settings
-from memory_agent.shared_asks import Caller, ForgetUser, Publish, Rate, Report, ReportedItem, SetName
-from memory_agent.shared_content import MOST_ATTACHED_BYTES, check_name, digest_of
 from memory_agent.storage.archive import Archive
 
 FIX = "Connect to the VPN before a deploy to staging"

@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 from ulid import ULID
 
-from memory_agent.arguments import check_choice, check_text, check_whole, located
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.learning.patterns import words_without_figures
 from memory_agent.learning.shared_use import MOST_AHEAD_US, Outbox, filled, outbox_blob, outbox_in
-from memory_agent.mentions import mentions
+from memory_agent.memory.mentions import mentions
 from memory_agent.recall.query import Query, check_now
+from memory_agent.records.arguments import check_choice, check_text, check_whole, located
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, microseconds
 from memory_agent.records.shared import (
     CONTENT_TYPES,
@@ -35,7 +35,18 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.shared_asks import (
+from memory_agent.records.shared_content import (
+    attachment_of,
+    check_admitted,
+    check_content,
+    check_item_id,
+    check_name,
+    check_offer,
+    check_version,
+    digest_of,
+    texts_of,
+)
+from memory_agent.records.shared_requests import (
     AnyAsk,
     Caller,
     Fetch,
@@ -54,17 +65,6 @@ from memory_agent.shared_asks import (
     Unpublish,
     begin_search,
     filter_for_items,
-)
-from memory_agent.shared_content import (
-    attachment_of,
-    check_admitted,
-    check_content,
-    check_item_id,
-    check_name,
-    check_offer,
-    check_version,
-    digest_of,
-    texts_of,
 )
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.open_calls import InUse

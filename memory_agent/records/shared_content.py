@@ -12,8 +12,8 @@ from hashlib import sha256
 
 import msgspec
 
-from memory_agent.arguments import check_choice, check_text
 from memory_agent.errors import InvalidInputError
+from memory_agent.records.arguments import check_choice, check_text
 from memory_agent.records.shared import CONTENT_TYPES, Attachment, SharedContent
 from relay.access import PUBLIC
 

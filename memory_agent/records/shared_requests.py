@@ -23,7 +23,7 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.shared_changes import Untold
+from memory_agent.records.shared_changes import Untold
 from relay import Principal, Scope
 from relay.access import PUBLIC
 
