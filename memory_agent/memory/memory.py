@@ -36,7 +36,7 @@ from memory_agent.memory.runs import Runs
 from memory_agent.memory.stated_record import check_ids, checked_record, masked_record
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
-from memory_agent.recall.query import check_now, make_query
+from memory_agent.recall.query import QueryDefaults, check_now, make_query
 from memory_agent.records.memories import (
     IngestReport,
     Kind,
@@ -277,7 +277,13 @@ class Memory:
         """
         moment = check_now(now)
         asked = make_query(
-            query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment, self._stored_text
+            query,
+            top_k,
+            filter,
+            mode,
+            deadline_ms,
+            options,
+            QueryDefaults(self._recall_settings, moment, self._stored_text),
         )
         with self._call():
             result = self._pipeline.answer(asked, moment, self.shared.begin_search)
@@ -567,7 +573,9 @@ class Memory:
 
     def _similar_runs(self, query: str, top_k: int, min_relevance: float | None) -> Sequence[SimilarRun]:
         options = RecallOptions(min_relevance=min_relevance, dates="ignore")
-        asked = make_query(query, top_k, None, None, None, options, self._recall_settings, check_now(None))
+        asked = make_query(
+            query, top_k, None, None, None, options, QueryDefaults(self._recall_settings, check_now(None))
+        )
         return self._pipeline.similar_runs(replace(asked, present_us=None))
 
     def _stored_text(self, text: str) -> str:

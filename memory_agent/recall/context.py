@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -107,34 +107,71 @@ def context_block(
     now = now or datetime.now(UTC)
     count = count_tokens or estimate_tokens
     opening = f"{heading}\n{OPEN}" if heading else OPEN
-    room = max_tokens - count(f"{opening}\n{CLOSE}")
     found = len(result.runs) + len(result.memories)
-    if found > 1:
-        room -= count(_left_out(found))
-    if any(memory.tier == "global" for memory in result.memories):
-        room -= count(SHARED)
-    room -= sum(map(count, _more_of_shared(result.memories, result.memories)))
-    entries, said, missing = _run_entries(result, room // 2 if result.memories else room, now, count)
-    room -= sum(map(count, entries))
+    fixed = [f"{opening}\n{CLOSE}", *([_left_out(found)] if found > 1 else [])]
+    fixed += _about_shared(result.memories, result.memories)
+    room = max_tokens - sum(map(count, fixed))
+    runs = _Entries(room // 2 if result.memories else room, count)
+    said, missing = _add_runs(runs, result, now)
     unsaid = _different([memory for memory in result.memories if not _is_said(memory, said)])
+    entries = _Entries(room - runs.tokens, count, runs.texts)
     shown: list[RetrievedMemory] = []
     shortened: list[RetrievedMemory] = []
-    for place, memory in enumerate(unsaid, len(entries) + 1):
+    for place, memory in enumerate(unsaid, len(runs.texts) + 1):
         facts, part = _heading(place, memory, now, with_ids), None if is_whole else excerpt(memory)
-        entry = f"{facts}\n{_quoted(_body(memory) if part is None else _titled(memory, _with_length(part)))}"
-        tokens = _tokens(entry, room, count)
-        entered = [entry] if tokens <= room else _cut(facts, memory, room, count)
-        entries += entered
-        shown += [memory] * len(entered)
-        shortened += [memory] * len(entered) if part is not None or tokens > room else []
-        if tokens > room:
+        fits = entries.add(
+            f"{facts}\n{_quoted(_body(memory) if part is None else _titled(memory, _with_length(part)))}"
+        )
+        if fits or entries.add_part(facts, memory):
+            shown.append(memory)
+            shortened += [memory] if part is not None or not fits else []
+        if not fits:
             break
-        room -= tokens
     missing += len(unsaid) - len(shown)
-    foreign = [SHARED] if any(memory.tier == "global" for memory in shown) else []
-    foreign += _more_of_shared(shown, shortened)
     more = [_left_out(missing)] if missing else []
-    return "\n".join((opening, *foreign, *entries, *more, CLOSE)) if entries else ""
+    foreign = _about_shared(shown, shortened)
+    return "\n".join((opening, *foreign, *entries.texts, *more, CLOSE)) if entries.texts else ""
+
+
+class _Entries:
+    """Entries of a block, after those `before` them, and the `room` in tokens that they leave."""
+
+    def __init__(self, room: int, count: CountTokens, before: Sequence[str] = ()) -> None:
+        self.texts = list(before)
+        self.tokens = 0
+        self._room = room
+        self._count = count
+
+    def add(self, entry: str) -> bool:
+        """Add an entry if it fits, and return whether it does."""
+        tokens = self._tokens(entry)
+        if self.tokens + tokens > self._room:
+            return False
+        self.texts.append(entry)
+        self.tokens += tokens
+        return True
+
+    def add_part(self, heading: str, memory: RetrievedMemory) -> bool:
+        """Add an entry with as much of a long text as fits, and return whether that is enough to be worth it."""
+        text, begin = memory.record.text, _beginning(memory)
+        rest = text[begin:]
+        fits, too_long = 0, len(rest) if len(_body(memory)) > _WHOLE_CHARS else 0
+        best: list[str] = []
+        while too_long - fits > 1:
+            chars = (fits + too_long) // 2
+            kept = _words_in(rest, chars)
+            entry = f"{heading}\n{_quoted(_titled(memory, _with_length(_part(text, begin, kept))))}"
+            if self.tokens + self._tokens(entry) <= self._room:
+                fits, best = chars, [entry] if len(kept) >= _LEAST_CHARS else []
+            else:
+                too_long = chars
+        self.texts += best
+        return bool(best)
+
+    def _tokens(self, entry: str) -> int:
+        """Return the tokens of `entry`, or more than there is room for where it is too long to fit."""
+        room = self._room - self.tokens
+        return self._count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
 
 
 def excerpt(memory: RetrievedMemory) -> Excerpt | None:
@@ -334,33 +371,26 @@ def _different(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
     return different
 
 
-def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTokens) -> tuple[list[str], set[str], int]:
-    """Return the runs that fit into `room` tokens, what they say in full, and how many do not fit.
+def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[set[str], int]:
+    """Add the runs that fit; return the ids of the memories that they contain in full, and how many do not fit.
 
     A run has fewer steps where all of them do not fit.
     """
-    entries: list[str] = []
     said: set[str] = set()
     missing = len(result.runs)
-    common = _common_steps(result)
-    if common and _tokens(common, room, count) <= room:
-        entries.append(common)
-        room -= count(common)
+    if common := _common_steps(result):
+        entries.add(common)
     known = {run.id for run in result.runs}
     for run in result.runs:
-        heading = f"{len(entries) + 1}. {_run_heading(run, now)}"
+        heading = f"{len(entries.texts) + 1}. {_run_heading(run, now)}"
         for most_steps in (_MOST_STEPS, _FEW_STEPS, 0):
             steps = _shown_steps(run, most_steps)
-            entry = f"{heading}\n{_quoted(_run_body(run, steps, known))}"
-            tokens = _tokens(entry, room, count)
-            if tokens <= room:
-                entries.append(entry)
-                room -= tokens
-                lines = (run.request, *(step for step in steps if step is not None), *filter(None, (run.because,)))
+            if entries.add(f"{heading}\n{_quoted(_run_body(run, steps, known))}"):
+                lines = (run.request, *filter(None, (*steps, run.because)))
                 said |= {line.record_id for line in lines if line.is_whole}
                 missing -= 1
                 break
-    return entries, said, missing
+    return said, missing
 
 
 def _common_steps(result: RecallResult) -> str:
@@ -420,11 +450,12 @@ def _clause(line: RunLine) -> str:
     return _visible(line.text).rstrip(". ")
 
 
-def _more_of_shared(shown: Iterable[RetrievedMemory], shortened: Iterable[RetrievedMemory]) -> list[str]:
-    """Return the line that says how to read the rest of what is shortened and how to fetch files, if there are any."""
+def _about_shared(shown: Collection[RetrievedMemory], shortened: Iterable[RetrievedMemory]) -> list[str]:
+    """Return the lines above entries of other users: a warning, and how to read the rest of them and fetch files."""
     told = [ALL_OF_SHARED] if any(map(_is_long, shortened)) else []
     told += [FILE_OF_SHARED] if any(map(_has_file, shown)) else []
-    return ["; ".join(told)] if told else []
+    warning = [SHARED] if any(memory.tier == "global" for memory in shown) else []
+    return warning + (["; ".join(told)] if told else [])
 
 
 def _has_more(memory: RetrievedMemory) -> bool:
@@ -490,28 +521,6 @@ def _visible(line: str) -> str:
 
 def _quoted(body: str) -> str:
     return "| " + body.replace("<", "&lt;").replace("\n", "\n| ")
-
-
-def _tokens(entry: str, room: int, count: CountTokens) -> int:
-    """Return the tokens of `entry`, or `room` + 1 where it is too long to fit."""
-    return count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
-
-
-def _cut(heading: str, memory: RetrievedMemory, room: int, count: CountTokens) -> list[str]:
-    """Return the entry with as much of a long text as fits, in a list; an empty list where that is too little."""
-    text, begin = memory.record.text, _beginning(memory)
-    rest = text[begin:]
-    fits, too_long = 0, len(rest) if len(_body(memory)) > _WHOLE_CHARS else 0
-    best: list[str] = []
-    while too_long - fits > 1:
-        chars = (fits + too_long) // 2
-        kept = _words_in(rest, chars)
-        entry = f"{heading}\n{_quoted(_titled(memory, _with_length(_part(text, begin, kept))))}"
-        if _tokens(entry, room, count) <= room:
-            fits, best = chars, [entry] if len(kept) >= _LEAST_CHARS else []
-        else:
-            too_long = chars
-    return best
 
 
 def _words_in(body: str, chars: int) -> str:

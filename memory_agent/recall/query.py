@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -133,6 +133,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return self.mode != "lexical" or self.floor is not None
 
 
+class QueryDefaults(NamedTuple):
+    """What a recall does not give itself: settings, the present, and how the text of an event is stored."""
+
+    settings: RecallSettings
+    now: datetime
+    stored_text: Callable[[str], str] = str
+
+
 def make_query(
     query: str,
     top_k: int | None,
@@ -140,19 +148,14 @@ def make_query(
     mode: Mode | None,
     deadline_ms: float | None,
     options: RecallOptions,
-    settings: RecallSettings,
-    now: datetime,
-    stored_text: Callable[[str], str] = str,
+    asked: QueryDefaults,
 ) -> Query:
-    """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`.
-
-    `stored_text` makes of a text what an event with it is stored as.
-    """
-    said = check_options(options)
+    """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`."""
+    said, settings = check_options(options), asked.settings
     defaults = profile_defaults(said.get("profile"))
     chosen = _with_kinds(check_filter(filter), defaults)
     mode = check_mode(mode) or settings.mode
-    asked = None if chosen is None else chosen.min_score
+    floor = None if chosen is None else chosen.min_score
     least = said.get("min_relevance")
     usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     text = _check_query(query, settings.max_query_chars)
@@ -161,19 +164,19 @@ def make_query(
         top_k=check_whole("top_k", defaults.top_k if top_k is None else top_k, MOST_ANSWERS),
         filter=_without_floor(chosen),
         mode=mode,
-        floor=usual if asked is None else asked,
-        insists=asked is not None,
+        floor=usual if floor is None else floor,
+        insists=floor is not None,
         min_relevance=settings.min_relevance if least is None else least,
         deadline_ms=check_deadline_ms(settings.deadline_ms if deadline_ms is None else deadline_ms),
         dates=said.get("dates") or settings.dates,
-        reference_time=said.get("reference_time") or now,
+        reference_time=said.get("reference_time") or asked.now,
         context_tokens=said.get("context_tokens"),
         with_embedding=said.get("with_embedding") or False,
         by_run=said.get("by_run"),
         by_session=said.get("by_session"),
         by_event=said.get("by_event"),
-        stored_text=stored_text(text),
-        present_us=_around(now, settings.echo_minutes),
+        stored_text=asked.stored_text(text),
+        present_us=_around(asked.now, settings.echo_minutes),
         runs=_runs(said, defaults),
         tiers=tuple(said.get("tiers") or ("local",)),
     )
