@@ -151,12 +151,12 @@ def make_query(
     asked: QueryDefaults,
 ) -> Query:
     """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`."""
-    said, settings = check_options(options), asked.settings
-    defaults = profile_defaults(said.get("profile"))
+    given, settings = check_options(options), asked.settings
+    defaults = profile_defaults(given.get("profile"))
     chosen = _with_kinds(check_filter(filter), defaults)
     mode = check_mode(mode) or settings.mode
     floor = None if chosen is None else chosen.min_score
-    least = said.get("min_relevance")
+    least = given.get("min_relevance")
     usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     text = _check_query(query, settings.max_query_chars)
     return Query(
@@ -168,25 +168,25 @@ def make_query(
         insists=floor is not None,
         min_relevance=settings.min_relevance if least is None else least,
         deadline_ms=check_deadline_ms(settings.deadline_ms if deadline_ms is None else deadline_ms),
-        dates=said.get("dates") or settings.dates,
-        reference_time=said.get("reference_time") or asked.now,
-        context_tokens=said.get("context_tokens"),
-        with_embedding=said.get("with_embedding") or False,
-        by_run=said.get("by_run"),
-        by_session=said.get("by_session"),
-        by_event=said.get("by_event"),
+        dates=given.get("dates") or settings.dates,
+        reference_time=given.get("reference_time") or asked.now,
+        context_tokens=given.get("context_tokens"),
+        with_embedding=given.get("with_embedding") or False,
+        by_run=given.get("by_run"),
+        by_session=given.get("by_session"),
+        by_event=given.get("by_event"),
         stored_text=asked.stored_text(text),
         present_us=_around(asked.now, settings.echo_minutes),
-        runs=_runs(said, defaults),
-        tiers=tuple(said.get("tiers") or ("local",)),
+        runs=_runs(given, defaults),
+        tiers=tuple(given.get("tiers") or ("local",)),
     )
 
 
-def _runs(said: RecallOptions, defaults: ProfileDefaults) -> int:
-    runs = said.get("runs")
+def _runs(given: RecallOptions, defaults: ProfileDefaults) -> int:
+    runs = given.get("runs")
     if runs is not None:
         return runs
-    return 0 if said.get("context_tokens") is None else defaults.runs
+    return 0 if given.get("context_tokens") is None else defaults.runs
 
 
 def check_now(now: datetime | None) -> datetime:

@@ -67,15 +67,15 @@ def similar_runs(search: Search, top_k: int, answered: Answered = NOTHING_ANSWER
         limit *= _FURTHER
 
 
-class TellingRuns(NamedTuple):
-    """Runs that say most about such requests, what worked first; what those that worked share, and what only failed."""
+class InformativeRuns(NamedTuple):
+    """The most informative runs, successes first, the steps that successes share, and those of failures alone."""
 
     runs: tuple[SimilarRun, ...]
     shared_steps: tuple[CommonStep, ...]
     failed_steps: tuple[CommonStep, ...]
 
 
-def telling_runs(search: Search, most: int, answered: Answered) -> TellingRuns:
+def informative_runs(search: Search, most: int, answered: Answered) -> InformativeRuns:
     """Return at most `most` runs, and the common steps of three times as many.
 
     The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
@@ -83,20 +83,20 @@ def telling_runs(search: Search, most: int, answered: Answered) -> TellingRuns:
     """
     found = similar_runs(search, most * _CHOSEN_FROM, answered)
     with search.store.snapshot() as snapshot:
-        chosen = _telling(found, most, snapshot)
+        chosen = _chosen(found, most, snapshot)
         worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
         failed = [_told(run, search, snapshot) for run in found if run.end != "cancelled" and _has_failed(run)]
     saying = defaultdict[str, list[str]](list)
     for step in (step for run in found for step in run.steps):
         saying[step.text].append(step.record_id)
-    return TellingRuns(
-        tuple(sorted(chosen, key=_standing)),
+    return InformativeRuns(
+        tuple(sorted(chosen, key=_by_outcome)),
         _common(shared_steps(worked), saying),
         _common(steps_of_failed_alone(failed, worked), saying),
     )
 
 
-def _telling(found: list[SimilarRun], most: int, snapshot: Snapshot) -> list[SimilarRun]:
+def _chosen(found: list[SimilarRun], most: int, snapshot: Snapshot) -> list[SimilarRun]:
     chosen, others = found[:most], found[most:]
     if most > 1 and len({_has_failed(run) for run in chosen}) == 1:
         other = next((run for run in others if _has_failed(run) != _has_failed(chosen[0])), None)
@@ -122,7 +122,7 @@ def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) ->
     return tuple(CommonStep(text=step.text, run_ids=step.runs, record_ids=tuple(saying[step.text])) for step in steps)
 
 
-def _standing(run: SimilarRun) -> int:
+def _by_outcome(run: SimilarRun) -> int:
     """Return 0 for a run that worked or of which nothing is known, 1 for one that was sent back, 2 for a failed one."""
     return 2 if _has_failed(run) else int(run.quality is not None and run.quality < WORKED)
 
@@ -135,7 +135,7 @@ def _quality(run: SimilarRun) -> float:
     return 0.0 if run.quality is None else run.quality
 
 
-def without_told(picks: list[Pick], search: Search) -> list[Pick]:
+def without_requests_of_runs(picks: list[Pick], search: Search) -> list[Pick]:
     """Return the picks, best first; where the answer has runs, without those that only repeat what a run was asked.
 
     As many of these stay as there is room for beside the others.
@@ -143,13 +143,13 @@ def without_told(picks: list[Pick], search: Search) -> list[Pick]:
     if not search.query.runs:
         return picks
     with search.store.snapshot() as snapshot:
-        told = [pick.place for pick in picks if _is_told(search, snapshot, pick.slot)]
-    room = max(search.query.top_k - (len(picks) - len(told)), 0)
-    left_out = set(told[room:])
+        repeated = [pick.place for pick in picks if _is_request_of_run(search, snapshot, pick.slot)]
+    room = max(search.query.top_k - (len(picks) - len(repeated)), 0)
+    left_out = set(repeated[room:])
     return [pick for pick in picks if pick.place not in left_out]
 
 
-def _is_told(search: Search, snapshot: Snapshot, slot: int) -> bool:
+def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
     """Return whether the memory in `slot` only repeats what an ended run was asked, as the line of that run does.
 
     A user's message is taken for the request of the run that follows it.

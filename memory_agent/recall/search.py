@@ -159,10 +159,7 @@ class Searcher:
         own = _own_words(query, view, store, mask)
         bm25 = None if query.mode == "vector" or deadline.expired() else view.words.scores(words)
         vector = None if pending is None else self.vector_of(pending, view.stamp, deadline)
-        if vector is not None and view.vectors.count < view.live:
-            deadline.degrade("vectors_pending")
-        if vector is not None and vector.words_stamp and view.word_bits.count < view.vectors.count:
-            deadline.degrade("word_vectors_pending")
+        _note_pending(vector, view, deadline)
         if vector is None and query.mode == "vector":  # words rather than nothing
             bm25 = view.words.scores(words)
         if bm25 is None:
@@ -212,6 +209,13 @@ class Searcher:
             deadline.degrade("script_unknown")
             return None
         return QueryVector(found.vector, info.stamp, found.words, found.word_vectors, info.words_stamp)
+
+
+def _note_pending(vector: QueryVector | None, view: View, deadline: Deadline) -> None:
+    if vector is not None and view.vectors.count < view.live:
+        deadline.degrade("vectors_pending")
+    if vector is not None and vector.words_stamp and view.word_bits.count < view.vectors.count:
+        deadline.degrade("word_vectors_pending")
 
 
 def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store: Store) -> Mask | None:
