@@ -1,11 +1,11 @@
 """Runs and memories as a block of text for a prompt: when, what, how it ended, where from; within a token budget.
 
-The block stays data, whatever a memory contains. Headings have only our own words, and of what another user shared the
-name of its author and its version, quoted and without any character that separates facts (`sharing`). Each line of a
-memory or a run begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none
-closes the fence; control and format characters are removed, so none can hide. A memory is shown whole or left out,
-except a long one, which is cut and says so: half of BEAM's messages have 1,500 characters, most of a usual block. What
-is cut begins where the answer to the query is. Of what another user shared at most 1,000 characters are shown.
+The block stays data, whatever a memory contains. Headings have only our own words and, for a shared item, the name of
+its author and its version, quoted and without any character that separates facts (`sharing`). Each line of a memory or
+a run begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none closes the
+fence; control and format characters are removed, so none can hide. A memory is shown whole or left out, except a long
+one, which is shortened and marked so: half of BEAM's messages have 1,500 characters, most of a usual block. A shortened
+text begins where the answer to the query is. At most 1,000 characters of a shared item are shown.
 Rejected: Markdown fences, which a memory that holds code would close; titles in headings, where one with a quotation
 mark continues as a heading; continuing after a memory that does not fit, since more room would then show fewer
 memories.
@@ -66,7 +66,7 @@ _MOST_NAME_CHARS = 40
 
 
 class Excerpt(NamedTuple):
-    """A part of a text, and what is said of its length."""
+    """A part of a text, and a phrase for its length."""
 
     text: str
     length: str
@@ -85,10 +85,10 @@ def context_block(
     """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" when none fits.
 
     `heading` is the line above the fence, for a reader of several blocks. The runs of `result` come first, in at most
-    half of the tokens where there are memories too. A memory of which a line of a run says all but little is not
-    repeated, nor one that says the same as another of its run, such as the message that began it. `with_ids` names each
-    memory's id, for a reader who can ask for more of it. What others shared says who shared it, and how it did; of a
-    long text of theirs the part is shown that answers the query, unless `is_whole`.
+    half of the tokens where there are memories too. A memory that a line of a run contains is not repeated, nor one
+    with the words of another of its run, such as the message that began it. `with_ids` adds each memory's id, for a
+    reader who can fetch more of it. A shared item names its author and its released figures; a long one is shortened to
+    the part that answers the query, unless `is_whole`.
 
     The first memory that does not fit ends the block: it is left out or, if it is long, cut at the end of a word. The
     last line before the fence says how many runs and memories are left out. Each entry is counted once by
@@ -184,7 +184,7 @@ def excerpt(memory: RetrievedMemory) -> Excerpt | None:
 
 
 def is_plain_id(id: str) -> bool:
-    """Return whether an id may be shown: callers choose theirs, and one of several words could say anything."""
+    """Return whether an id may be shown: callers choose theirs, and one of several words could be an instruction."""
     return _PLAIN_ID.fullmatch(id) is not None
 
 
@@ -197,13 +197,13 @@ def age(timestamp: datetime, now: datetime) -> str:
 
 
 def age_of_memory(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how long ago a memory was made, or published if another user shared it."""
+    """Return how long ago a memory was stored, or published if another user shared it."""
     shared = shared_origin(memory)
     return age(memory.record.timestamp if shared is None else shared.published_at, now)
 
 
 def shared_origin(memory: RetrievedMemory) -> SharedOrigin | None:
-    """Return where a memory comes from that is another user's; None for one of the user's own."""
+    """Return the origin of another user's memory; None for one of the user's own."""
     return memory.shared if memory.tier == "global" else None
 
 
@@ -230,9 +230,9 @@ def endings(memory: RetrievedMemory) -> str:
 def sharing(memory: RetrievedMemory) -> str:
     """Return who shared a memory, or the same as it, in which version, and how it did, "" if nobody; fit for a heading.
 
-    Author and version are another user's words: cut, in quotation marks unless they are a pseudonym or a number of
-    users (a name that nobody can choose) and one plain word, and only of letters, digits and `-_.'@+`, so that they
-    cannot end the quotation and go on as our facts.
+    Author and version are another user's words: shortened, in quotation marks unless they are a pseudonym or a number
+    of users (names that nobody can choose) or one plain word, and only of letters, digits and `-_.'@+`, so that they
+    cannot end the quotation and continue as our facts.
     """
     shared = memory.shared
     if shared is None:
@@ -337,7 +337,7 @@ def _author(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return words of another user's for a heading."""
+    """Return another user's words in a form fit for a heading."""
     kept = (char if _is_of_a_name(char) else " " for char in _visible(text[: 2 * _MOST_NAME_CHARS]))
     name = " ".join("".join(kept).split())
     if not any(map(str.isalnum, name)):
@@ -425,7 +425,7 @@ def _shown_steps(run: SimilarRun, most: int) -> list[RunLine | None]:
 def _run_body(run: SimilarRun, steps: list[RunLine | None], known: Collection[str] = ()) -> str:
     """Return a run in two lines: what was asked; what was done and how it ended.
 
-    `known` are the runs beside it, of which it need not say that they worked later.
+    `known` are the runs beside it, whose later success need not be mentioned.
     """
     left_out = len(run.steps) + run.more_steps - sum(step is not None for step in steps)
     told = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
@@ -472,7 +472,7 @@ def _is_long(memory: RetrievedMemory) -> bool:
 
 
 def _body(memory: RetrievedMemory) -> str:
-    """Return title and text with normalized line ends and without invisible characters."""
+    """Return title and text with normalised line ends and without invisible characters."""
     return _titled(memory, memory.record.text)
 
 

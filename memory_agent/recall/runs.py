@@ -24,6 +24,7 @@ from memory_agent.learning.run_views import to_similar_run
 from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
 from memory_agent.recall.answer import number
 from memory_agent.recall.candidates import highest, scored
+from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.evidence import credit, relevance
 from memory_agent.recall.search import IS_REQUEST, Search
 from memory_agent.recall.selection import Pick, is_bare_begin
@@ -37,7 +38,6 @@ _FIRST, _FURTHER = 32, 8  # requests looked at first; the factor on them while t
 _MOST_ATTEMPTS = 4  # at one request: the run that was found and those that retried it
 _REACH = 3  # memories of its session between a message and the begin of the run that it caused
 _CHOSEN_FROM = 3  # times as many runs are looked at as an answer has
-_FAILED = 0.2  # of quality: below, a run counts as failed (`context.ending`)
 
 
 class Answered(NamedTuple):
@@ -123,12 +123,12 @@ def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) ->
 
 
 def _by_outcome(run: SimilarRun) -> int:
-    """Return 0 for a run that worked or of which nothing is known, 1 for one that was sent back, 2 for a failed one."""
+    """Return 0 for a run that worked or has no known outcome, 1 for one that was sent back, 2 for a failed one."""
     return 2 if _has_failed(run) else int(run.quality is not None and run.quality < WORKED)
 
 
 def _has_failed(run: SimilarRun) -> bool:
-    return run.end == "cancelled" or (run.quality is not None and run.quality < _FAILED)
+    return run.end == "cancelled" or (run.quality is not None and run.quality < FAILED_BELOW)
 
 
 def _quality(run: SimilarRun) -> float:
@@ -186,7 +186,7 @@ def _best(search: Search, limit: int) -> tuple[Slots, bool]:
 
 def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered: Answered) -> Iterator[SimilarRun]:
     """Yield at most `top_k` different ended runs that these requests began, best first."""
-    found = scored(search, slots, reach=0)  # another message of its session says nothing of a run
+    found = scored(search, slots, reach=0)  # another message of its session is no evidence for a run
     is_answered = np.isin(found.rows, answered.rows)
     vouching = credit(found.cosines)
     vouched = relevance(found.evidence, vouching, answered.best)

@@ -12,8 +12,8 @@ resembles a query like itself, and nothing answers it less. Left out are, by the
 `RecallResult.excluded` counts them:
 
     event     the memory of the event that causes the recall
-    run       what the calling run said
-    session   what the calling session said in the last minutes (`recall.echo_minutes`)
+    run       memories of the calling run
+    session   memories of the calling session from the last minutes (`recall.echo_minutes`)
     echo      a request of the last minutes with the query's words, of the calling session or of none named
 
 Echoes are left out even if the caller names neither event nor session, as most do. Only a memory made from an event

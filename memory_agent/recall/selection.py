@@ -124,10 +124,10 @@ class Leaders:
 
 
 class FormerRequests:
-    """The former requests that ask what a query asks. Two rankings share them, since interleaved they show one."""
+    """The former requests that ask what a query asks, shared by two rankings, which may be interleaved."""
 
     def __init__(self, search: Search) -> None:
-        """Find former requests; none where the query asks for users' messages alone, which are then all shown."""
+        """Find former requests; none where the filter selects users' messages alone, which are then all shown."""
         filter = search.query.filter
         self._search = search
         self._text = search.query.text
