@@ -115,18 +115,7 @@ def context_block(
     said, missing = _add_runs(runs, result, now)
     unsaid = _different([memory for memory in result.memories if not _is_said(memory, said)])
     entries = _Entries(room - runs.tokens, count, runs.texts)
-    shown: list[RetrievedMemory] = []
-    shortened: list[RetrievedMemory] = []
-    for place, memory in enumerate(unsaid, len(runs.texts) + 1):
-        facts, part = _heading(place, memory, now, with_ids), None if is_whole else excerpt(memory)
-        fits = entries.add(
-            f"{facts}\n{_quoted(_body(memory) if part is None else _titled(memory, _with_length(part)))}"
-        )
-        if fits or entries.add_part(facts, memory):
-            shown.append(memory)
-            shortened += [memory] if part is not None or not fits else []
-        if not fits:
-            break
+    shown, shortened = _add_memories(entries, unsaid, now, with_ids, is_whole)
     missing += len(unsaid) - len(shown)
     more = [_left_out(missing)] if missing else []
     foreign = _about_shared(shown, shortened)
@@ -391,6 +380,24 @@ def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[s
                 missing -= 1
                 break
     return said, missing
+
+
+def _add_memories(
+    entries: _Entries, memories: Sequence[RetrievedMemory], now: datetime, with_ids: bool, is_whole: bool
+) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
+    """Add memories until one does not fit; return those that are shown, and of these the shortened ones."""
+    shown: list[RetrievedMemory] = []
+    shortened: list[RetrievedMemory] = []
+    for place, memory in enumerate(memories, len(entries.texts) + 1):
+        facts, part = _heading(place, memory, now, with_ids), None if is_whole else excerpt(memory)
+        body = _body(memory) if part is None else _titled(memory, _with_length(part))
+        fits = entries.add(f"{facts}\n{_quoted(body)}")
+        if fits or entries.add_part(facts, memory):
+            shown.append(memory)
+            shortened += [memory] if part is not None or not fits else []
+        if not fits:
+            break
+    return shown, shortened
 
 
 def _common_steps(result: RecallResult) -> str:
