@@ -64,7 +64,7 @@ from memory_agent.knowledge.publish_log import drop_told, note_published, note_r
 from memory_agent.knowledge.removal import ItemForgetting, Removal
 from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
-from memory_agent.recall.query import Query, check_now, make_query
+from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query
 from memory_agent.records.embedded import embedded_text
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, RetrievedMemory
 from memory_agent.records.shared import (
@@ -461,8 +461,7 @@ class Knowledge(Memory):
                 "min_relevance": ask.min_relevance,
                 "reference_time": ask.reference_time,
             },
-            self._recall_settings,
-            check_now(None),
+            QueryDefaults(self._recall_settings, check_now(None)),
         )
         within = MemoryFilter(metadata={f"{ABOUT}.policy": caller.rights.policies})
         return msgspec.structs.replace(

@@ -36,7 +36,7 @@ from memory_agent.memory.sharing import Shared
 from memory_agent.memory.stated_record import check_ids, checked_record, masked_record
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
-from memory_agent.recall.query import check_now, make_query
+from memory_agent.recall.query import QueryDefaults, check_now, make_query
 from memory_agent.records.arguments import RecallOptions
 from memory_agent.records.memories import (
     IngestReport,
@@ -276,9 +276,8 @@ class Memory:
         (['A mutex per session fixed the race for the token'], ())
         """
         moment = check_now(now)
-        asked = make_query(
-            query, top_k, filter, mode, deadline_ms, options, self._recall_settings, moment, self._stored_text
-        )
+        usual = QueryDefaults(self._recall_settings, moment, self._stored_text)
+        asked = make_query(query, top_k, filter, mode, deadline_ms, options, usual)
         with self._call():
             result = self._pipeline.answer(asked, moment, self.shared.begin_search)
         self._log(
@@ -567,7 +566,8 @@ class Memory:
 
     def _similar_runs(self, query: str, top_k: int, min_relevance: float | None) -> Sequence[SimilarRun]:
         options = RecallOptions(min_relevance=min_relevance, dates="ignore")
-        asked = make_query(query, top_k, None, None, None, options, self._recall_settings, check_now(None))
+        usual = QueryDefaults(self._recall_settings, check_now(None))
+        asked = make_query(query, top_k, None, None, None, options, usual)
         return self._pipeline.similar_runs(replace(asked, present_us=None))
 
     def _stored_text(self, text: str) -> str:

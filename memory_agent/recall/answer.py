@@ -62,8 +62,8 @@ _SERVED: dict[Route, Served] = {
 class _Occurrences(NamedTuple):
     """A memory and its duplicates: how many, their first and last time, and the rows of the newest.
 
-    Of these there is one more than are named as origins. `failed` is how many runs with one of them failed, or with
-    a former request folded into it.
+    There is one more of these than origins in the answer. `failed` is how many runs with one of them failed, or with a
+    former request folded into it.
     """
 
     number: int

@@ -51,11 +51,11 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     """Candidates by slot, ascending, and the parts of their scores, each (n,).
 
     `cosines` are NaN without a vector; `bm25` is 0 where no word is shared, and `shares` what it is of the best one.
-    `words` and `near` say how well the query's words are met, here and here or beside it (`late_interaction`).
+    `words` and `near` are how well the query's words are met, here, and here or beside it (`late_interaction`).
     `evidence` is the logit of its relevance by itself, `relevance` what follows with the others, NaN before that and
     where it is not known. `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
-    learner ranks. `qualities` say how the run of each ended, `implicit` with what followed it, NaN where that is not
-    known, `outcome` what it gains by that, all unset before the stage that looks at them. `vouched` are those that runs
+    learner ranks. `qualities` are how the run of each ended, `implicit` with what followed it, NaN where that is not
+    known, `outcome` what it gains by that, all unset before their stage. `vouched` are those that runs
     used so often for such requests that this alone makes them relevant. `is_all`: nothing else can answer.
     """
 
@@ -98,7 +98,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     """Return the best `limit` by vector, as many by words and by the times that the query names, and their neighbours.
 
-    By vector alone the best `sure` are certain. Where copies of few texts crowd out others, that many texts are meant.
+    By vector alone the best `sure` are exact. Where copies of few texts crowd out others, `limit` counts texts.
     """
     best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
@@ -109,7 +109,7 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
 
 
 def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
-    """Return `slots`, ascending, as candidates. What they gain from neighbours is another stage (`neighbours`).
+    """Return `slots`, ascending, as candidates. What they gain from neighbours is another stage (`stages`).
 
     `reach` is the number of neighbours on each side that are evidence for them.
     """
@@ -173,7 +173,7 @@ def _dates(search: Search, slots: Slots) -> Scores:
 
 
 def _by_speaker(search: Search, slots: Slots) -> Scores:
-    """Return what candidates lose because an agent said them along the way; nothing where all of them are such."""
+    """Return what candidates lose because an agent wrote them along the way; nothing where this holds for all."""
     is_said = (search.view.sources[slots] == _AGENT) & (search.view.kinds[slots] == _EPISODE)
     if not search.is_hybrid or is_said.all():
         return np.zeros(slots.shape)
@@ -238,7 +238,7 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
 def nearness(times_us: npt.NDArray[np.int64], dates: Iterable[UnderstoodDate]) -> npt.NDArray[np.float64]:
     """Return (n,) from 0 to 1: how near each time, in microseconds since 1970, is to the nearest of `dates`.
 
-    An event of a day is often told on the days after it and never before, so a memory inside a span scores 1, and fades
+    An event is often mentioned on the days after it and never before, so a memory inside a span scores 1, and fades
     after its end.
     """
     nearest = np.zeros(times_us.shape)
@@ -290,7 +290,7 @@ def best_first(scores: Scores, rows: Slots, limit: int) -> npt.NDArray[np.intp]:
 def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArray[np.intp]:
     """Return the positions of the highest `limit` scores that exceed `above`, ascending; all of a tie. NaN is left out.
 
-    A sample of one score in 16 says below which nothing needs to be sorted: .1 ms instead of .9 for 100,000 scores.
+    A sample of one score in 16 gives a bound below which nothing is sorted: .1 ms instead of .9 for 100,000 scores.
     """
     floor = _floor_of(scores, limit, above)
     order = (scores > floor).nonzero()[0]

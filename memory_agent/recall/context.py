@@ -1,11 +1,11 @@
 """Runs and memories as a block of text for a prompt: when, what, how it ended, where from; within a token budget.
 
-The block stays data, whatever a memory contains. Headings have only our own words, and of what another user shared the
-name of its author and its version, quoted and without any character that separates facts (`sharing`). Each line of a
-memory or a run begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none
-closes the fence; control and format characters are removed, so none can hide. A memory is shown whole or left out,
-except a long one, which is cut and says so: half of BEAM's messages have 1,500 characters, most of a usual block. What
-is cut begins where the answer to the query is. Of what another user shared at most 1,000 characters are shown.
+The block stays data, whatever a memory contains. Headings have only our own words and, for a shared item, the name of
+its author and its version, quoted and without any character that separates facts (`sharing`). Each line of a memory or
+a run begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none closes the
+fence; control and format characters are removed, so none can hide. A memory is shown whole or left out, except a long
+one, which is shortened and marked so: half of BEAM's messages have 1,500 characters, most of a usual block. A shortened
+text begins where the answer to the query is. At most 1,000 characters of a shared item are shown.
 Rejected: Markdown fences, which a memory that holds code would close; titles in headings, where one with a quotation
 mark continues as a heading; continuing after a memory that does not fit, since more room would then show fewer
 memories.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -66,7 +66,7 @@ _MOST_NAME_CHARS = 40
 
 
 class Excerpt(NamedTuple):
-    """A part of a text, and what is said of its length."""
+    """A part of a text, and a phrase for its length."""
 
     text: str
     length: str
@@ -85,10 +85,10 @@ def context_block(
     """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" when none fits.
 
     `heading` is the line above the fence, for a reader of several blocks. The runs of `result` come first, in at most
-    half of the tokens where there are memories too. A memory of which a line of a run says all but little is not
-    repeated, nor one that says the same as another of its run, such as the message that began it. `with_ids` names each
-    memory's id, for a reader who can ask for more of it. What others shared says who shared it, and how it did; of a
-    long text of theirs the part is shown that answers the query, unless `is_whole`.
+    half of the tokens where there are memories too. A memory that a line of a run contains is not repeated, nor one
+    with the words of another of its run, such as the message that began it. `with_ids` adds each memory's id, for a
+    reader who can fetch more of it. A shared item names its author and its released figures; a long one is shortened to
+    the part that answers the query, unless `is_whole`.
 
     The first memory that does not fit ends the block: it is left out or, if it is long, cut at the end of a word. The
     last line before the fence says how many runs and memories are left out. Each entry is counted once by
@@ -107,34 +107,60 @@ def context_block(
     now = now or datetime.now(UTC)
     count = count_tokens or estimate_tokens
     opening = f"{heading}\n{OPEN}" if heading else OPEN
-    room = max_tokens - count(f"{opening}\n{CLOSE}")
     found = len(result.runs) + len(result.memories)
-    if found > 1:
-        room -= count(_left_out(found))
-    if any(memory.tier == "global" for memory in result.memories):
-        room -= count(SHARED)
-    room -= sum(map(count, _more_of_shared(result.memories, result.memories)))
-    entries, said, missing = _run_entries(result, room // 2 if result.memories else room, now, count)
-    room -= sum(map(count, entries))
+    fixed = [f"{opening}\n{CLOSE}", *([_left_out(found)] if found > 1 else [])]
+    fixed += _about_shared(result.memories, result.memories)
+    room = max_tokens - sum(map(count, fixed))
+    runs = _Entries(room // 2 if result.memories else room, count)
+    said, missing = _add_runs(runs, result, now)
     unsaid = _different([memory for memory in result.memories if not _is_said(memory, said)])
-    shown: list[RetrievedMemory] = []
-    shortened: list[RetrievedMemory] = []
-    for place, memory in enumerate(unsaid, len(entries) + 1):
-        facts, part = _heading(place, memory, now, with_ids), None if is_whole else excerpt(memory)
-        entry = f"{facts}\n{_quoted(_body(memory) if part is None else _titled(memory, _with_length(part)))}"
-        tokens = _tokens(entry, room, count)
-        entered = [entry] if tokens <= room else _cut(facts, memory, room, count)
-        entries += entered
-        shown += [memory] * len(entered)
-        shortened += [memory] * len(entered) if part is not None or tokens > room else []
-        if tokens > room:
-            break
-        room -= tokens
+    entries = _Entries(room - runs.tokens, count, runs.texts)
+    shown, shortened = _add_memories(entries, unsaid, now, with_ids, is_whole)
     missing += len(unsaid) - len(shown)
-    foreign = [SHARED] if any(memory.tier == "global" for memory in shown) else []
-    foreign += _more_of_shared(shown, shortened)
     more = [_left_out(missing)] if missing else []
-    return "\n".join((opening, *foreign, *entries, *more, CLOSE)) if entries else ""
+    foreign = _about_shared(shown, shortened)
+    return "\n".join((opening, *foreign, *entries.texts, *more, CLOSE)) if entries.texts else ""
+
+
+class _Entries:
+    """Entries of a block, after those `before` them, and the `room` in tokens that they leave."""
+
+    def __init__(self, room: int, count: CountTokens, before: Sequence[str] = ()) -> None:
+        self.texts = list(before)
+        self.tokens = 0
+        self._room = room
+        self._count = count
+
+    def add(self, entry: str) -> bool:
+        """Add an entry if it fits, and return whether it does."""
+        tokens = self._tokens(entry)
+        if self.tokens + tokens > self._room:
+            return False
+        self.texts.append(entry)
+        self.tokens += tokens
+        return True
+
+    def add_part(self, heading: str, memory: RetrievedMemory) -> bool:
+        """Add an entry with as much of a long text as fits, and return whether that is enough to be worth it."""
+        text, begin = memory.record.text, _beginning(memory)
+        rest = text[begin:]
+        fits, too_long = 0, len(rest) if len(_body(memory)) > _WHOLE_CHARS else 0
+        best: list[str] = []
+        while too_long - fits > 1:
+            chars = (fits + too_long) // 2
+            kept = _words_in(rest, chars)
+            entry = f"{heading}\n{_quoted(_titled(memory, _with_length(_part(text, begin, kept))))}"
+            if self.tokens + self._tokens(entry) <= self._room:
+                fits, best = chars, [entry] if len(kept) >= _LEAST_CHARS else []
+            else:
+                too_long = chars
+        self.texts += best
+        return bool(best)
+
+    def _tokens(self, entry: str) -> int:
+        """Return the tokens of `entry`, or more than there is room for where it is too long to fit."""
+        room = self._room - self.tokens
+        return self._count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
 
 
 def excerpt(memory: RetrievedMemory) -> Excerpt | None:
@@ -147,7 +173,7 @@ def excerpt(memory: RetrievedMemory) -> Excerpt | None:
 
 
 def is_plain_id(id: str) -> bool:
-    """Return whether an id may be shown: callers choose theirs, and one of several words could say anything."""
+    """Return whether an id may be shown: callers choose theirs, and one of several words could be an instruction."""
     return _PLAIN_ID.fullmatch(id) is not None
 
 
@@ -160,13 +186,13 @@ def age(timestamp: datetime, now: datetime) -> str:
 
 
 def age_of_memory(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how long ago a memory was made, or published if another user shared it."""
+    """Return how long ago a memory was stored, or published if another user shared it."""
     shared = shared_origin(memory)
     return age(memory.record.timestamp if shared is None else shared.published_at, now)
 
 
 def shared_origin(memory: RetrievedMemory) -> SharedOrigin | None:
-    """Return where a memory comes from that is another user's; None for one of the user's own."""
+    """Return the origin of another user's memory; None for one of the user's own."""
     return memory.shared if memory.tier == "global" else None
 
 
@@ -193,9 +219,9 @@ def endings(memory: RetrievedMemory) -> str:
 def sharing(memory: RetrievedMemory) -> str:
     """Return who shared a memory, or the same as it, in which version, and how it did, "" if nobody; fit for a heading.
 
-    Author and version are another user's words: cut, in quotation marks unless they are a pseudonym or a number of
-    users (a name that nobody can choose) and one plain word, and only of letters, digits and `-_.'@+`, so that they
-    cannot end the quotation and go on as our facts.
+    Author and version are another user's words: shortened, in quotation marks unless they are a pseudonym or a number
+    of users (names that nobody can choose) or one plain word, and only of letters, digits and `-_.'@+`, so that they
+    cannot end the quotation and continue as our facts.
     """
     shared = memory.shared
     if shared is None:
@@ -300,7 +326,7 @@ def _author(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return words of another user's for a heading."""
+    """Return another user's words in a form fit for a heading."""
     kept = (char if _is_of_a_name(char) else " " for char in _visible(text[: 2 * _MOST_NAME_CHARS]))
     name = " ".join("".join(kept).split())
     if not any(map(str.isalnum, name)):
@@ -334,33 +360,44 @@ def _different(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
     return different
 
 
-def _run_entries(result: RecallResult, room: int, now: datetime, count: CountTokens) -> tuple[list[str], set[str], int]:
-    """Return the runs that fit into `room` tokens, what they say in full, and how many do not fit.
+def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[set[str], int]:
+    """Add the runs that fit; return the ids of the memories that they contain in full, and how many do not fit.
 
     A run has fewer steps where all of them do not fit.
     """
-    entries: list[str] = []
     said: set[str] = set()
     missing = len(result.runs)
-    common = _common_steps(result)
-    if common and _tokens(common, room, count) <= room:
-        entries.append(common)
-        room -= count(common)
+    if common := _common_steps(result):
+        entries.add(common)
     known = {run.id for run in result.runs}
     for run in result.runs:
-        heading = f"{len(entries) + 1}. {_run_heading(run, now)}"
+        heading = f"{len(entries.texts) + 1}. {_run_heading(run, now)}"
         for most_steps in (_MOST_STEPS, _FEW_STEPS, 0):
             steps = _shown_steps(run, most_steps)
-            entry = f"{heading}\n{_quoted(_run_body(run, steps, known))}"
-            tokens = _tokens(entry, room, count)
-            if tokens <= room:
-                entries.append(entry)
-                room -= tokens
-                lines = (run.request, *(step for step in steps if step is not None), *filter(None, (run.because,)))
+            if entries.add(f"{heading}\n{_quoted(_run_body(run, steps, known))}"):
+                lines = (run.request, *filter(None, (*steps, run.because)))
                 said |= {line.record_id for line in lines if line.is_whole}
                 missing -= 1
                 break
-    return entries, said, missing
+    return said, missing
+
+
+def _add_memories(
+    entries: _Entries, memories: Sequence[RetrievedMemory], now: datetime, with_ids: bool, is_whole: bool
+) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
+    """Add memories until one does not fit; return those that are shown, and of these the shortened ones."""
+    shown: list[RetrievedMemory] = []
+    shortened: list[RetrievedMemory] = []
+    for place, memory in enumerate(memories, len(entries.texts) + 1):
+        facts, part = _heading(place, memory, now, with_ids), None if is_whole else excerpt(memory)
+        body = _body(memory) if part is None else _titled(memory, _with_length(part))
+        fits = entries.add(f"{facts}\n{_quoted(body)}")
+        if fits or entries.add_part(facts, memory):
+            shown.append(memory)
+            shortened += [memory] if part is not None or not fits else []
+        if not fits:
+            break
+    return shown, shortened
 
 
 def _common_steps(result: RecallResult) -> str:
@@ -395,7 +432,7 @@ def _shown_steps(run: SimilarRun, most: int) -> list[RunLine | None]:
 def _run_body(run: SimilarRun, steps: list[RunLine | None], known: Collection[str] = ()) -> str:
     """Return a run in two lines: what was asked; what was done and how it ended.
 
-    `known` are the runs beside it, of which it need not say that they worked later.
+    `known` are the runs beside it, whose later success need not be mentioned.
     """
     left_out = len(run.steps) + run.more_steps - sum(step is not None for step in steps)
     told = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
@@ -420,11 +457,12 @@ def _clause(line: RunLine) -> str:
     return _visible(line.text).rstrip(". ")
 
 
-def _more_of_shared(shown: Iterable[RetrievedMemory], shortened: Iterable[RetrievedMemory]) -> list[str]:
-    """Return the line that says how to read the rest of what is shortened and how to fetch files, if there are any."""
+def _about_shared(shown: Collection[RetrievedMemory], shortened: Iterable[RetrievedMemory]) -> list[str]:
+    """Return the lines above entries of other users: a warning, and how to read the rest of them and fetch files."""
     told = [ALL_OF_SHARED] if any(map(_is_long, shortened)) else []
     told += [FILE_OF_SHARED] if any(map(_has_file, shown)) else []
-    return ["; ".join(told)] if told else []
+    warning = [SHARED] if any(memory.tier == "global" for memory in shown) else []
+    return warning + (["; ".join(told)] if told else [])
 
 
 def _has_more(memory: RetrievedMemory) -> bool:
@@ -441,7 +479,7 @@ def _is_long(memory: RetrievedMemory) -> bool:
 
 
 def _body(memory: RetrievedMemory) -> str:
-    """Return title and text with normalized line ends and without invisible characters."""
+    """Return title and text with normalised line ends and without invisible characters."""
     return _titled(memory, memory.record.text)
 
 
@@ -490,28 +528,6 @@ def _visible(line: str) -> str:
 
 def _quoted(body: str) -> str:
     return "| " + body.replace("<", "&lt;").replace("\n", "\n| ")
-
-
-def _tokens(entry: str, room: int, count: CountTokens) -> int:
-    """Return the tokens of `entry`, or `room` + 1 where it is too long to fit."""
-    return count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
-
-
-def _cut(heading: str, memory: RetrievedMemory, room: int, count: CountTokens) -> list[str]:
-    """Return the entry with as much of a long text as fits, in a list; an empty list where that is too little."""
-    text, begin = memory.record.text, _beginning(memory)
-    rest = text[begin:]
-    fits, too_long = 0, len(rest) if len(_body(memory)) > _WHOLE_CHARS else 0
-    best: list[str] = []
-    while too_long - fits > 1:
-        chars = (fits + too_long) // 2
-        kept = _words_in(rest, chars)
-        entry = f"{heading}\n{_quoted(_titled(memory, _with_length(_part(text, begin, kept))))}"
-        if _tokens(entry, room, count) <= room:
-            fits, best = chars, [entry] if len(kept) >= _LEAST_CHARS else []
-        else:
-            too_long = chars
-    return best
 
 
 def _words_in(body: str, chars: int) -> str:

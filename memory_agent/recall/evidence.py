@@ -69,7 +69,7 @@ _GAIN = 3.0
 _DISCOUNT = 0.055
 _LEAST_WORDS = 4
 _LEAST_RARITY = 0.001
-_LIKE_QUESTION = 0.6  # cosine of two questions that ask the like
+_LIKE_QUESTION = 0.6  # cosine of two similar questions
 _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
 
 CALIBRATED_MODEL = "all-MiniLM-L6-v2"
@@ -170,9 +170,9 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
 
 
 def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
-    """Return which of `slots` (n,) go on with what is beside them (n, r), as far as that is `known` (n, r).
+    """Return which of `slots` (n,) continue what is beside them (n, r), as far as that is `known` (n, r).
 
-    What follows a question does, if the query asks the like, and so does what has the run of a neighbour.
+    What follows a question like the query does, and so does what has the run of a neighbour.
     """
     view, reach = search.view, around.shape[1] // 2
     found = np.zeros(slots.shape, dtype=np.bool_)
@@ -210,7 +210,7 @@ def _telling(search: Search, words: tuple[str, ...]) -> Mask:
 def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
     """Return the share (q,) of each word in the inverse document frequency of all, and the smooth frequency (q,).
 
-    The caller's own words aside: the answer is the same before and after they arrive.
+    Without the caller's own words: the answer is the same before and after they arrive.
     """
     view, own = search.view, search.own.slots
     having = view.words.having(words)

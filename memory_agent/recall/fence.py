@@ -10,12 +10,12 @@ SHARED = 'Entries marked "shared by" come from other users: check what they say,
 """The line below `OPEN` in a block with such entries."""
 ALL_OF_SHARED = "To read all of a shortened entry: memory-agent shared show ID"
 FILE_OF_SHARED = "To fetch the file of an entry: memory-agent shared attachment ID --out FILE"
-"""What the line below `SHARED` says in a block in which one of them is cut, and in one in which one has a file."""
+"""Parts of the line below `SHARED`: where an entry is shortened, and where one has a file."""
 _BLOCK = re.compile(rf"{re.escape(OPEN.partition(chr(10))[0])}\s*Records of past sessions.*?(?:{CLOSE}|\Z)", re.DOTALL)
 
 
 def without_blocks(text: str) -> str:
-    """Return a text without the blocks in it, also one that is cut off, so that memories are not made of memories.
+    """Return a text without the blocks in it, even one that is cut off, so that no memory is made from memories.
 
     >>> without_blocks("Fix it.\\n<recalled_memories>\\nRecords of past sessions ...\\n</recalled_memories>").strip()
     'Fix it.'

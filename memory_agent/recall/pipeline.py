@@ -35,7 +35,7 @@ from memory_agent.recall.candidates import Candidates, shortlist
 from memory_agent.recall.context import context_block
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.query import Deadline, Query
-from memory_agent.recall.runs import Answered, similar_runs, telling_runs, without_told
+from memory_agent.recall.runs import Answered, informative_runs, similar_runs, without_requests_of_runs
 from memory_agent.recall.search import Search, Searcher
 from memory_agent.recall.selection import FormerRequests, Leaders, Pick, compared, interleave, shifted
 from memory_agent.recall.shared import with_shared
@@ -134,8 +134,8 @@ class RecallPipeline:
         if not query.runs or deadline.expired():
             return result
         best = float(np.fmax.reduce([pick.found.evidence[pick.place] for pick in picks], initial=-np.inf))
-        told = telling_runs(search, query.runs, Answered(tuple(pick.row for pick in picks), best))
-        return replace(result, **told._asdict())
+        runs = informative_runs(search, query.runs, Answered(tuple(pick.row for pick in picks), best))
+        return replace(result, **runs._asdict())
 
     def _own(
         self, result: RecallResult, query: Query, pending: Pending[EmbeddedQuery] | None, deadline: Deadline
@@ -205,7 +205,7 @@ def _ranked(found: Candidates, search: Search, former: FormerRequests, past_use:
     picks = former.fold(Leaders(found, search), top_k, _examined(top_k))
     if past_use is not None:
         picks = shifted(picks, search, past_use)
-    return without_told(picks, search)[:top_k]
+    return without_requests_of_runs(picks, search)[:top_k]
 
 
 def _examined(top_k: int) -> int:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -71,14 +71,14 @@ class Deadline:
         return self.limit_s - self.elapsed_s
 
     def expired(self) -> bool:
-        """Return whether the deadline has passed, and if so note it as a reason."""
+        """Return whether the deadline has passed, and if so record it as a reason."""
         if self.remaining_s > 0:
             return False
         self.degrade("deadline")
         return True
 
     def degrade(self, reason: Reason) -> None:
-        """Note a part that could not take part; idempotent."""
+        """Record a part that could not take part. Idempotent."""
         if reason not in self.degraded:
             self.degraded.append(reason)
 
@@ -89,15 +89,15 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     `floor` is the least raw cosine, None for any. A floor from the caller (`insists`) leaves out memories without a
     vector, even if those are all; a floor from the settings holds only where there are vectors. Memories of less than
     `min_relevance` are left out. Times in the text are relative to `reference_time`. `context_tokens` bounds the block
-    for a prompt, None for no block, and `context_heading` is its first line, "" for none. `by_run`, `by_session` and
-    `by_event` are the run and the session that ask, and the event that makes them, `by_trigger` if nobody asked;
-    `stored_text` is the text as an event with it would be stored, and `present_us` the time, in microseconds since
-    1970, whose words are the caller's own; None for none. `runs` is the number of runs to add. `tiers` are searched.
-    Without `is_noted` the recall leaves nothing behind; without `is_explained` its memories come without reasons and
-    without what is said of their other occurrences. Without `is_marked` only long texts have highlights, whose best
-    passage nobody else knows; `highlights.marked` adds those of others. What does not pass `within` counts for nothing:
-    no figure of an answer tells that it exists. Under a filter, figures do. What matches `without` is left out, beside
-    the filter.
+    for a prompt, None for no block, and `context_heading` is its first line, "" for none. `by_run` and `by_session` are
+    the calling run and session, `by_event` the event that causes the recall, `by_trigger` whether a trigger does
+    instead of a caller. `stored_text` is the text as an event with it would be stored, and `present_us` the span, in
+    microseconds since 1970, in which echoes are left out, None for none. `runs` is the number of runs to add. `tiers`
+    are searched. Without `is_noted` the recall is not logged; without `is_explained` its memories have no explanation
+    and no other occurrences. Without `is_marked` only long texts have highlights, since their best passage is known
+    here alone; `highlights.marked` adds the others. Memories outside `within` count for nothing: no figure of an answer
+    reveals that they exist. Figures do reveal those outside `filter`. What matches `without` is left out beside the
+    filter.
     """
 
     text: str
@@ -133,6 +133,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return self.mode != "lexical" or self.floor is not None
 
 
+class QueryDefaults(NamedTuple):
+    """What a recall does not give itself: settings, the present, and how the text of an event is stored."""
+
+    settings: RecallSettings
+    now: datetime
+    stored_text: Callable[[str], str] = str
+
+
 def make_query(
     query: str,
     top_k: int | None,
@@ -140,20 +148,15 @@ def make_query(
     mode: Mode | None,
     deadline_ms: float | None,
     options: RecallOptions,
-    settings: RecallSettings,
-    now: datetime,
-    stored_text: Callable[[str], str] = str,
+    asked: QueryDefaults,
 ) -> Query:
-    """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`.
-
-    `stored_text` makes of a text what an event with it is stored as.
-    """
-    said = check_options(options)
-    defaults = profile_defaults(said.get("profile"))
+    """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`."""
+    given, settings = check_options(options), asked.settings
+    defaults = profile_defaults(given.get("profile"))
     chosen = _with_kinds(check_filter(filter), defaults)
     mode = check_mode(mode) or settings.mode
-    asked = None if chosen is None else chosen.min_score
-    least = said.get("min_relevance")
+    floor = None if chosen is None else chosen.min_score
+    least = given.get("min_relevance")
     usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     text = _check_query(query, settings.max_query_chars)
     return Query(
@@ -161,38 +164,38 @@ def make_query(
         top_k=check_whole("top_k", defaults.top_k if top_k is None else top_k, MOST_ANSWERS),
         filter=_without_floor(chosen),
         mode=mode,
-        floor=usual if asked is None else asked,
-        insists=asked is not None,
+        floor=usual if floor is None else floor,
+        insists=floor is not None,
         min_relevance=settings.min_relevance if least is None else least,
         deadline_ms=check_deadline_ms(settings.deadline_ms if deadline_ms is None else deadline_ms),
-        dates=said.get("dates") or settings.dates,
-        reference_time=said.get("reference_time") or now,
-        context_tokens=said.get("context_tokens"),
-        with_embedding=said.get("with_embedding") or False,
-        by_run=said.get("by_run"),
-        by_session=said.get("by_session"),
-        by_event=said.get("by_event"),
-        stored_text=stored_text(text),
-        present_us=_around(now, settings.echo_minutes),
-        runs=_runs(said, defaults),
-        tiers=tuple(said.get("tiers") or ("local",)),
+        dates=given.get("dates") or settings.dates,
+        reference_time=given.get("reference_time") or asked.now,
+        context_tokens=given.get("context_tokens"),
+        with_embedding=given.get("with_embedding") or False,
+        by_run=given.get("by_run"),
+        by_session=given.get("by_session"),
+        by_event=given.get("by_event"),
+        stored_text=asked.stored_text(text),
+        present_us=_around(asked.now, settings.echo_minutes),
+        runs=_runs(given, defaults),
+        tiers=tuple(given.get("tiers") or ("local",)),
     )
 
 
-def _runs(said: RecallOptions, defaults: ProfileDefaults) -> int:
-    runs = said.get("runs")
+def _runs(given: RecallOptions, defaults: ProfileDefaults) -> int:
+    runs = given.get("runs")
     if runs is not None:
         return runs
-    return 0 if said.get("context_tokens") is None else defaults.runs
+    return 0 if given.get("context_tokens") is None else defaults.runs
 
 
 def check_now(now: datetime | None) -> datetime:
-    """Return the given time, checked, or the present. The one place where recall reads the clock."""
+    """Return the given time, checked, or the present. Recall reads the wall clock nowhere else."""
     return datetime.now(UTC) if now is None else check_time("now", now)
 
 
 def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
-    """Return the time of own words: also after `now`, for events that arrive during the recall or from a fast clock."""
+    """Return the span of own words. It ends after `now`: events arrive during the recall, or from a fast clock."""
     now_us, reach_us = microseconds(now, "now"), round(minutes * 60_000_000)
     return (now_us - reach_us, now_us + reach_us) if reach_us else None
 
@@ -241,7 +244,7 @@ def _check_exclusion(exclude: Exclusion) -> Exclusion | None:
 
 
 def _check_unicode(field: str, value: str | tuple[str, ...] | None) -> None:
-    """Raise `InvalidInputError` for a lone surrogate: the note of the recall could not be stored."""
+    """Raise `InvalidInputError` for a lone surrogate: the log entry of the recall could not be stored."""
     try:
         "".join(value or ()).encode()
     except UnicodeEncodeError as error:

@@ -24,6 +24,7 @@ from memory_agent.learning.run_views import to_similar_run
 from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
 from memory_agent.recall.answer import number
 from memory_agent.recall.candidates import highest, scored
+from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.evidence import credit, relevance
 from memory_agent.recall.search import IS_REQUEST, Search
 from memory_agent.recall.selection import Pick, is_bare_begin
@@ -37,7 +38,6 @@ _FIRST, _FURTHER = 32, 8  # requests looked at first; the factor on them while t
 _MOST_ATTEMPTS = 4  # at one request: the run that was found and those that retried it
 _REACH = 3  # memories of its session between a message and the begin of the run that it caused
 _CHOSEN_FROM = 3  # times as many runs are looked at as an answer has
-_FAILED = 0.2  # of quality: below, a run counts as failed (`context.ending`)
 
 
 class Answered(NamedTuple):
@@ -67,15 +67,15 @@ def similar_runs(search: Search, top_k: int, answered: Answered = NOTHING_ANSWER
         limit *= _FURTHER
 
 
-class TellingRuns(NamedTuple):
-    """Runs that say most about such requests, what worked first; what those that worked share, and what only failed."""
+class InformativeRuns(NamedTuple):
+    """The most informative runs, successes first, the steps that successes share, and those of failures alone."""
 
     runs: tuple[SimilarRun, ...]
     shared_steps: tuple[CommonStep, ...]
     failed_steps: tuple[CommonStep, ...]
 
 
-def telling_runs(search: Search, most: int, answered: Answered) -> TellingRuns:
+def informative_runs(search: Search, most: int, answered: Answered) -> InformativeRuns:
     """Return at most `most` runs, and the common steps of three times as many.
 
     The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
@@ -83,20 +83,20 @@ def telling_runs(search: Search, most: int, answered: Answered) -> TellingRuns:
     """
     found = similar_runs(search, most * _CHOSEN_FROM, answered)
     with search.store.snapshot() as snapshot:
-        chosen = _telling(found, most, snapshot)
+        chosen = _chosen(found, most, snapshot)
         worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
         failed = [_told(run, search, snapshot) for run in found if run.end != "cancelled" and _has_failed(run)]
     saying = defaultdict[str, list[str]](list)
     for step in (step for run in found for step in run.steps):
         saying[step.text].append(step.record_id)
-    return TellingRuns(
-        tuple(sorted(chosen, key=_standing)),
+    return InformativeRuns(
+        tuple(sorted(chosen, key=_by_outcome)),
         _common(shared_steps(worked), saying),
         _common(steps_of_failed_alone(failed, worked), saying),
     )
 
 
-def _telling(found: list[SimilarRun], most: int, snapshot: Snapshot) -> list[SimilarRun]:
+def _chosen(found: list[SimilarRun], most: int, snapshot: Snapshot) -> list[SimilarRun]:
     chosen, others = found[:most], found[most:]
     if most > 1 and len({_has_failed(run) for run in chosen}) == 1:
         other = next((run for run in others if _has_failed(run) != _has_failed(chosen[0])), None)
@@ -122,20 +122,20 @@ def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) ->
     return tuple(CommonStep(text=step.text, run_ids=step.runs, record_ids=tuple(saying[step.text])) for step in steps)
 
 
-def _standing(run: SimilarRun) -> int:
-    """Return 0 for a run that worked or of which nothing is known, 1 for one that was sent back, 2 for a failed one."""
+def _by_outcome(run: SimilarRun) -> int:
+    """Return 0 for a run that worked or has no known outcome, 1 for one that was sent back, 2 for a failed one."""
     return 2 if _has_failed(run) else int(run.quality is not None and run.quality < WORKED)
 
 
 def _has_failed(run: SimilarRun) -> bool:
-    return run.end == "cancelled" or (run.quality is not None and run.quality < _FAILED)
+    return run.end == "cancelled" or (run.quality is not None and run.quality < FAILED_BELOW)
 
 
 def _quality(run: SimilarRun) -> float:
     return 0.0 if run.quality is None else run.quality
 
 
-def without_told(picks: list[Pick], search: Search) -> list[Pick]:
+def without_requests_of_runs(picks: list[Pick], search: Search) -> list[Pick]:
     """Return the picks, best first; where the answer has runs, without those that only repeat what a run was asked.
 
     As many of these stay as there is room for beside the others.
@@ -143,13 +143,13 @@ def without_told(picks: list[Pick], search: Search) -> list[Pick]:
     if not search.query.runs:
         return picks
     with search.store.snapshot() as snapshot:
-        told = [pick.place for pick in picks if _is_told(search, snapshot, pick.slot)]
-    room = max(search.query.top_k - (len(picks) - len(told)), 0)
-    left_out = set(told[room:])
+        repeated = [pick.place for pick in picks if _is_request_of_run(search, snapshot, pick.slot)]
+    room = max(search.query.top_k - (len(picks) - len(repeated)), 0)
+    left_out = set(repeated[room:])
     return [pick for pick in picks if pick.place not in left_out]
 
 
-def _is_told(search: Search, snapshot: Snapshot, slot: int) -> bool:
+def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
     """Return whether the memory in `slot` only repeats what an ended run was asked, as the line of that run does.
 
     A user's message is taken for the request of the run that follows it.
@@ -186,7 +186,7 @@ def _best(search: Search, limit: int) -> tuple[Slots, bool]:
 
 def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered: Answered) -> Iterator[SimilarRun]:
     """Yield at most `top_k` different ended runs that these requests began, best first."""
-    found = scored(search, slots, reach=0)  # another message of its session says nothing of a run
+    found = scored(search, slots, reach=0)  # another message of its session is no evidence for a run
     is_answered = np.isin(found.rows, answered.rows)
     vouching = credit(found.cosines)
     vouched = relevance(found.evidence, vouching, answered.best)

@@ -12,8 +12,8 @@ resembles a query like itself, and nothing answers it less. Left out are, by the
 `RecallResult.excluded` counts them:
 
     event     the memory of the event that causes the recall
-    run       what the calling run said
-    session   what the calling session said in the last minutes (`recall.echo_minutes`)
+    run       memories of the calling run
+    session   memories of the calling session from the last minutes (`recall.echo_minutes`)
     echo      a request of the last minutes with the query's words, of the calling session or of none named
 
 Echoes are left out even if the caller names neither event nor session, as most do. Only a memory made from an event
@@ -159,10 +159,7 @@ class Searcher:
         own = _own_words(query, view, store, mask)
         bm25 = None if query.mode == "vector" or deadline.expired() else view.words.scores(words)
         vector = None if pending is None else self.vector_of(pending, view.stamp, deadline)
-        if vector is not None and view.vectors.count < view.live:
-            deadline.degrade("vectors_pending")
-        if vector is not None and vector.words_stamp and view.word_bits.count < view.vectors.count:
-            deadline.degrade("word_vectors_pending")
+        _note_pending(vector, view, deadline)
         if vector is None and query.mode == "vector":  # words rather than nothing
             bm25 = view.words.scores(words)
         if bm25 is None:
@@ -212,6 +209,13 @@ class Searcher:
             deadline.degrade("script_unknown")
             return None
         return QueryVector(found.vector, info.stamp, found.words, found.word_vectors, info.words_stamp)
+
+
+def _note_pending(vector: QueryVector | None, view: View, deadline: Deadline) -> None:
+    if vector is not None and view.vectors.count < view.live:
+        deadline.degrade("vectors_pending")
+    if vector is not None and vector.words_stamp and view.word_bits.count < view.vectors.count:
+        deadline.degrade("word_vectors_pending")
 
 
 def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store: Store) -> Mask | None:

@@ -124,10 +124,10 @@ class Leaders:
 
 
 class FormerRequests:
-    """The former requests that ask what a query asks. Two rankings share them, since interleaved they show one."""
+    """The former requests that ask what a query asks, shared by two rankings, which may be interleaved."""
 
     def __init__(self, search: Search) -> None:
-        """Find former requests; none where the query asks for users' messages alone, which are then all shown."""
+        """Find former requests; none where the filter selects users' messages alone, which are then all shown."""
         filter = search.query.filter
         self._search = search
         self._text = search.query.text
@@ -207,7 +207,7 @@ class FormerRequests:
             self._words |= _informative(record.text)
             self._known_words.update(record.text.casefold().split())
         messages = {slot: one for slot, one in records.items() if one.source == "user_input"}
-        self._former |= {slot: one for slot, one in messages.items() if self._says_nothing_new(one.text)}
+        self._former |= {slot: one for slot, one in messages.items() if self._adds_nothing(one.text)}
 
     def _requests(self, slots: Slots) -> dict[int, MemoryRecord]:
         """Return those of `slots` that might be the query in other words, with their memories."""
@@ -226,7 +226,7 @@ class FormerRequests:
         said = said_words(self._text)
         return {slot: one for slot, one in near.items() if said_words(one.text) == said}
 
-    def _says_nothing_new(self, text: str) -> bool:
+    def _adds_nothing(self, text: str) -> bool:
         words = text.casefold().split()
         is_near = 2 * sum(word in self._known_words for word in words) >= len(words)
         return is_near and _informative(text) <= self._words

@@ -11,7 +11,7 @@
 
 The cut-off is `recall.min_relevance`, or the caller's. The user's own pipeline has applied it: a local memory that is
 still below it is one that runs used again and again for such a request. Where no relevance is known, as with a model
-that it is not calibrated for, shared items take only places that would be empty: nothing says that they bear on the
+that it is not calibrated for, shared items take only places that would be empty: they may not bear on the
 query, and a stranger's text is not shown on a guess.
 
 One place of five is reserved for class 4, so that new items are ever seen: `top_k // 5`, hence none below five, where
@@ -21,8 +21,8 @@ best proven item in half of the recalls, drawn from the key: else an item would 
 (decision 0056). Items within a tenth of the best score of class 4 have equal chances of its
 places, drawn from the key of the recall: the score of an item is raised by at most .05 for past use, less than that
 tenth where scores are usual. Each item draws its own number, so a further item takes from all alike. The drawn ones are
-listed by score. Items whose released mean is below the prior come after the others of class 4, by the same draw: what
-is known to go worse than usual is not new (decision 0063).
+listed by score. Items whose released mean is below the prior come after the others of class 4, by the same draw: an
+item known to be worse than usual is not new (decision 0063).
 
 Local memories of a class stay in the order of their ranking, which interleaving may have made; shared ones rank by
 `sona_score`. An answer in which no shared item has a place is the local one, in its own order.
@@ -31,15 +31,15 @@ The `explanation` of a shared item says why it has its place: `class` (`proven`,
 2, 4 and 5 above), the `cut_off`, and whether the place is a reserved one (`is_reserved`); `vector` is the cosine,
 `boost` the part of the score that past use adds, `policy` the policy that admits the caller.
 
-Rejected: to fold by closeness too. What is near by its vector may differ in the word that matters (the bundled model
-has .977 for "succeeded" and "failed", .989 with and without "not"), and the user's own text would be said to be shared
-by who says the opposite.
+Rejected: folding by closeness too. Texts with near vectors may differ in the word that matters (the bundled model has
+.977 for "succeeded" and "failed", .989 with and without "not"), and the user's own text would seem to be shared by
+someone who wrote the opposite.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -94,9 +94,9 @@ def merged(
 ) -> tuple[RetrievedMemory, ...]:
     """Return at most `top_k` memories of both tiers, in the order of their classes; `local` itself without items.
 
-    A shared item that says the same as local memories is folded into them: they carry its `shared` and stay local. Of
-    shared items that say the same one stays, the better proven, then the earlier. To say the same is to have the same
-    words, whatever kind and title. An item with the id of a local memory is left out.
+    A shared item with the words of local memories is folded into them: they carry its `shared` and stay local. Of
+    shared items with the same words one stays, the better proven, then the earlier. Kind and title do not matter. An
+    item with the id of a local memory is left out.
 
     `shared` are the items that passed the filter, best first, more than `top_k` of them: of new items only those in it
     are rotated. `key` is the id of the recall.
@@ -106,12 +106,10 @@ def merged(
     if not offered:
         return local[:top_k]
     own, others = _folded(local, offered)
-    above = [memory for memory in own if _is_above(memory, cut_off)]
-    below = [memory for memory in own if not _is_above(memory, cut_off)]
-    ranked = sorted(others, key=_rank)
-    proven = [item for item in ranked if _is_above(item, cut_off) and _is_proven(item)]
-    unproven = [item for item in ranked if _is_above(item, cut_off) and not _is_proven(item)]
-    unknown = sorted((item for item in ranked if item.relevance is None), key=_is_proven, reverse=True)
+    above, below = _split(own, lambda memory: _is_above(memory, cut_off))
+    relevant, unknown = _split(sorted(others, key=_rank), lambda item: item.relevance is not None)
+    proven, unproven = _split(relevant, _is_proven)
+    unknown.sort(key=_is_proven, reverse=True)
 
     most = top_k // RESERVED_OF
     is_crowded = len(above) >= top_k - min(most, len(unproven))
@@ -124,12 +122,22 @@ def merged(
     shown = _explained(proven, "proven", cut_off, is_reserved=kept > 0)
     better = [*above, *shown, *below[: room - len(proven)]]
     free = top_k - len(better)
-    untried, worse = ([item for item in unproven if _is_worse(item) == is_worse] for is_worse in (False, True))
+    worse, untried = _split(unproven, _is_worse)
     drawn = _explained(_drawn(untried, free, key), "new", cut_off, is_reserved=is_full)
     drawn += _explained(_drawn(worse, free - len(drawn), key), "worse", cut_off, is_reserved=is_full)
     last = _explained(unknown[: free - len(drawn)], "relevance unknown", cut_off, is_reserved=False)
     answer = (*better, *drawn, *last)
     return answer if any(memory.tier == "global" for memory in answer) else tuple(own[:top_k])
+
+
+def _split(
+    memories: Iterable[RetrievedMemory], belongs: Callable[[RetrievedMemory], bool]
+) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
+    """Return the memories that belong to a class, and the others."""
+    parts: tuple[list[RetrievedMemory], list[RetrievedMemory]] = [], []
+    for memory in memories:
+        parts[not belongs(memory)].append(memory)
+    return parts
 
 
 def _explained(
@@ -194,7 +202,7 @@ def _worth(item: RetrievedMemory) -> _Worth:
 def _folded(
     local: Sequence[RetrievedMemory], shared: Sequence[RetrievedMemory]
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Return the local memories, marked where an item says the same, and the items that say something else."""
+    """Return the local memories, marked where an item has the same words, and the other items."""
     items = sorted(shared, key=_worth)
     prints = _fingerprints([memory.record.text for memory in (*local, *items)])
     said_by: dict[int, RetrievedMemory] = {}

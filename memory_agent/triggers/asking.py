@@ -13,7 +13,7 @@ import msgspec
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import InvalidInputError, ModelError
 from memory_agent.recall.pipeline import RecallPipeline
-from memory_agent.recall.query import Query, check_now, make_query
+from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query
 from memory_agent.records.arguments import RecallOptions
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryFilter, RecallResult
@@ -107,9 +107,7 @@ class Triggers:
             None,
             deadline_ms,
             options,
-            self._recall,
-            now,
-            self._stored_text,
+            QueryDefaults(self._recall, now, self._stored_text),
         )
         return msgspec.structs.replace(query, by_trigger=True, context_heading=row.heading)
 

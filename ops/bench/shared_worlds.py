@@ -29,7 +29,7 @@ from memory_agent.evaluation.dataset import History
 from memory_agent.evaluation.locomo import MAIN_CATEGORIES, read_locomo
 from memory_agent.knowledge.store import Knowledge
 from memory_agent.memory import Memory
-from memory_agent.recall.query import make_query
+from memory_agent.recall.query import QueryDefaults, make_query
 from memory_agent.records.memories import RetrievedMemory, Tier
 from memory_agent.records.shared import FoundItem
 from memory_agent.settings import LearningSettings, Settings, SharedSettings
@@ -189,7 +189,7 @@ def _searched(kinds: Sequence[Kind], reader: Memory, items: Sequence[str]) -> It
 
 def _given(reader: Memory, text: str) -> list[FoundItem]:
     """Return the items that a recall of both tiers is given."""
-    asked = make_query(text, TOP_K, None, None, DEADLINE_MS, {"tiers": BOTH}, SETTINGS.recall, _NOW)
+    asked = make_query(text, TOP_K, None, None, DEADLINE_MS, {"tiers": BOTH}, QueryDefaults(SETTINGS.recall, _NOW))
     pending = reader.shared.begin_search(asked)
     assert pending is not None
     return pending.result(DEADLINE_MS)

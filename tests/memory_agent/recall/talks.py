@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from memory_agent.embedders import EmbedderInfo
-from memory_agent.recall.query import Deadline, Query, make_query
+from memory_agent.recall.query import Deadline, Query, QueryDefaults, make_query
 from memory_agent.recall.search import QueryVector, Search, Searcher
 from memory_agent.records.embedded import Embedded, Embedding
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode, UnderstoodDate
@@ -142,7 +142,7 @@ def asked_of(
     settings = settings or RecallSettings()
     options: Any = {"dates": "ignore"}
     text = " ".join(said) + ("?" if asks else "")
-    query = make_query(text, 5, filter, mode, 600_000, options, settings, START)
+    query = make_query(text, 5, filter, mode, 600_000, options, QueryDefaults(settings, START))
     return GivenVector(archive, query_vector(said, info), settings).search_for(query, deadline=deadline)
 
 

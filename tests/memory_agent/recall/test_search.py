@@ -22,7 +22,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.recall.candidates import Candidates, fuse, lexical_share, scored, shortlist
 from memory_agent.recall.evidence import REACH
-from memory_agent.recall.query import Deadline, make_query
+from memory_agent.recall.query import Deadline, QueryDefaults, make_query
 from memory_agent.recall.search import QueryVector, Search
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Kind, MemoryFilter, Mode, UnderstoodDate
@@ -110,7 +110,7 @@ def searched(
 ) -> Search:
     """Search with the vector `seed`, without words of its own."""
     options: Any = {"dates": dates_mode}
-    query = make_query(text, 5, chosen, mode, 600_000, options, RecallSettings(), START)
+    query = make_query(text, 5, chosen, mode, 600_000, options, QueryDefaults(RecallSettings(), START))
     words = np.zeros((0, NDIM), np.float16)
     vector = None if seed is None else QueryVector(vector_of(seed), "model", (), words, "")
     return GivenVector(world.archive, vector).search_for(query, dates)
