@@ -14,7 +14,7 @@ from rich.text import Text
 from memory_agent.cli.access import open_client, open_for_reading
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
-from memory_agent.cli.following import each, following_options, named_relay
+from memory_agent.cli.following import Followed, following_options
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.publishing import confirm, offer, preview
 from memory_agent.cli.render import (
@@ -213,10 +213,7 @@ def show(target: Target, item_id: str) -> None:
 def follow(
     target: Target,
     after: int | None,
-    count: int | None,
-    timeout_s: float | None,
-    ingest: str | None,
-    feed: str | None,
+    followed: Followed,
 ) -> None:
     """Print what becomes of shared items, as far as the key admits: published, unpublished, or a new rating.
 
@@ -228,11 +225,11 @@ def follow(
       memory-agent shared follow
       memory-agent shared follow --after 0 --count 10 --json
     """
-    relay = named_relay(target, ingest, feed)
+    relay = followed.relay(target)
     with open_client(target) as client, client.shared_changes(after, relay=relay) as following:
         if not target.as_json:
             note("following what becomes of shared items; end with Ctrl-C")
-        for change in each(following, count, timeout_s):
+        for change in followed.each(following):
             if target.as_json:
                 click.echo(msgspec.json.encode({"seq": following.seq, **msgspec.to_builtins(change)}))
                 continue
