@@ -55,7 +55,7 @@ def following_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         return command(*arguments, followed=Followed(count, timeout_s, ingest, feed), **named)
 
-    command = with_followed
+    decorated: Callable[..., Any] = with_followed
     for option in (
         click.option("--relay-feed", "feed", metavar="URL", help="The relay's feed. Default: that of the data folder."),
         click.option("--relay", "ingest", metavar="URL",
@@ -64,5 +64,5 @@ def following_options(command: Callable[..., Any]) -> Callable[..., Any]:
                      help="End when nothing came for so long, with exit code 1."),
         click.option("--count", type=click.IntRange(min=1), help="End after so many. Default: follow until Ctrl-C."),
     ):  # fmt: skip
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return decorated
