@@ -7,7 +7,7 @@ import msgspec
 
 from memory_agent.cli.access import open_client
 from memory_agent.cli.failure import note
-from memory_agent.cli.following import each, following_options, named_relay
+from memory_agent.cli.following import Followed, following_options
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import one_line, plain
 from memory_agent.triggers.block import Block
@@ -25,10 +25,7 @@ def blocks(
     role: str | None,
     run: str | None,
     session: str | None,
-    count: int | None,
-    timeout_s: float | None,
-    ingest: str | None,
-    feed: str | None,
+    followed: Followed,
 ) -> None:
     """Print each block that memory publishes for the user from now on, as its role receives it.
 
@@ -43,11 +40,11 @@ def blocks(
       memory-agent blocks --role worker --run run-7 --json
       memory-agent blocks --user system --run run-7 --count 1 --timeout 10
     """
-    relay = named_relay(target, ingest, feed)
+    relay = followed.relay(target)
     with open_client(target) as client, client.blocks(role, run, session, relay=relay) as following:
         if not target.as_json:
             note(f"{_caused(target, role)}; end with Ctrl-C")
-        for block in each(following, count, timeout_s):
+        for block in followed.each(following):
             click.echo(msgspec.json.encode(block)) if target.as_json else _print(block)
 
 

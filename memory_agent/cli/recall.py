@@ -10,8 +10,9 @@ import msgspec
 
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
 from memory_agent.cli.failure import note
-from memory_agent.cli.filters import MetadataPair, Pair, filter_options
-from memory_agent.cli.options import Moment, Target, daemon_options, read_text
+from memory_agent.cli.fields import Pair, SectionedCommand, field_options
+from memory_agent.cli.filters import FILTERS, filter_options
+from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import (
     counted,
     one_line,
@@ -25,94 +26,76 @@ from memory_agent.cli.render import (
 )
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import USUAL_TOKENS
-from memory_agent.recall.query import MOST_ANSWERS, profile_defaults
-from memory_agent.records.arguments import MOST_LISTED, MOST_SIMILAR_RUNS
-from memory_agent.records.memories import (
-    DATES,
-    KINDS,
-    MODES,
-    ORDERS,
-    PROFILES,
-    PROVENANCES,
-    SOURCES,
-    TIERS,
-    Dates,
-    Kind,
-    MemoryFilter,
-    MemoryRecord,
-    Mode,
-    Order,
-    Profile,
-    RecallResult,
-    Source,
-    Tier,
-)
+from memory_agent.recall.query import profile_defaults
+from memory_agent.records.memories import Dates, MemoryFilter, MemoryRecord, Order, Profile, RecallResult
+from memory_agent.verbs.params import ListParams, RecallParams, RememberParams
 
 _SHOWN_CHARS = 100
 
 
-@click.command()
+class _Output(msgspec.Struct, frozen=True, kw_only=True):
+    """How to print what was recalled. `max_tokens` is the limit of the block, None for the usual one."""
+
+    as_json: bool
+    explained: bool
+    as_context: bool
+    max_tokens: int | None
+    with_embedding: bool
+
+    def check(self) -> None:
+        """Reject options that would have no effect."""
+        if self.max_tokens is not None and not self.as_context:
+            raise click.UsageError("--max-tokens is the limit of --context, which is not given")
+        if self.with_embedding and (not self.as_json or self.as_context):
+            raise click.UsageError("--with-embedding is for the records of --json, and not with --context")
+        if self.explained and self.as_context:
+            raise click.UsageError("--explain and --context print different things: give one of them")
+        if self.explained and self.as_json:
+            raise click.UsageError("--explain is for people: --json has every explanation anyway")
+
+
+_OF_RECALL = {
+    "top_k": "",
+    "profile": "",
+    "tiers": "",
+    "min_relevance": "",
+    "mode": "",
+    "dates": "",
+    "reference_time": "--at",
+    "by_run": "",
+    "by_session": "",
+    "by_event": "",
+    "runs": "",
+    "with_embedding": "",
+}
+_FIRST_FILTERS = ("--kind", "--since", "--session")
+
+
+@click.command(
+    cls=SectionedCommand,
+    sections={
+        "Filters": tuple(name for name in FILTERS if name not in _FIRST_FILTERS),
+        "How to search": ("--mode", "--min-relevance", "--deadline-ms", "--dates", "--at", "--runs"),
+        "Who asks, to leave out the caller's own words": ("--by-run", "--by-session", "--by-event"),
+        "Output": ("--max-tokens", "--with-embedding"),
+    },
+)
 @click.argument("text")
-@click.option(
-    "--top-k", type=click.IntRange(1, MOST_ANSWERS), help="Maximum number of memories. Default: 5, or the profile's."
-)
-@click.option("--profile", type=click.Choice(PROFILES), help="When a planner recalls, which sets number and "
-              "kinds: before_planning (5 of all), document (3 findings and patterns), trajectory (5 strategies "
-              "and patterns).")  # fmt: skip
-@click.option("--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Where to search: local, your own "
-              "memories; global, what users share. May be repeated. Default: local.")  # fmt: skip
+@field_options(RecallParams, _OF_RECALL)
 @filter_options
-@click.option(
-    "--min-relevance",
-    type=click.FloatRange(0, 1),
-    help="Only with at least this relevance; 0 for the best there are. Default: the setting recall.min_relevance.",
-)
-@click.option("--mode", type=click.Choice(MODES), help="How to search. Default: the setting recall.mode.")
 @click.option(
     "--deadline-ms",
     type=click.FloatRange(min=0, min_open=True),
     help="Answer within this time; late stages are left out.",
 )
-@click.option("--dates", type=click.Choice(DATES), help="How to use a time in TEXT: boost memories of that time, "
-              "filter by it, or ignore it. Default: the setting recall.dates.")  # fmt: skip
-@click.option("--at", "reference_time", type=Moment(), help='What "last week" is relative to. Default: now.')
-@click.option(
-    "--by-run", metavar="ID", help="The calling run: its words are left out; the memories it then uses are credited."
-)
-@click.option("--by-session", metavar="ID", help="The calling session: what it said in the last minutes (the setting "
-              "recall.echo_minutes) is left out.")  # fmt: skip
-@click.option("--by-event", metavar="ID", help="The event that causes this recall: its memory is left out.")
-@click.option("--runs", type=click.IntRange(0, MOST_SIMILAR_RUNS), help="Also that many ended runs whose request "
-              "resembles TEXT. Default: 2 in --context of the profiles before_planning and trajectory.")  # fmt: skip
 @click.option("--explain", "explained", is_flag=True, help="Print why each memory was found, as a table.")
 @click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
-@click.option("--with-embedding", is_flag=True, help="Keep each record's vector in --json.")
 @daemon_options
-def recall(
-    target: Target,
-    text: str,
-    top_k: int | None,
-    profile: Profile | None,
-    tiers: tuple[Tier, ...],
-    min_relevance: float | None,
-    mode: Mode | None,
-    deadline_ms: float | None,
-    dates: Dates | None,
-    reference_time: datetime | None,
-    by_run: str | None,
-    by_session: str | None,
-    by_event: str | None,
-    runs: int | None,
-    explained: bool,
-    as_context: bool,
-    max_tokens: int | None,
-    with_embedding: bool,
-    filter: MemoryFilter,
-) -> None:
+def recall(target: Target, text: str, filter: MemoryFilter, **given: Any) -> None:
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
-    Only memories that match all filters (--session to --min-quality) are found. Uses the daemon of the data folder, or
+    Only memories that match all filters are found. Uses the daemon of the data folder, or
     the files if none runs. Parts that were unavailable (no model, a deadline) are listed as degraded. Memories that
     do not bear on TEXT are left out, so there may be none, which is not an error.
 
@@ -130,45 +113,37 @@ def recall(
       memory-agent recall "deploy hangs" --exclude-session s-16 --exclude-since 1d
       memory-agent recall "deploy hangs" --tier local --tier global
     """
-    _refuse_ignored(target.as_json, explained, as_context, max_tokens, with_embedding)
+    output = _Output(
+        as_json=target.as_json,
+        with_embedding=given["with_embedding"],
+        **{name: given.pop(name) for name in ("explained", "as_context", "max_tokens")},
+    )
+    output.check()
+    context_tokens = (output.max_tokens or USUAL_TOKENS) if output.as_context else None
+    wanted = _with_kinds(filter, given["profile"])
+    total = 0
     with open_for_reading(target, "recall") as memory:
-        result = memory.recall(
-            read_text(text),
-            top_k,
-            filter,
-            mode,
-            deadline_ms,
-            profile=profile,
-            dates=dates,
-            reference_time=reference_time,
-            context_tokens=(max_tokens or USUAL_TOKENS) if as_context else None,
-            with_embedding=with_embedding,
-            by_run=by_run,
-            by_session=by_session,
-            by_event=by_event,
-            min_relevance=min_relevance,
-            runs=runs,
-            tiers=tiers or None,
-        )
-        total = 0
-        if not (result.memories or target.as_json or tiers == ("global",)):
-            total = memory.list(msgspec.structs.replace(_with_kinds(filter, profile), min_score=None), limit=1).total
-    if as_context:
-        _print_context(result, target.as_json)
-    elif target.as_json:
-        print_document(result_document(result, with_embedding))
-    else:
-        now = reference_time or datetime.now(UTC)
-        if explained:
-            from memory_agent.cli.explanation import Asked, print_explanation  # imports the words of times
-
-            print_explanation(result, now, Asked(_with_kinds(filter, profile), dates))
-        else:
-            print_memories(result, now)
+        result = memory.recall(read_text(text), filter=filter, context_tokens=context_tokens, **given)
+        if not (result.memories or target.as_json or given["tiers"] == ("global",)):
+            total = memory.list(msgspec.structs.replace(wanted, min_score=None), limit=1).total
+    _print(result, output, given["reference_time"] or datetime.now(UTC), wanted, given["dates"])
     if total:
-        _note_none(total, is_filtered=filter != MemoryFilter(), is_strict=min_relevance != 0)
+        _note_none(total, is_filtered=filter != MemoryFilter(), is_strict=given["min_relevance"] != 0)
     elif not result.memories:
         note_unknown_user(target)
+
+
+def _print(result: RecallResult, output: _Output, now: datetime, wanted: MemoryFilter, dates: Dates | None) -> None:
+    if output.as_context:
+        _print_context(result, output.as_json)
+    elif output.as_json:
+        print_document(result_document(result, output.with_embedding))
+    elif output.explained:
+        from memory_agent.cli.explanation import Asked, print_explanation  # imports the words of times
+
+        print_explanation(result, now, Asked(wanted, dates))
+    else:
+        print_memories(result, now)
 
 
 def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
@@ -178,20 +153,6 @@ def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
     else:
         none = f"none of the {total} memories{' that match' if is_filtered else ''} bears on this"
     note(none + ("; --min-relevance 0 shows the nearest" if is_strict else ""))
-
-
-def _refuse_ignored(
-    as_json: bool, explained: bool, as_context: bool, max_tokens: int | None, with_embedding: bool
-) -> None:
-    """Reject options that would have no effect."""
-    if max_tokens is not None and not as_context:
-        raise click.UsageError("--max-tokens is the limit of --context, which is not given")
-    if with_embedding and (not as_json or as_context):
-        raise click.UsageError("--with-embedding is for the records of --json, and not with --context")
-    if explained and as_context:
-        raise click.UsageError("--explain and --context print different things: give one of them")
-    if explained and as_json:
-        raise click.UsageError("--explain is for people: --json has every explanation anyway")
 
 
 def _with_kinds(filter: MemoryFilter, profile: Profile | None) -> MemoryFilter:
@@ -208,37 +169,36 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
         note(f"degraded: {', '.join(result.degraded)}")
 
 
-@click.command()
-@click.argument("text")
-@click.option("--id", "record_id", metavar="ID", help="Replace the memory with this id, or store it under this id.")
-@click.option("--kind", type=click.Choice(KINDS), default="finding", show_default=True, help="The kind of memory.")
-@click.option("--source", type=click.Choice(SOURCES), metavar="SOURCE", default="user_input", show_default=True,
-              help=f"Its origin: {', '.join(SOURCES)}.")  # fmt: skip
-@click.option("--type", "type", metavar="NAME", help="What you call it, to filter by.")
-@click.option("--phase", metavar="NAME", help="The phase of the work that it belongs to.")
-@click.option("--tag", "tags", multiple=True, help="A tag to filter by. May be repeated.")
-@click.option("--title", help="A short title.")
-@click.option("--provenance", type=click.Choice(PROVENANCES), help="How well it is established.")
-@click.option(
-    "--metadata", multiple=True, type=MetadataPair(), help="A field to filter by; a value that is JSON is read as such."
+_OF_REMEMBER = {
+    "id": "--id",
+    "kind": "",
+    "tags": "",
+    "title": "",
+    "source": "",
+    "type": "",
+    "phase": "",
+    "provenance": "",
+    "metadata": "",
+    "quality_score": "--quality",
+    "timestamp": "--at",
+    "session_id": "",
+    "run_id": "",
+    "channel_id": "",
+    "agent_id": "",
+}
+
+
+@click.command(
+    cls=SectionedCommand,
+    sections={
+        "Where it comes from": ("--source", "--provenance", "--session", "--run", "--channel", "--agent", "--at"),
+        "To filter by": ("--type", "--phase", "--metadata", "--quality"),
+    },
 )
-@click.option("--quality", type=click.FloatRange(0, 1), help="How it ended.")
-@click.option("--at", "timestamp", type=Moment(), help="When it happened. Default: now.")
-@click.option("--session", "session_id", metavar="ID", help="Its session.")
-@click.option("--run", "run_id", metavar="ID", help="Its run.")
-@click.option("--channel", "channel_id", metavar="ID", help="Its channel.")
-@click.option("--agent", "agent_id", metavar="ID", help="Its agent.")
+@click.argument("text")
+@field_options(RememberParams, _OF_REMEMBER)
 @daemon_options
-def remember(
-    target: Target,
-    text: str,
-    record_id: str | None,
-    kind: Kind,
-    source: Source,
-    metadata: tuple[Pair, ...],
-    quality: float | None,
-    **fields: Any,
-) -> None:
+def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: Any) -> None:
     """Store TEXT as a memory; it is durable on return. TEXT may be - for standard input.
 
     With --id, the memory that has this id is replaced as a whole; its time stays unless --at is given, and so do its
@@ -251,15 +211,7 @@ def remember(
       memory-agent remember "Staging needs no VPN" --id staging-vpn --type note --metadata host=staging
     """
     with open_memory(target, "remember") as memory:
-        record = memory.remember(
-            read_text(text),
-            kind,
-            source,
-            id=record_id,
-            metadata=dict(metadata),
-            quality_score=quality,
-            **fields,
-        )
+        record = memory.remember(read_text(text), metadata=dict(metadata), **fields)
     if target.as_json:
         print_document(record_document(record))
     else:
@@ -267,13 +219,9 @@ def remember(
         click.echo(f"{done} {one_line(record.id)} ({record.kind}, {record.source})")
 
 
-@click.command("list")
+@click.command("list", cls=SectionedCommand, sections={"Filters": FILTERS})
 @filter_options
-@click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True, help="Which come first.")
-@click.option(
-    "--limit", type=click.IntRange(1, MOST_LISTED), default=50, show_default=True, help="Maximum number of memories."
-)
-@click.option("--after", metavar="CURSOR", help="Continue after the page that printed this cursor, in the same order.")
+@field_options(ListParams, {"order": "", "limit": "", "after": ""})
 @daemon_options
 def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
     """List memories that match all filters, a page at a time: time, kind, id, and the beginning of the text.

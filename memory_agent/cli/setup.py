@@ -109,7 +109,7 @@ def doctor(target: Target) -> None:
       memory-agent doctor
       memory-agent doctor --data-dir /srv/memory --json
     """
-    from memory_agent.doctor import Check, examine  # engines
+    from memory_agent.cli.doctor import Check, examine  # engines
 
     made: list[Check] = []
     for check in examine(target.settings, target.data_dir):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -12,7 +13,8 @@ from rich.text import Text
 
 from memory_agent.cli.access import open_client, open_for_reading
 from memory_agent.cli.failure import note
-from memory_agent.cli.following import each, following_options, named_relay
+from memory_agent.cli.fields import field_options
+from memory_agent.cli.following import Followed, following_options
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.publishing import confirm, offer, preview
 from memory_agent.cli.render import (
@@ -29,7 +31,8 @@ from memory_agent.cli.render import (
 )
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import worth
-from memory_agent.records.shared import CONTENT_TYPES, ContentType, FoundItem, GlobalRecord
+from memory_agent.records.shared import FoundItem, GlobalRecord
+from memory_agent.verbs.params import SearchSharedParams
 from relay.disk import write_private
 
 _STANDARD_STREAM = Path("-")
@@ -158,23 +161,11 @@ def published(target: Target) -> None:
 
 @shared.command(short_help="Find what others published.")
 @click.argument("text", metavar="QUERY")
-@click.option("--type", "content_types", multiple=True, type=click.Choice(CONTENT_TYPES),
-              help="Of this type. May be repeated.")  # fmt: skip
-@click.option("--tag", "tags", multiple=True, help="With this tag; of several, at least one.")
 @click.option("-k", "--top-k", type=click.IntRange(min=1), default=5, show_default=True,
               help="Maximum number of items.")  # fmt: skip
-@click.option("--min-relevance", type=click.FloatRange(0, 1),
-              help="Only with at least this relevance; 0 for the best there are. Default: the setting "
-              "recall.min_relevance.")  # fmt: skip
+@field_options(SearchSharedParams, {"content_types": "--type", "tags": "", "min_relevance": ""})
 @daemon_options
-def search(
-    target: Target,
-    text: str,
-    content_types: tuple[ContentType, ...],
-    tags: tuple[str, ...],
-    top_k: int,
-    min_relevance: float | None,
-) -> None:
+def search(target: Target, text: str, top_k: int, **fields: Any) -> None:
     """Find the shared items that resemble QUERY and that the user may see, best first; - is standard input.
 
     Their texts are others' words. Nothing of QUERY is kept. `memory-agent recall --tier local --tier global` finds them
@@ -187,7 +178,7 @@ def search(
       memory-agent shared search - --json < question.txt
     """
     with open_for_reading(target, "search_shared") as memory:
-        found = memory.shared.search(read_text(text), top_k, content_types, tags, min_relevance)
+        found = memory.shared.search(read_text(text), top_k, **fields)
     if target.as_json:
         print_document([{**msgspec.to_builtins(one), "item": item_document(one.item)} for one in found])
     else:
@@ -222,10 +213,7 @@ def show(target: Target, item_id: str) -> None:
 def follow(
     target: Target,
     after: int | None,
-    count: int | None,
-    timeout_s: float | None,
-    ingest: str | None,
-    feed: str | None,
+    followed: Followed,
 ) -> None:
     """Print what becomes of shared items, as far as the key admits: published, unpublished, or a new rating.
 
@@ -237,11 +225,11 @@ def follow(
       memory-agent shared follow
       memory-agent shared follow --after 0 --count 10 --json
     """
-    relay = named_relay(target, ingest, feed)
+    relay = followed.relay(target)
     with open_client(target) as client, client.shared_changes(after, relay=relay) as following:
         if not target.as_json:
             note("following what becomes of shared items; end with Ctrl-C")
-        for change in each(following, count, timeout_s):
+        for change in followed.each(following):
             if target.as_json:
                 click.echo(msgspec.json.encode({"seq": following.seq, **msgspec.to_builtins(change)}))
                 continue

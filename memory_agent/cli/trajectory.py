@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
+from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import counted, one_line, plain, print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import run_text
-from memory_agent.records.arguments import MOST_SIMILAR_RUNS
-from memory_agent.records.trajectories import RUN_ENDS, RUN_STATES, FeedbackReport, RunEnd, RunState, Trajectory
+from memory_agent.records.trajectories import FeedbackReport, RunState, Trajectory
+from memory_agent.verbs.params import (
+    FeedbackParams,
+    RunBeginParams,
+    RunEndParams,
+    RunListParams,
+    RunSimilarParams,
+    RunStepParams,
+)
 
 if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
@@ -24,10 +32,6 @@ if TYPE_CHECKING:
 _HEAD_CHARS = 60
 _PAGE = 200  # memories that are asked for at a time
 _run = click.argument("run_id", metavar="RUN")
-_used = click.option("--used", multiple=True, metavar="ID", help="A memory that was used. May be repeated.")
-_event_id = click.option(
-    "--event-id", metavar="ID", help="An id of yours: the same command again, with the same id, is done once."
-)
 
 
 @click.group()
@@ -48,13 +52,9 @@ def trajectory() -> None:
 
 @trajectory.command(short_help="Begin a run.")
 @click.argument("objective")
-@click.option("--run", "run_id", metavar="ID", help="Its id. Default: a new one, which is printed.")
-@click.option("--session", "session_id", metavar="ID", help="Its session.")
-@click.option("--recall", "recall_ids", multiple=True, metavar="ID",
-              help="A recall that it was planned with (recall_id of recall --json). May be repeated.")  # fmt: skip
-@_event_id
+@field_options(RunBeginParams, {"run_id": "", "session_id": "", "recall_ids": "", "event_id": "--event-id"})
 @daemon_options
-def begin(target: Target, objective: str, recall_ids: tuple[str, ...], **names: Any) -> None:
+def begin(target: Target, objective: str, **fields: Any) -> None:
     """Begin a run for OBJECTIVE; it is durable on return. OBJECTIVE may be - for standard input.
 
     \b
@@ -65,17 +65,16 @@ def begin(target: Target, objective: str, recall_ids: tuple[str, ...], **names: 
     """
     text = read_text(objective)
     with open_memory(target, "run_begin") as memory:
-        run = memory.runs.begin(text, recall_ids=recall_ids, **names)
+        run = memory.runs.begin(text, **fields)
     _tell(target, run, f"began {run.id}")
 
 
 @trajectory.command(short_help="Record a step of a run.")
 @_run
 @click.argument("text")
-@_used
-@_event_id
+@field_options(RunStepParams, {"memory_ids": "--used", "event_id": "--event-id"})
 @daemon_options
-def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id: str | None) -> None:
+def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
     """Record a step of RUN and the memories it used. TEXT may be - for standard input. An ended run takes no steps.
 
     \b
@@ -85,27 +84,18 @@ def step(target: Target, run_id: str, text: str, used: tuple[str, ...], event_id
     """
     said = read_text(text)
     with open_memory(target, "run_step") as memory:
-        run = memory.runs.step(run_id, said, used, event_id=event_id)
+        run = memory.runs.step(run_id, said, **fields)
     _tell(target, run, f"{run.id} has {counted(len(run.steps), 'step')}")
 
 
 @trajectory.command(short_help="Record how a run ended.")
 @_run
-@click.option("--outcome", type=click.Choice(RUN_ENDS), default="completed", show_default=True, help="How it ended.")
-@click.option("--summary", metavar="TEXT", help="The result, or what went wrong.")
-@click.option("--quality", type=click.FloatRange(0, 1), help="How good the result was, if it was judged.")
-@_used
-@_event_id
+@field_options(
+    RunEndParams,
+    {"outcome": "", "summary": "", "quality": "", "memory_ids": "--used", "event_id": "--event-id"},
+)
 @daemon_options
-def end(
-    target: Target,
-    run_id: str,
-    outcome: RunEnd,
-    summary: str | None,
-    quality: float | None,
-    used: tuple[str, ...],
-    event_id: str | None,
-) -> None:
+def end(target: Target, run_id: str, **fields: Any) -> None:
     """Record how RUN ended, and which memories it used. An end is not replaced: `feedback RUN` revises its quality.
 
     Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it; a
@@ -118,13 +108,12 @@ def end(
       memory-agent trajectory end run-9 --used 01KB3V8Z5M3R0YQH6D7W2X9F4A
     """
     with open_memory(target, "run_end") as memory:
-        run = memory.runs.end(run_id, outcome, summary, quality, used, event_id=event_id)
+        run = memory.runs.end(run_id, **fields)
     _tell(target, run, f"ended {run.id}: {quality_of(run)}, {counted(len(run.used), 'memory', 'memories')} used")
 
 
 @trajectory.command("list", short_help="List runs, newest first.")
-@click.option("--state", type=click.Choice(RUN_STATES), help="Only runs in this state.")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Maximum number.")
+@field_options(RunListParams, ("state", "limit"))
 @daemon_options
 def list_runs(target: Target, state: RunState | None, limit: int) -> None:
     """List runs, newest first: state, quality with its reason, number of memories used, objective.
@@ -148,10 +137,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
 
 @trajectory.command("similar", short_help="Find ended runs whose request resembles a text.")
 @click.argument("text")
-@click.option("--top-k", type=click.IntRange(1, MOST_SIMILAR_RUNS), default=5, show_default=True,
-              help="Maximum number of runs.")  # fmt: skip
-@click.option("--min-relevance", type=click.FloatRange(0, 1), help="Only with at least this relevance; 0 for the "
-              "nearest there are. Default: the setting recall.min_relevance.")  # fmt: skip
+@field_options(RunSimilarParams, ("top_k", "min_relevance"))
 @daemon_options
 def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | None) -> None:
     """Find ended runs whose request resembles TEXT, best first: what they did, how they ended, and why.
@@ -288,21 +274,9 @@ def _tell(target: Target, run: Trajectory, sentence: str) -> None:
 
 @click.command()
 @click.argument("recall_id")
-@click.option("--used", multiple=True, metavar="ID", help="A memory of that answer that was used. May be repeated.")
-@click.option("--quality", type=click.FloatRange(0, 1), help="The outcome: 0 failed, 1 approved.")
-@click.option("--comment", metavar="TEXT", help="The reason, in words; it is remembered.")
-@click.option(
-    "--event-id", metavar="ID", help="An id of yours: the same command again, with the same id, is done once."
-)
+@field_options(FeedbackParams, {"used": "--used", "quality": "", "comment": "", "event_id": "--event-id"})
 @daemon_options
-def feedback(
-    target: Target,
-    recall_id: str,
-    used: tuple[str, ...],
-    quality: float | None,
-    comment: str | None,
-    event_id: str | None,
-) -> None:
+def feedback(target: Target, recall_id: str, **fields: Any) -> None:
     """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
 
     RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only what was
@@ -315,10 +289,11 @@ def feedback(
       memory-agent feedback 01KB3V8Z5M3R0YQH6D7W2X9F4A --quality 0 --comment "The fix did not hold"
       memory-agent feedback run-7 --quality 0.2 --comment "It broke again on Monday"
     """
-    if not used and quality is None and comment is None:
+    quality = fields["quality"]
+    if not fields["used"] and quality is None and fields["comment"] is None:
         raise click.UsageError("give --used, --quality or --comment")
     with open_memory(target, "feedback") as memory:
-        report = memory.feedback(recall_id, used, quality, comment, event_id=event_id)
+        report = memory.feedback(recall_id, **fields)
     if target.as_json:
         print_document(report)
     else:

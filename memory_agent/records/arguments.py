@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any, TypedDict, TypeVar, cast
 
 import msgspec
-from msgspec.inspect import DictType, ListType, LiteralType, StructType, Type, UnionType, VarTupleType
+from msgspec.inspect import DictType, ListType, LiteralType, Metadata, StructType, Type, UnionType, VarTupleType
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import DATES, MODES, PROFILES, TIERS, Dates, MemoryFilter, Mode, Profile, Tier
@@ -174,6 +174,8 @@ def _described(wanted: Any) -> Type:
 
 
 def _options(type_: Type) -> Sequence[Type]:
+    if isinstance(type_, Metadata):
+        return _options(type_.type)
     return type_.types if isinstance(type_, UnionType) else (type_,)
 
 

@@ -7,7 +7,7 @@ type of a field.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -35,6 +35,17 @@ DATES: tuple[Dates, ...] = get_args(Dates)
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 ORDERS: tuple[Order, ...] = get_args(Order)
 TIERS: tuple[Tier, ...] = get_args(Tier)
+
+
+def means(text: str, least: float | None = None, most: float | None = None) -> msgspec.Meta:
+    """Return the documentation of a field, for the help of options and for schemas.
+
+    The bounds are documentation too: the checks of `arguments` refuse what is outside, with their own messages.
+    """
+    bounds = {"minimum": least, "maximum": most}
+    return msgspec.Meta(
+        description=text, extra_json_schema={name: bound for name, bound in bounds.items() if bound is not None}
+    )
 
 
 class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,11 +96,11 @@ class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `since`: memories of that time and later.
     """
 
-    events: tuple[str, ...] = ()
-    records: tuple[str, ...] = ()
-    sessions: tuple[str, ...] = ()
-    runs: tuple[str, ...] = ()
-    since: datetime | None = None
+    events: Annotated[tuple[str, ...], means("Not from this event.")] = ()
+    records: Annotated[tuple[str, ...], means("Not this memory.")] = ()
+    sessions: Annotated[tuple[str, ...], means("Not of this session.")] = ()
+    runs: Annotated[tuple[str, ...], means("Not of this run.")] = ()
+    since: Annotated[datetime | None, means("Nothing of then or later.")] = None
 
 
 class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -104,23 +115,32 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     `metadata` maps paths to a value, or to several of which one must match; see `memory_agent.records.metadata`.
     """
 
-    kinds: tuple[Kind, ...] = ()
-    sources: tuple[Source, ...] = ()
-    since: datetime | None = None
-    until: datetime | None = None
-    session_id: str | None = None
-    run_id: str | None = None
-    channel_id: str | None = None
-    agent_id: str | None = None
-    tags: tuple[str, ...] = ()
-    provenance: tuple[Provenance, ...] = ()
-    min_quality: float | None = None
+    kinds: Annotated[tuple[Kind, ...], means("Of this kind.")] = ()
+    sources: Annotated[
+        tuple[Source, ...],
+        means("From this source: user_input, conductor_plan, worker_result, writer_revision, trajectory_outcome."),
+    ] = ()
+    since: Annotated[datetime | None, means("Since then: 2026-02-16, 2026-02-16T10:00:00Z, or an age: 7d, 12h.")] = None
+    until: Annotated[datetime | None, means("Before then.")] = None
+    session_id: Annotated[str | None, means("Of this session.")] = None
+    run_id: Annotated[str | None, means("Of this run.")] = None
+    channel_id: Annotated[str | None, means("Of this channel.")] = None
+    agent_id: Annotated[str | None, means("Of this agent.")] = None
+    tags: Annotated[tuple[str, ...], means("With this tag; of several, at least one.")] = ()
+    provenance: Annotated[tuple[Provenance, ...], means("Of this provenance.")] = ()
+    min_quality: Annotated[float | None, means("With at least this known quality.", 0, 1)] = None
     min_score: float | None = None
     exclude: Exclusion | None = None
-    type: str | None = None
-    phase: str | None = None
-    metadata: dict[str, MetadataValue | tuple[MetadataValue, ...]] = {}
-    in_channel: str | None = None
+    type: Annotated[str | None, means("Of this type: an event type, or what the caller named it.")] = None
+    phase: Annotated[str | None, means("Of this phase.")] = None
+    metadata: Annotated[
+        dict[str, MetadataValue | tuple[MetadataValue, ...]],
+        means(
+            "With this value of metadata, at a path such as report.status. Of one path repeated, any value; "
+            "of several paths, all."
+        ),
+    ] = {}
+    in_channel: Annotated[str | None, means("Of this channel, or of none.")] = None
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):

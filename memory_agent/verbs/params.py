@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import Any, ClassVar, Self, get_origin
+from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -21,8 +21,27 @@ from ulid import ULID
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
-from memory_agent.records.arguments import check_deadline_ms, check_mode, check_options, check_text
-from memory_agent.records.memories import Dates, Kind, MemoryFilter, Mode, Order, Profile, Provenance, Source, Tier
+from memory_agent.recall.query import MOST_ANSWERS
+from memory_agent.records.arguments import (
+    MOST_LISTED,
+    MOST_SIMILAR_RUNS,
+    check_deadline_ms,
+    check_mode,
+    check_options,
+    check_text,
+)
+from memory_agent.records.memories import (
+    Dates,
+    Kind,
+    MemoryFilter,
+    Mode,
+    Order,
+    Profile,
+    Provenance,
+    Source,
+    Tier,
+    means,
+)
 from memory_agent.records.shared import ContentType, PublishPreview
 from memory_agent.records.shared_requests import AnyAsk, Caller
 from memory_agent.records.trajectories import RunEnd, RunState
@@ -32,6 +51,14 @@ AGED_AT_ONCE = 20_000
 """Memories: their ids and those of their events take a few megabytes in one request to the journal."""
 _MOST_IMPORT_BYTES = 32 << 20
 """Many times what a learner holds; a frame above the socket's limit would end the connection without an answer."""
+
+MinRelevance = Annotated[
+    float | None,
+    means(
+        "Only with at least this relevance; 0: the nearest there are. Default: the setting recall.min_relevance.", 0, 1
+    ),
+]
+EventId = Annotated[str, means("An id of yours: the same request again, with the same id, is done once.")]
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,23 +120,53 @@ class RecallParams(Params, frozen=True, kw_only=True):
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
 
     query: str
-    top_k: int | None = None
+    top_k: Annotated[
+        int | None, means("Maximum number of memories. Default: 5, or the profile's.", 1, MOST_ANSWERS)
+    ] = None
     filter: MemoryFilter | None = None
-    mode: Mode | None = None
-    with_embedding: bool = False
-    profile: Profile | None = None
-    dates: Dates | None = None
-    reference_time: datetime | None = None
+    mode: Annotated[Mode | None, means("How to search. Default: the setting recall.mode.")] = None
+    with_embedding: Annotated[bool, means("Keep each record's vector.")] = False
+    profile: Annotated[
+        Profile | None,
+        means(
+            "When a planner recalls, which sets number and kinds: before_planning (5 of all), document "
+            "(3 findings and patterns), trajectory (5 strategies and patterns)."
+        ),
+    ] = None
+    dates: Annotated[
+        Dates | None,
+        means(
+            "How to use a time in the query: boost memories of that time, filter by it, or ignore it. "
+            "Default: the setting recall.dates."
+        ),
+    ] = None
+    reference_time: Annotated[datetime | None, means('What "last week" is relative to. Default: now.')] = None
     context_tokens: int | None = None
     usual_deadline: bool = False
     reference_offset_s: float | None = None
     reference_zone: str | None = None
-    by_run: str | None = None
-    by_session: str | None = None
-    by_event: str | None = None
-    min_relevance: float | None = None
-    runs: int | None = None
-    tiers: tuple[Tier, ...] | None = None
+    by_run: Annotated[
+        str | None, means("The calling run: its words are left out; the memories it then uses are credited.")
+    ] = None
+    by_session: Annotated[
+        str | None,
+        means("The calling session: what it said in the last minutes (the setting recall.echo_minutes) is left out."),
+    ] = None
+    by_event: Annotated[str | None, means("The event that causes this recall: its memory is left out.")] = None
+    min_relevance: MinRelevance = None
+    runs: Annotated[
+        int | None,
+        means(
+            "Also that many ended runs with a request that resembles the query. "
+            "Default: 2 in a block of the profiles before_planning and trajectory.",
+            0,
+            MOST_SIMILAR_RUNS,
+        ),
+    ] = None
+    tiers: Annotated[
+        tuple[Tier, ...] | None,
+        means("Where to search: local, your own memories; global, what users share. Default: local."),
+    ] = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -139,24 +196,9 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
         """Return the arguments, with the reference time in the caller's zone."""
-        return {
-            "query": self.query,
-            "top_k": self.top_k,
-            "filter": self.filter,
-            "mode": self.mode,
-            "deadline_ms": min(remaining_ms, usual_ms) if self.usual_deadline else remaining_ms,
-            "profile": self.profile,
-            "dates": self.dates,
-            "reference_time": self.local_reference_time,
-            "context_tokens": self.context_tokens,
-            "with_embedding": self.with_embedding,
-            "by_run": self.by_run,
-            "by_session": self.by_session,
-            "by_event": self.by_event,
-            "min_relevance": self.min_relevance,
-            "runs": self.runs,
-            "tiers": self.tiers,
-        }
+        given = {name: value for name, value in asdict(self).items() if name not in self.implied}
+        deadline_ms = min(remaining_ms, usual_ms) if self.usual_deadline else remaining_ms
+        return given | {"deadline_ms": deadline_ms, "reference_time": self.local_reference_time}
 
     @property
     def local_reference_time(self) -> datetime | None:
@@ -184,21 +226,23 @@ class RememberParams(Params, frozen=True, kw_only=True):
     """Parameters of `remember`."""
 
     text: str
-    kind: Kind = "finding"
-    source: Source = "user_input"
-    tags: tuple[str, ...] = ()
-    title: str | None = None
-    provenance: Provenance | None = None
-    metadata: dict[str, Any] = {}
-    session_id: str | None = None
-    id: str | None = None
-    type: str | None = None
-    phase: str | None = None
-    run_id: str | None = None
-    channel_id: str | None = None
-    agent_id: str | None = None
-    timestamp: datetime | None = None
-    quality_score: float | None = None
+    kind: Annotated[Kind, means("The kind of memory.")] = "finding"
+    source: Annotated[
+        Source, means("Its origin: user_input, conductor_plan, worker_result, writer_revision, trajectory_outcome.")
+    ] = "user_input"
+    tags: Annotated[tuple[str, ...], means("A tag to filter by.")] = ()
+    title: Annotated[str | None, means("A short title.")] = None
+    provenance: Annotated[Provenance | None, means("How well it is established.")] = None
+    metadata: Annotated[dict[str, Any], means("A field to filter by; a value that is JSON is read as such.")] = {}
+    session_id: Annotated[str | None, means("Its session.")] = None
+    id: Annotated[str | None, means("Replace the memory with this id, or store it under this id.")] = None
+    type: Annotated[str | None, means("What you call it, to filter by.")] = None
+    phase: Annotated[str | None, means("The phase of the work that it belongs to.")] = None
+    run_id: Annotated[str | None, means("Its run.")] = None
+    channel_id: Annotated[str | None, means("Its channel.")] = None
+    agent_id: Annotated[str | None, means("Its agent.")] = None
+    timestamp: Annotated[datetime | None, means("When it happened. Default: now.")] = None
+    quality_score: Annotated[float | None, means("How it ended.", 0, 1)] = None
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -220,9 +264,9 @@ class ListParams(Params, frozen=True, kw_only=True):
     """Parameters of `list`: from the cursor `after` on, at most `limit`."""
 
     filter: MemoryFilter | None = None
-    order: Order = "newest"
-    limit: int = 50
-    after: str | None = None
+    order: Annotated[Order, means("Which come first.")] = "newest"
+    limit: Annotated[int, means("Maximum number of memories.", 1, MOST_LISTED)] = 50
+    after: Annotated[str | None, means("Continue after the page that printed this cursor, in the same order.")] = None
 
 
 class RebuildParams(Params, frozen=True, kw_only=True):
@@ -259,20 +303,22 @@ class FeedbackParams(Params, frozen=True, kw_only=True):
     """Parameters of `feedback`. `quality` is 0..1."""
 
     recall_id: str
-    event_id: str
-    used: tuple[str, ...] = ()
-    quality: float | None = None
-    comment: str | None = None
+    event_id: EventId
+    used: Annotated[tuple[str, ...], means("A memory of that answer that was used.")] = ()
+    quality: Annotated[float | None, means("The outcome: 0 failed, 1 approved.", 0, 1)] = None
+    comment: Annotated[str | None, means("The reason, in words; it is remembered.")] = None
 
 
 class RunBeginParams(Params, frozen=True, kw_only=True):
     """Parameters of `run_begin`. Without a `run_id` the run gets one."""
 
     objective: str
-    event_id: str
-    run_id: str | None = None
-    session_id: str | None = None
-    recall_ids: tuple[str, ...] = ()
+    event_id: EventId
+    run_id: Annotated[str | None, means("Its id. Default: a new one, which is printed.")] = None
+    session_id: Annotated[str | None, means("Its session.")] = None
+    recall_ids: Annotated[
+        tuple[str, ...], means("A recall that it was planned with (recall_id of recall --json).")
+    ] = ()
 
 
 class RunStepParams(Params, frozen=True, kw_only=True):
@@ -280,19 +326,19 @@ class RunStepParams(Params, frozen=True, kw_only=True):
 
     run_id: str
     text: str
-    event_id: str
-    memory_ids: tuple[str, ...] = ()
+    event_id: EventId
+    memory_ids: Annotated[tuple[str, ...], means("A memory that was used.")] = ()
 
 
 class RunEndParams(Params, frozen=True, kw_only=True):
     """Parameters of `run_end`. `memory_ids` are the memories that the run used; `quality` is 0..1, None if unrated."""
 
     run_id: str
-    event_id: str
-    outcome: RunEnd = "completed"
-    summary: str | None = None
-    quality: float | None = None
-    memory_ids: tuple[str, ...] = ()
+    event_id: EventId
+    outcome: Annotated[RunEnd, means("How it ended.")] = "completed"
+    summary: Annotated[str | None, means("The result, or what went wrong.")] = None
+    quality: Annotated[float | None, means("How good the result was, if it was judged.", 0, 1)] = None
+    memory_ids: Annotated[tuple[str, ...], means("A memory that was used.")] = ()
 
 
 class RunIdParams(Params, frozen=True, kw_only=True):
@@ -304,16 +350,16 @@ class RunIdParams(Params, frozen=True, kw_only=True):
 class RunListParams(Params, frozen=True, kw_only=True):
     """Parameters of `run_list`: runs in this state, or in any; at most `limit`."""
 
-    state: RunState | None = None
-    limit: int = 50
+    state: Annotated[RunState | None, means("Only runs in this state.")] = None
+    limit: Annotated[int, means("Maximum number.", 1, MOST_LISTED)] = 50
 
 
 class RunSimilarParams(Params, frozen=True, kw_only=True):
     """Parameters of `run_similar`."""
 
     query: str
-    top_k: int = 5
-    min_relevance: float | None = None
+    top_k: Annotated[int, means("Maximum number of runs.", 1, MOST_SIMILAR_RUNS)] = 5
+    min_relevance: MinRelevance = None
 
 
 class SonaImportParams(Params, frozen=True, kw_only=True):
@@ -486,10 +532,10 @@ class SearchSharedParams(Params, frozen=True, kw_only=True):
     """Parameters of `search_shared`."""
 
     query: str
-    top_k: int = 5
-    content_types: tuple[ContentType, ...] = ()
-    tags: tuple[str, ...] = ()
-    min_relevance: float | None = None
+    top_k: Annotated[int, means("Maximum number of items.", 1)] = 5
+    content_types: Annotated[tuple[ContentType, ...], means("Of this type.")] = ()
+    tags: Annotated[tuple[str, ...], means("With this tag; of several, at least one.")] = ()
+    min_relevance: MinRelevance = None
 
 
 class NameParams(Params, frozen=True, kw_only=True):
@@ -524,7 +570,8 @@ class QuarantineIdsParams(Params, frozen=True, kw_only=True):
 
 @cache
 def _list_fields(params: type[Params]) -> tuple[str, ...]:
-    return tuple(field.name for field in msgspec.structs.fields(params) if get_origin(field.type) is tuple)
+    types = ((field.name, (field.type, *get_args(field.type)[:1])) for field in msgspec.structs.fields(params))
+    return tuple(name for name, forms in types if any(get_origin(form) is tuple for form in forms))
 
 
 def _listed(field: str, values: Iterable[Any]) -> tuple[Any, ...]:

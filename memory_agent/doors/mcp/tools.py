@@ -382,6 +382,9 @@ def _stated(given: msgspec.Struct) -> Fields:
     return fields
 
 
+_LEFT_OUT = ("title", "description", "default", "minimum", "maximum")
+
+
 def _short(schema: Any, components: dict[str, Any]) -> Any:
     """Return a schema without references, titles and descriptions, and without null and default of optional fields."""
     if isinstance(schema, list | tuple):
@@ -397,7 +400,7 @@ def _short(schema: Any, components: dict[str, Any]) -> Any:
     enum = schema.get("enum")
     if enum is not None:
         return {"type": "string", "enum": [one for one in enum if one is not None]}
-    kept = {name: value for name, value in schema.items() if name not in ("title", "description", "default")}
+    kept = {name: value for name, value in schema.items() if name not in _LEFT_OUT}
     if "properties" in kept:
         kept["properties"] = {name: _short(one, components) for name, one in kept["properties"].items()}
         kept.pop("additionalProperties", None)

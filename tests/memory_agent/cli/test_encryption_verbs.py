@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from memory_agent.doctor import check_encryption
+from memory_agent.cli.doctor import check_encryption
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder

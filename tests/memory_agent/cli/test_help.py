@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from typing import get_args
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from memory_agent.cli.group import VERBS, cli
+from memory_agent.records.arguments import MOST_SIMILAR_RUNS
+from memory_agent.verbs.params import RunSimilarParams
 
 ENGINES = ("ray", "onnxruntime", "onnx", "tokenizers", "safetensors", "usearch")
 COMMON = ("--user", "--data-dir", "--config", "--set", "--json", "--help")
@@ -98,3 +103,23 @@ def test_help_loads_no_engine(words: tuple[str, ...]) -> None:
         [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.splitlines()[-1] == "LOADED []"
+
+
+def test_the_help_of_recall_begins_with_the_ten_options_that_people_use_first() -> None:
+    first, *sections = re.split(r"\n\n(?=\S.*:\n)", help_of("recall").partition("\nOptions:\n")[2])
+    assert len(re.findall(r"^  --", first, re.MULTILINE)) == 10
+    assert {"--top-k", "--kind", "--since", "--context", "--user", "--json"} <= set(
+        re.findall(r"^  (--\S+)", first, re.M)
+    )
+    titles = [section.partition(":")[0] for section in sections]
+    assert titles[:2] == ["Filters", "How to search"]
+    assert titles[-1] == "Daemon and settings"
+
+
+def test_an_option_has_the_help_the_bounds_and_the_default_of_its_field() -> None:
+    options = {one.name: one for one in commands()[("trajectory", "similar")].params if isinstance(one, click.Option)}
+    fields = {field.name: field for field in msgspec.structs.fields(RunSimilarParams)}
+    bounds = options["top_k"].type
+    assert isinstance(bounds, click.IntRange)
+    assert (bounds.min, bounds.max, options["top_k"].default) == (1, MOST_SIMILAR_RUNS, fields["top_k"].default)
+    assert options["top_k"].help == get_args(fields["top_k"].type)[1].description

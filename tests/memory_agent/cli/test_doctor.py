@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from memory_agent.cli.doctor import Check, examine
 from memory_agent.daemon.capacity import capacity_here
-from memory_agent.doctor import Check, examine
 from memory_agent.layout import Layout
 from memory_agent.settings import DaemonSettings, EmbedderSettings, IngestSettings, Settings
 from relay import BrokerSettings, EncryptionSettings, RelaySettings, TableTail
