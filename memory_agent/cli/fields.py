@@ -74,6 +74,8 @@ def _option(field: msgspec.structs.FieldInfo, option: str, prefix: str) -> Calla
     is_many = get_origin(wanted) in (tuple, dict)
     element = get_args(wanted)[0] if get_origin(wanted) is tuple else wanted
     shown: dict[str, Any] = {"type": _type(element, meta.extra_json_schema or {}), "help": meta.description}
+    if element is datetime:
+        shown["help"] = f"{meta.description} An age is a time, too: 7d, 12h."
     if is_many:
         # Without a value, a field that is None by default stays None.
         shown |= {"multiple": True, "help": f"{meta.description} May be repeated."}

@@ -120,7 +120,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tuple[Source, ...],
         means("From this source: user_input, conductor_plan, worker_result, writer_revision, trajectory_outcome."),
     ] = ()
-    since: Annotated[datetime | None, means("Since then: 2026-02-16, 2026-02-16T10:00:00Z, or an age: 7d, 12h.")] = None
+    since: Annotated[datetime | None, means("Since then: 2026-02-16 or 2026-02-16T10:00:00Z.")] = None
     until: Annotated[datetime | None, means("Before then.")] = None
     session_id: Annotated[str | None, means("Of this session.")] = None
     run_id: Annotated[str | None, means("Of this run.")] = None
