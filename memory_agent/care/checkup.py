@@ -1,33 +1,93 @@
 """Checks the parts of a data folder: a user's store and its derived files, the owners of runs, the journal.
 
 Works beside a daemon, on one snapshot of each file. Changes nothing.
+
+Checks one store: every value against its checksum, and every reference both ways.
+
+LMDB does not notice a flipped bit in a value or a key, so keys are checked by what they refer to: an id to its record,
+the record to its id, and so on. Nothing is repaired: records are the source of truth, and come back from a backup.
+
+Checks the files of the columns and of the learner against the records.
+
+The columns may be behind, by changes that the change log still holds; rows that changed since are skipped. A fault here
+loses no memory: the file is rebuilt from the records at the next open, or now by `memory-agent rebuild`.
+
+m = number of memories compared at once, w = number of words.
 """
 
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import islice
+from math import nan
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from memory_agent.care.derived_check import check_columns, check_learner
-from memory_agent.care.records_check import RecordsCheckup
-from memory_agent.errors import IndexDamagedError, StoreDamagedError
+from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreDamagedError
 from memory_agent.knowledge.items import faults_of_items
 from memory_agent.knowledge.offers import faults_of_offers
 from memory_agent.knowledge.publish_log import faults_of_log
+from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
+from memory_agent.records.memories import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
+from memory_agent.records.metadata import numbers_of
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays
+from memory_agent.storage.changes import texts_of
+from memory_agent.storage.codec import (
+    StoreState,
+    Usage,
+    decode_entry,
+    decode_record,
+    name_key,
+    passages_body,
+    passages_of,
+    row_key,
+    row_number,
+    vector_body,
+    vectors_of,
+    without_checksum,
+    words_body,
+)
+from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
 from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records
+from memory_agent.storage.indexes import Slots
 from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
 from memory_agent.storage.passage_vectors import graph_files
-from memory_agent.storage.snapshot import RECORDS, Snapshot
+from memory_agent.storage.recall_notes import decode_note, note_entries
+from memory_agent.storage.snapshot import (
+    BLOB_PREFIX,
+    CHANGES,
+    EVENTS,
+    IDS,
+    META,
+    PASSAGES,
+    PENDING,
+    RECALL_INDEX,
+    RECALLS,
+    RECORDS,
+    RUN_INDEX,
+    RUN_RECALLS,
+    RUNS,
+    USAGE,
+    VECTORS,
+    WORD_BITS,
+    Snapshot,
+)
+from memory_agent.storage.terms import LONGEST_WORD, stems, text_words
+from memory_agent.storage.trajectories import decode_trajectory, index_entries
 from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.view import View
 from relay import SHARED_USER, JournalSettings, check_journal
-from relay.disk import DATA_FILE, Finding, Findings, Report
+from relay.disk import DATA_FILE, UNREADABLE, Checkup, Finding, Findings, Report, Transaction
+from sona.errors import DamagedStateError
 
 PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
 ITEMS = "items"
@@ -143,3 +203,329 @@ def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[Col
         findings.add(COLUMNS_FILE, str(error))
         return None
     return header, columns.view
+
+
+_ROW_BYTES = 8
+_LENGTH_ERROR = 0.01  # of a unit vector in float16; .0005 is usual
+
+
+class RecordsCheckup(Checkup):
+    """Checks the databases of one store."""
+
+    def __init__(self, transaction: Transaction, findings: Findings, report: Report) -> None:
+        super().__init__(transaction, findings, report)
+        self._state = StoreState()
+        self._names: dict[int, bytes] = {}  # by row, of the records that can be read
+
+    def checks(self) -> Sequence[Callable[[], None]]:
+        try:
+            self._state = Snapshot(self.transaction).state
+        except StoreDamagedError:
+            self.findings.add(META, "the state " + UNREADABLE)
+            return ()
+        return (
+            self._records,
+            self._vectors,
+            self._passages,
+            self._word_bits,
+            self._usage,
+            self._pending,
+            self._ids,
+            self._events,
+            self._changes,
+            self._blobs,
+            self._runs,
+            self._run_index,
+            self._recall_index,
+        )
+
+    def _records(self) -> None:
+        for row, value in self._rows(RECORDS):
+            try:
+                record = decode_record(row, value, Usage())
+                name = name_key(record.id, "id")
+            except (StoreDamagedError, InvalidInputError, IndexError):
+                self.findings.add(RECORDS, UNREADABLE)
+                continue
+            self._names[row] = name
+            self.findings.require(self._row(IDS, name) == row, RECORDS, "its id does not lead to it")
+            if record.event_id is not None:
+                event = name_key(record.event_id, "event_id")
+                self.findings.require(self._row(EVENTS, event) == row, RECORDS, "its event does not lead to it")
+            held = {
+                name: self.transaction.get(name, row_key(row)) is not None for name in (VECTORS, WORD_BITS, PENDING)
+            }
+            is_whole = held[VECTORS] and (held[WORD_BITS] or self._state.words_stamp is None)
+            fault = "waits for what it has, or does not wait for what it lacks"
+            self.findings.require(is_whole != held[PENDING], RECORDS, fault)
+            self.findings.require(row < self._state.next_row, RECORDS, "lies beyond the last row")
+
+    def _vectors(self) -> None:
+        ndim = self._state.ndim or 0
+        for row, value in self._rows(VECTORS):
+            self._require_record(VECTORS, row)
+            try:
+                vector = vectors_of([vector_body(row, value, ndim)], ndim)[0]
+            except StoreDamagedError:
+                self.findings.add(VECTORS, UNREADABLE)
+                continue
+            error = abs(float(np.linalg.norm(vector)) - 1)
+            self.findings.require(error < _LENGTH_ERROR, VECTORS, "is not of unit length")
+
+    def _passages(self) -> None:
+        ndim = self._state.ndim or 0
+        for row, value in self._rows(PASSAGES):
+            self._require_record(PASSAGES, row)
+            try:
+                spans, further = passages_of(passages_body(row, value, ndim), ndim)
+            except StoreDamagedError:
+                self.findings.add(PASSAGES, UNREADABLE)
+                continue
+            errors = np.abs(np.linalg.norm(further, axis=1) - 1)
+            self.findings.require(bool((errors < _LENGTH_ERROR).all()), PASSAGES, "are not of unit length")
+            self.findings.require(bool((spans[:, 0] <= spans[:, 1]).all()), PASSAGES, "end before they begin")
+
+    def _word_bits(self) -> None:
+        for row, value in self._rows(WORD_BITS):
+            self._require_record(WORD_BITS, row)
+            try:
+                words_body(row, value, self._state.word_bytes or 0)
+            except StoreDamagedError:
+                self.findings.add(WORD_BITS, UNREADABLE)
+
+    def _usage(self) -> None:
+        for row, value in self._rows(USAGE):
+            self._require_record(USAGE, row)
+            try:
+                without_checksum(row, value, USAGE)
+            except StoreDamagedError:
+                self.findings.add(USAGE, UNREADABLE)
+
+    def _pending(self) -> None:
+        for row, _ in self._rows(PENDING):
+            self._require_record(PENDING, row)
+
+    def _ids(self) -> None:
+        for key, value in self.walk(IDS):
+            row = _row_of(value)
+            if self.transaction.get(RECORDS, row_key(row)) is None:
+                self.findings.add(IDS, "leads to no record")
+            elif row in self._names:
+                self.findings.require(self._names[row] == key, IDS, "leads to a record of another id")
+
+    def _events(self) -> None:
+        for _, value in self.walk(EVENTS):
+            self.findings.require(0 < _row_of(value) < self._state.next_row, EVENTS, "leads to a row that never was")
+
+    def _changes(self) -> None:
+        kept = 0
+        for change, value in self._rows(CHANGES):
+            kept += change > self._state.forgotten_through
+            self.findings.require(change <= self._state.last_change, CHANGES, "lies beyond the last change")
+            try:
+                decode_entry(change, value)
+            except (StoreDamagedError, IndexError):
+                self.findings.add(CHANGES, UNREADABLE)
+        missing = self._state.last_change - self._state.forgotten_through - kept
+        self.findings.add(CHANGES, "is missing", max(0, missing))
+
+    def _blobs(self) -> None:
+        for _, value in self.transaction.scan(META, BLOB_PREFIX, BLOB_PREFIX[:-1] + b";"):
+            try:
+                without_checksum(0, value, "blob")
+            except StoreDamagedError:
+                self.findings.add(META, "a blob " + UNREADABLE)
+
+    def _runs(self) -> None:
+        """Require that runs refer to memories that exist, or existed and are forgotten."""
+        for key, value in self.walk(RUNS):
+            with suppress(StoreDamagedError, InvalidInputError):  # reported by the check of the index
+                for row in decode_trajectory(key, value).named_rows:
+                    self.findings.require(0 < row < self._state.next_row, RUNS, "names a row that never was")
+
+    def _index_of(self, index: str, sources: Mapping[str, Callable[[bytes, bytes], dict[bytes, bytes]]]) -> None:
+        """Compare an index with its source, both ways."""
+        expected: dict[bytes, bytes] = {}
+        for database, entries in sources.items():
+            for key, value in self.walk(database):
+                try:
+                    expected |= entries(key, value)
+                except (StoreDamagedError, InvalidInputError):
+                    self.findings.add(database, UNREADABLE)
+        for key, value in self.walk(index):
+            known = expected.pop(key, None)
+            if known is None:
+                self.findings.add(index, "leads to nothing that says so")
+            else:
+                self.findings.require(known == value, index, "says something else than what it leads to")
+        self.findings.add(index, "an entry is missing", len(expected))
+
+    def _run_index(self) -> None:
+        self._index_of(RUN_INDEX, {RUNS: lambda key, value: index_entries(decode_trajectory(key, value))})
+
+    def _recall_index(self) -> None:
+        notes = dict.fromkeys((RECALLS, RUN_RECALLS), lambda key, value: note_entries(decode_note(key, value)))
+        self._index_of(RECALL_INDEX, notes)
+
+    def _rows(self, database: str) -> Iterator[tuple[int, bytes]]:
+        """Yield the rows and values of a database whose keys are numbers."""
+        for key, value in self.walk(database):
+            if self.findings.require(len(key) == _ROW_BYTES, database, "has a key that is not a number"):
+                yield row_number(key), value
+
+    def _row(self, database: str, key: bytes) -> int | None:
+        value = self.transaction.get(database, key)
+        return None if value is None else _row_of(value)
+
+    def _require_record(self, database: str, row: int) -> None:
+        self.findings.require(self.transaction.get(RECORDS, row_key(row)) is not None, database, "belongs to no record")
+
+
+def _row_of(value: bytes) -> int:
+    """Return the row in a value; 0, which is not a row, for a value that is too long."""
+    return row_number(value) if len(value) <= _ROW_BYTES else 0
+
+
+_LEAST_COSINE = 0.9999  # of a vector in float16 and in the columns
+_NAMED = ("session_id", "run_id", "channel_id", "agent_id", "provenance", "type", "phase")
+_STEP = 500
+
+Numbered = Sequence[tuple[int, MemoryRecord]]
+
+
+def check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, findings: Findings, report: Report) -> None:
+    """Compare columns loaded from their file with the records: 2 s per 10,000."""
+    if not _is_of_store(snapshot, header.lineage, COLUMNS_FILE, findings):
+        return
+    changed = _changed_since(snapshot, header.applied)
+    if not findings.require(changed is not None, COLUMNS_FILE, "are further behind than the change log reaches"):
+        return
+    assert changed is not None
+    is_of_embedder = not view.vectors.count or header.stamp == (snapshot.state.stamp or "")
+    if not findings.require(is_of_embedder, COLUMNS_FILE, "are of another embedder"):
+        return
+    total, done = snapshot.counts().memories, 0
+    strange = set(view.rows[view.alive].tolist()) - changed
+    records = ((row, record) for row, record in snapshot.scan() if row not in changed)
+    while part := list(islice(records, _STEP)):
+        report(COLUMNS_FILE, done, total)
+        done += len(part)
+        slots = view.slots([row for row, _ in part])
+        findings.add(COLUMNS_FILE, "lack a row", int(np.count_nonzero(slots < 0)))
+        known = [numbered for numbered, slot in zip(part, slots.tolist(), strict=True) if slot >= 0]
+        strange.difference_update(row for row, _ in known)
+        if known:
+            _compare(snapshot, known, view, slots[slots >= 0], findings)
+    findings.add(COLUMNS_FILE, "hold a row that is not a record", len(strange))
+    report(COLUMNS_FILE, total, total)
+
+
+def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:
+    """Check the checksum of the saved learner, and that it belongs to this store. It may be older than the records."""
+    try:
+        lineage = look_at_learner(folder, key)
+    except DamagedStateError as error:
+        findings.add(LEARNER_FILE, str(error))
+        return
+    if lineage is not None:
+        _is_of_store(snapshot, lineage, LEARNER_FILE, findings)
+
+
+def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findings: Findings) -> None:
+    """Compare memories with their `slots` (m,)."""
+    records = [record for _, record in part]
+    expected: dict[str, tuple[npt.NDArray[Any], list[Any]]] = {
+        "words": (view.fingerprints, [record_fingerprint(record) for record in records]),
+        "times": (view.times_us, [microseconds(record.timestamp, "timestamp") for record in records]),
+        "kinds": (view.kinds, [KINDS.index(record.kind) for record in records]),
+        "sources": (view.sources, [SOURCES.index(record.source) for record in records]),
+        "updates": (
+            view.updated_us,
+            [microseconds(record.updated_at or record.timestamp, "updated_at") for record in records],
+        ),
+        "qualities": (view.qualities, [nan if one.quality_score is None else one.quality_score for one in records]),
+        "implicit qualities": (
+            view.implicit,
+            [nan if one.implicit_quality is None else one.implicit_quality for one in records],
+        ),
+    }
+    for name, (column, values) in expected.items():
+        held, told = column[slots], np.array(values, dtype=column.dtype)
+        is_other = (held != told) & ((held == held) | (told == told))  # NaN, which is none, equals NaN
+        findings.add(COLUMNS_FILE, f"hold other {name} than the records", int(np.count_nonzero(is_other)))
+    for chosen, places in _filters(records):
+        mask = view.mask(chosen)
+        passing = np.zeros(len(records), dtype=np.bool_)
+        passing[places] = True
+        wrong = 0 if mask is None else int(np.count_nonzero(mask[slots] != passing))
+        findings.add(COLUMNS_FILE, "hold other names than the records", wrong)
+    numbers = [numbers_of(record.metadata) for record in records]
+    wrong = sum(one != other for one, other in zip(view.metadata_of(slots), numbers, strict=True))
+    findings.add(COLUMNS_FILE, "hold other metadata than the records", wrong)
+    findings.add(COLUMNS_FILE, "find other words than the records have", _wrong_words(records, view, slots))
+    stored, found = snapshot.vectors([row for row, _ in part]), view.vectors.vectors(slots)
+    if not findings.require(stored.shape == found.shape or not view.vectors.count, COLUMNS_FILE, "are of other ndim"):
+        return
+    is_there, is_found = stored.any(axis=1), found.any(axis=1)
+    is_wrong = is_there != is_found
+    if stored.shape == found.shape:
+        lengths = np.linalg.norm(stored, axis=1)  # within .0005 of one after float16
+        is_wrong |= is_there & (np.einsum("ij,ij->i", stored, found) < _LEAST_COSINE * lengths)
+    findings.add(COLUMNS_FILE, "hold another vector than the records", int(np.count_nonzero(is_wrong)))
+    findings.add(COLUMNS_FILE, "hold other passages than the records", _wrong_passages(snapshot, part, view, slots))
+
+
+def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots) -> int:
+    """Return how many of `slots` (m,) have other further passages than their memories."""
+    wrong = 0
+    for (row, _), slot in zip(part, slots.tolist(), strict=True):
+        stored, found = snapshot.passages(row), view.vectors.further(slot)
+        if stored is None or stored[1].shape != found.shape:
+            wrong += stored is not None or len(found) > 0
+        else:
+            lengths = np.linalg.norm(stored[1], axis=1)
+            wrong += bool((np.einsum("ij,ij->i", stored[1], found) < _LEAST_COSINE * lengths).any())
+    return wrong
+
+
+def _filters(records: Sequence[MemoryRecord]) -> Iterator[tuple[MemoryFilter, list[int]]]:
+    """Yield filters by each name in `records`, with the places of those that have it."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, record in enumerate(records):
+        for field in _NAMED:
+            if (name := getattr(record, field)) is not None:
+                found[field, name].append(place)
+        for tag in set(record.tags):
+            found["tags", tag].append(place)
+    for (field, name), places in found.items():
+        wanted: Any = {field: (name,) if field in ("tags", "provenance") else name}
+        yield MemoryFilter(**wanted), places
+
+
+def _wrong_words(records: Sequence[MemoryRecord], view: View, slots: Slots) -> int:
+    """Return how many of `slots` (m,) are found by other words than their memories have."""
+    words_of = [text_words("\n".join(texts_of(record))) for record in records]
+    word_of_stem: dict[str, str] = {}
+    stems_of = []
+    for words in words_of:
+        pairs = [(stem, word) for stem, word in zip(stems(words), words, strict=True) if len(stem) <= LONGEST_WORD]
+        word_of_stem |= {stem: word for stem, word in pairs if stem not in word_of_stem}
+        stems_of.append({stem for stem, _ in pairs})
+    numbers = {stem: number for number, stem in enumerate(word_of_stem)}
+    expected = np.zeros((len(numbers), len(records)), dtype=np.bool_)  # (w, m)
+    for place, held in enumerate(stems_of):
+        expected[[numbers[stem] for stem in held], place] = True
+    hits = view.words.hits(list(word_of_stem.values()), slots)
+    return int(np.count_nonzero((hits != expected).any(axis=0)))
+
+
+def _is_of_store(snapshot: Snapshot, lineage: str, place: str, findings: Findings) -> bool:
+    return findings.require(lineage == snapshot.state.lineage, place, "is of another store")
+
+
+def _changed_since(snapshot: Snapshot, applied: int) -> set[int] | None:
+    changes = snapshot.changes_after(applied)
+    try:
+        return None if changes is None else {change.row for change in changes.rows}
+    except (StoreDamagedError, IndexDamagedError):
+        return None

@@ -8,17 +8,29 @@ user's store to one writer, since an actor outlives its raylet (measured).
 
 Ray has no user boundary inside: any process that reaches it can run any code. So it listens on loopback alone, and its
 token and folder are private to the user (ops/SECURITY.md).
+
+Ray's temporary folder: private, with a short path, removed with the daemon that made it.
+
+Ray creates its own folder with mode 0777 (measured with 2.56), so it gets one inside a private folder. A killed daemon
+leaves its folder behind; the next daemon, on any data folder, finds its lock released and removes it.
+
+Ray processes that still use the folder are ended with it. When raylet and gcs die together, Ray's two agents live on
+for over a minute, trying to report to the dead gcs (measured with 2.60); and a worker that was starting when the daemon
+ended recreates the folder before it notices (seen on a busy machine).
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import secrets
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,7 +53,6 @@ from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.host_connection import HostConnection
 from memory_agent.daemon.host_server import HostServer
-from memory_agent.daemon.ray_folder import RayFolder
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.knowledge.remote import RemoteKnowledge
@@ -359,3 +370,64 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
 def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
     """Return our error for an unexpected exception: the host lives, and repeating the request would not help."""
     return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")
+
+
+PREFIX = "memory-ray-"
+_LOCK = "lock"
+_TITLE = "ray::"
+"""How the titles of Ray's workers and agents begin once they are up; before that, an option names the folder. A process
+that joined (`actors.join`) has a title of its own, and is left alone."""
+_END_WITHIN_S = 5.0
+
+
+class RayFolder:
+    """A folder in the system's temporary folder, held until `remove` or the end of this process."""
+
+    def __init__(self) -> None:
+        """Create it, and remove those that no process holds. Raises `OSError`."""
+        for other in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+            _remove_if_left(other)
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = os.open(self._folder / f"{_LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        (self._folder / f"{_LOCK}.new").rename(self._folder / _LOCK)  # a lock that can be seen is held
+        self.path = self._folder / "r"
+        self.path.mkdir(mode=0o700)
+
+    def remove(self) -> None:
+        """Remove it with its contents, and end the Ray processes that still use it."""
+        _clear(self._folder)
+        with suppress(OSError):
+            os.close(self._lock)
+
+
+def _remove_if_left(folder: Path) -> None:
+    """Remove a folder of ours whose holder is gone; one without a lock is being created, or is not ours."""
+    with suppress(OSError):
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            if os.fstat(lock).st_uid == os.getuid() and not folder.is_symlink():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _clear(folder)
+        finally:
+            os.close(lock)
+
+
+def _clear(folder: Path) -> None:
+    users = [process for process in psutil.process_iter() if _is_user_of(folder, process)]
+    for process in users:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(users, timeout=_END_WITHIN_S)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_user_of(folder: Path, process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        if process.uids().real != os.getuid():
+            return False
+        command = process.cmdline()
+        if "".join(command).startswith(_TITLE):
+            return any(Path(file.path).is_relative_to(folder) for file in process.open_files())
+        return any(option.startswith("--") and f"={folder}/" in option for option in command)
+    return False

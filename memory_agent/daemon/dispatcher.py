@@ -4,6 +4,10 @@ The cursor is the low-water mark: everything up to it is on disk in some memory 
 events above it are read again, and each user's store recognises those it has. An event published under `system` goes to
 the user it names, or to the owner of its run or session. Only keys for all users establish an owner, since any user can
 name any run (setting `daemon.owner_claims`).
+
+Events published under `system` that wait until the owner of their run or session is known. Pure.
+
+Bounded in number and time; the dispatcher quarantines what stays unclaimed.
 """
 
 from __future__ import annotations
@@ -11,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.lane import Budget, Lane, Pending
-from memory_agent.daemon.parking import Parked, Parking
 from memory_agent.errors import (
     DeadlineExceededError,
     MemoryAgentError,
@@ -380,3 +384,73 @@ def _relay_errors() -> Iterator[None]:
         yield
     except RelayError as error:
         raise UnavailableError(f"relay: {error}") from error
+
+
+@dataclass(frozen=True)
+class Parked:
+    """A waiting event: journal number, bytes, keys of its run and session, and when waiting ends (monotonic s).
+
+    `event_type` and `received_ms` are as in the journal.
+    """
+
+    seq: int
+    data: bytes
+    keys: tuple[str, ...]
+    until_s: float
+    event_type: str = ""
+    received_ms: int = 0
+
+
+class Parking:
+    """Waiting events, indexed by their keys."""
+
+    def __init__(self, limit: int) -> None:
+        """Hold at most `limit` events."""
+        self._limit = limit
+        self._parked: dict[int, Parked] = {}
+        self._by_key: defaultdict[str, set[int]] = defaultdict(set)
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def __contains__(self, seq: int) -> bool:
+        return seq in self._parked
+
+    @property
+    def surplus(self) -> int:
+        """How many events exceed the limit."""
+        return max(0, len(self._parked) - self._limit)
+
+    def park(self, event: Parked) -> None:
+        """Add an event."""
+        self._parked[event.seq] = event
+        for key in event.keys:
+            self._by_key[key].add(event.seq)
+
+    def claim(self, keys: tuple[str, ...]) -> list[Parked]:
+        """Remove and return the events with any of `keys`, in journal order."""
+        seqs = {seq for key in keys for seq in self._by_key.get(key, ())}
+        return [self._take(seq) for seq in sorted(seqs)]
+
+    def expired(self, now_s: float) -> list[Parked]:
+        """Return the events past their time and the oldest above the limit; they stay until `leave`."""
+        surplus = self.surplus
+        waiting = enumerate(self._parked.values())
+        return [event for place, event in waiting if event.until_s <= now_s or place < surplus]
+
+    def leave(self, seq: int) -> None:
+        """Remove an event, if it is still there."""
+        if seq in self._parked:
+            self._take(seq)
+
+    def oldest(self) -> int | None:
+        """Return the lowest waiting journal number, or None."""
+        return min(self._parked, default=None)
+
+    def _take(self, seq: int) -> Parked:
+        event = self._parked.pop(seq)
+        for key in event.keys:
+            self._by_key[key].discard(seq)
+            if not self._by_key[key]:
+                del self._by_key[key]
+        return event

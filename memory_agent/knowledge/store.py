@@ -11,12 +11,17 @@ interrupted, no backup brings it back, and its id never returns, nor does the ps
 
 What is kept beside the record lies in blobs, whose names are readable in an encrypted store. So they are digests, keyed
 with the secret.
+
+How often a user may search the shared items: a bucket of tokens each, which fills with time. Pure.
+
+Without it one user's loop would take the time of the one process that everybody asks.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +29,7 @@ import msgspec
 
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.history import read_history
-from memory_agent.errors import DeadlineExceededError, InvalidInputError
+from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError
 from memory_agent.knowledge.authors import Authors, move_former_names
 from memory_agent.knowledge.contributions import check_report
 from memory_agent.knowledge.figures import Figures, Rules
@@ -62,7 +67,6 @@ from memory_agent.knowledge.offers import (
 from memory_agent.knowledge.places import DUE, FILE, PURGE, mark_removal, place_of
 from memory_agent.knowledge.publish_log import drop_told, note_published, note_rated, untold
 from memory_agent.knowledge.removal import ItemForgetting, Removal
-from memory_agent.knowledge.search_quota import SearchQuota
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query
 from memory_agent.records.embedded import embedded_text
@@ -525,3 +529,33 @@ class _Search:
         """Search, and return the items."""
         found: list[FoundItem] = self._knowledge.ask(self._caller, self._ask, timeout_s)
         return found
+
+
+_MOST_USERS = 10_000
+
+
+class SearchQuota:
+    """The buckets of the users seen last. For one thread at a time."""
+
+    def __init__(self, size: int, per_s: float) -> None:
+        """Give each user `size` searches at once, and `per_s` a second from then on."""
+        self._size = float(size)
+        self._per_s = per_s
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, user: str, now_s: float) -> None:
+        """Take a token of a user's bucket, by a monotonic clock. Raises `RateLimitedError` while it is empty.
+
+        >>> quota = SearchQuota(1, per_s=2.0)
+        >>> quota.take("user-1", now_s=0.0)
+        >>> quota.take("user-1", now_s=0.1)
+        Traceback (most recent call last):
+        memory_agent.errors.RateLimitedError: too many searches of shared items: ask again in 400 ms
+        """
+        tokens, at_s = self._buckets.pop(user, (self._size, now_s))
+        tokens = min(self._size, tokens + max(now_s - at_s, 0.0) * self._per_s)
+        self._buckets[user] = (tokens - 1.0 if tokens >= 1.0 else tokens, now_s)
+        if len(self._buckets) > _MOST_USERS:
+            self._buckets.popitem(last=False)
+        if tokens < 1.0:
+            raise RateLimitedError(round((1.0 - tokens) / self._per_s * 1000))

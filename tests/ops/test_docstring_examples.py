@@ -27,7 +27,7 @@ from memory_agent import Memory, MemoryClient
 from memory_agent.client.daemon_methods import DaemonMethods
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.knowledge import Knowledge
-from memory_agent.knowledge.search_quota import SearchQuota
+from memory_agent.knowledge.store import SearchQuota
 from memory_agent.memory.mentions import mentions
 from memory_agent.memory.namespaces import Care, Erasure, Sona
 from memory_agent.memory.runs import Runs

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, field
 from fractions import Fraction
 from hashlib import blake2b
 
-from memory_agent.knowledge.proof import lower_bound, mean, shrunk_mean
+from memory_agent.knowledge.figures import lower_bound, mean, shrunk_mean
 from memory_agent.records.shared import QualityMetrics
 
 Version = tuple[str, str]

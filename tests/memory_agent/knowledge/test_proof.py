@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.knowledge.proof import lower_bound, mean, shrunk_mean
+from memory_agent.knowledge.figures import lower_bound, mean, shrunk_mean
 
 DOUBT = 0.1
 PRIORS = (0.5, 0.6, 0.7, 0.8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory_agent.daemon.parking import Parked, Parking
+from memory_agent.daemon.dispatcher import Parked, Parking
 
 
 def parked(seq: int, *keys: str, until_s: float = 100.0) -> Parked:

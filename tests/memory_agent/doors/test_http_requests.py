@@ -25,7 +25,7 @@ from memory_agent.settings import DaemonSettings, HttpSettings, Settings
 from memory_agent.verbs.table import BY_METHOD, BY_NAME
 from relay import ALL_SCOPES, Scope, create_key, revoke_key
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "contracts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "contracts"))
 
 from verb_examples import BAD
 

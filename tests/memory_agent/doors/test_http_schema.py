@@ -21,7 +21,7 @@ from memory_agent.embedders import open_embedder
 from memory_agent.settings import EmbedderSettings
 from relay import BrokerSettings, RelaySettings
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
 
 

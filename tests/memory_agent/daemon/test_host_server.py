@@ -18,8 +18,7 @@ from stopped_process import stop
 
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.daemon.host_connection import HostConnection
-from memory_agent.daemon.host_server import HostServer
-from memory_agent.daemon.workers import Workers
+from memory_agent.daemon.host_server import HostServer, Workers
 from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, ProtocolError, UnavailableError
 from memory_agent.records.memories import MemoryStats

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.daemon.placement import Directory, rendezvous
+from memory_agent.daemon.hosts import Directory, rendezvous
 
 users = st.lists(st.text("abcdefgh", min_size=1, max_size=3), max_size=40)
 

@@ -109,7 +109,8 @@ def test_a_user_with_damaged_records_is_erased_unread(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_erasure_killed_at_any_step_continues_at_the_next_start(step: str, data_dir: Path) -> None:
-    killed = subprocess.run([sys.executable, __file__, str(data_dir), step], timeout=120)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # the helpers of the tests
+    killed = subprocess.run([sys.executable, __file__, str(data_dir), step], env=environment, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     with served(data_dir) as gateway:
         until(lambda: not files_with(SECRET, data_dir))
