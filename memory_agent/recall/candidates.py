@@ -7,7 +7,7 @@
 
 The cosine and the late interaction are used as they are, BM25, which has no fixed scale, as a share of the best match.
 A missing side is absent, not zero: a memory without a vector gets the mean cosine. Rejected by measurement (decision
-0008): min-max over the candidates, which makes a score depend on the other candidates and amplifies noise in small
+0037): min-max over the candidates, which makes a score depend on the other candidates and amplifies noise in small
 sets; z-scores; reciprocal ranks.
 
 `speaker`: what an agent writes along the way, such as an assistant's messages, repeats at greater length what the user
