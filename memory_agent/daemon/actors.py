@@ -1,22 +1,13 @@
-"""Hosts of memories as Ray actors, and Ray itself: the only place of this package that imports Ray.
+"""Host processes as Ray actors, the daemon's connections to them, and Ray itself. No other file here imports Ray.
 
-Ray starts, names and restarts host processes, and carries what is asked of them as processes: to sleep, to do upkeep.
-Requests and batches go to a host's own socket (`host_server`), where an empty call takes .16 ms instead of .84. Ray
-never retries a task (`max_task_retries=0`), because the first attempt may have run (Ray documentation, actor fault
-tolerance): retries belong to the dispatcher, and the store recognises repeats. The store's own lock and epoch keep a
-user's store to one writer, since an actor outlives its raylet (measured).
+Ray starts, names and restarts host processes, and carries calls that are about the process: sleep, upkeep, its process
+id. Requests and batches of events use the host's own sockets (`host`): an empty call takes .16 ms there, .84 ms at an
+actor (measured). Ray never retries a task (`max_task_retries=0`), because the first attempt may have run (Ray
+documentation, actor fault tolerance): the dispatcher retries, and the store recognises repeats. An actor can outlive
+its raylet (measured), so the store's own lock and epoch guarantee one writer.
 
-Ray has no user boundary inside: any process that reaches it can run any code. So it listens on loopback alone, and its
-token and folder are private to the user (ops/SECURITY.md).
-
-Ray's temporary folder: private, with a short path, removed with the daemon that made it.
-
-Ray creates its own folder with mode 0777 (measured with 2.56), so it gets one inside a private folder. A killed daemon
-leaves its folder behind; the next daemon, on any data folder, finds its lock released and removes it.
-
-Ray processes that still use the folder are ended with it. When raylet and gcs die together, Ray's two agents live on
-for over a minute, trying to report to the dead gcs (measured with 2.60); and a worker that was starting when the daemon
-ended recreates the folder before it notices (seen on a busy machine).
+Any process that reaches a Ray cluster can run any code in it. So Ray listens on loopback alone, and its token and
+folder are private to the user (ops/SECURITY.md).
 """
 
 from __future__ import annotations
@@ -29,11 +20,12 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import psutil
@@ -41,18 +33,16 @@ import psutil
 from relay.log import log
 
 os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # read when Ray is imported
-os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # gcs keeps 5 KB of each call, of 100,000 of them
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices: two threads take .4 s and more, one .1
-os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: recalls would wait for the bulk lane, which has 10
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # else gcs keeps 5 KB per call, for 100,000 calls
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices take .1 s with one thread, .4 with two
+os.environ.setdefault("RAY_worker_niceness", "0")  # default 15: recalls would wait for bulk embedding, which has 10
 import ray
 import ray._private.services as ray_services
 import ray.exceptions
 import ray.job_config
 
 from memory_agent.daemon.capacity import Capacity
-from memory_agent.daemon.host import MemoryHost
-from memory_agent.daemon.host_connection import HostConnection
-from memory_agent.daemon.host_server import HostServer
+from memory_agent.daemon.host import HostServer, MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.knowledge.remote import RemoteKnowledge
@@ -63,16 +53,17 @@ from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest,
 from relay import SHARED_USER
 from relay.access import ipc_endpoint
 from relay.log import configure_logging
+from relay.net import AsyncRequestSocket
 
 NAMESPACE = "memory-agent"
 _LOOPBACK = "127.0.0.1"
 _SYSTEM_PROCESSES = ("gcs_server", "raylet")
 _GRACE_S = 0.1
-"""How much longer than its deadline a host is waited for, so that a late answer arrives."""
+"""Added to the deadline of a request, so that a reply sent at the last moment still arrives."""
 _PARENT_CHECK_S = 0.5
 _THREADS_FOR_RAY = 8
-"""How many callers within Ray (`ask_host`) one host answers at a time."""
-_OBJECT_STORE_BYTES = 80 << 20  # the least Ray takes; nothing of ours goes through it
+"""Concurrent callers within Ray (`ask_host`) per host."""
+_OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; it stays unused
 
 
 @ray.remote(
@@ -82,7 +73,7 @@ _OBJECT_STORE_BYTES = 80 << 20  # the least Ray takes; nothing of ours goes thro
     concurrency_groups={"answer": _THREADS_FOR_RAY, "upkeep": 1, "control": 4},
 )
 class HostActor:
-    """A `MemoryHost` in a Ray process, and its socket."""
+    """A Ray process with a `MemoryHost` and its `HostServer`."""
 
     def __init__(
         self,
@@ -107,12 +98,12 @@ class HostActor:
 
     @ray.method(concurrency_group="control")
     def endpoints(self) -> HostEndpoints:
-        """Return where the process listens."""
+        """Return the endpoints of the process's sockets."""
         return self._server.endpoints
 
     @ray.method(concurrency_group="answer")
     def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float, sent_at_s: float) -> bytes:
-        """As `MemoryHost.call_awake`, for callers in Ray; time in Ray's queue is subtracted from the deadline."""
+        """As `MemoryHost.call_awake`, for callers within Ray. Time in Ray's queue counts towards the deadline."""
         request = HostRequest(user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=sent_at_s)
         return self._host.call_awake(user_id, method, params, request.remaining_ms(time.time()))
 
@@ -123,7 +114,7 @@ class HostActor:
 
     @ray.method(concurrency_group="upkeep")
     def keep_up(self) -> None:
-        """As `MemoryHost.keep_up`, now."""
+        """As `MemoryHost.keep_up`, at the current time."""
         self._host.keep_up(datetime.now(UTC))
 
     @ray.method(concurrency_group="control")
@@ -180,7 +171,7 @@ class Cluster:
         self._system = [child for child in psutil.Process().children() if child.name() in _SYSTEM_PROCESSES]
 
     def alive(self) -> bool:
-        """Whether Ray's own processes run."""
+        """Whether the processes of Ray itself are running."""
         try:
             return all(process.status() != psutil.STATUS_ZOMBIE for process in self._system)
         except psutil.NoSuchProcess:
@@ -192,13 +183,13 @@ class Cluster:
         return str(ray.get_runtime_context().gcs_address)
 
     def start_host(self) -> Host:
-        """Return a new host whose process is starting. Names are never reused: the former actor may still be dying."""
+        """Start a host; return it before its process is ready. Names are never reused: the old actor may still run."""
         self._started += 1
         name = f"host-{self._started}"
         return self._host(name, [self._run_folder / f"{kind}-{self._started}.sock" for kind in ("host", "bulk")])
 
     def start_shared_host(self) -> Host:
-        """Return the host of what users share, which is starting: at sockets that the other hosts know."""
+        """Start the host of shared items, at the socket that the other hosts connect to."""
         self._started += 1
         return self._host(f"shared-{self._started}", [self._shared, self._run_folder / "shared-bulk.sock"])
 
@@ -221,9 +212,9 @@ class Cluster:
 
 
 class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
-    """Keeps Ray from importing modules of the daemon's working folder into hosts: `serve` may be typed in any project.
+    """Keeps the daemon's working folder off the hosts' import path: `serve` may be started in any project.
 
-    Ray adds that folder to their path unless the job brings one of its own. There is no public switch.
+    Ray adds the folder unless the job has a working folder of its own. There is no public switch.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:
@@ -232,10 +223,10 @@ class _OwnModules(ray.job_config.JobConfig):  # type: ignore[misc]
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Make Ray keep the loopback address it is given.
+    """Make Ray listen on loopback.
 
-    Ray replaces 127.0.0.1 by the outer address, and then driver, gcs, raylet and actors listen on every interface
-    (measured with 2.56). There is no public switch; the test of open ports notices when Ray changes.
+    Ray replaces 127.0.0.1 by the machine's external address, so that driver, gcs, raylet and actors listen on every
+    interface (measured with 2.56). There is no public switch; the test of open ports detects when Ray changes.
     """
     resolve = ray_services.resolve_ip_for_localhost
     ray_services.resolve_ip_for_localhost = lambda host: host
@@ -246,17 +237,17 @@ def _on_loopback() -> Iterator[None]:
 
 
 class Host:
-    """One host process, from inside the daemon's event loop."""
+    """One host process, as the daemon's event loop sees it."""
 
     def __init__(self, name: str, actor: Any, files: Iterable[Path]) -> None:
-        """`files` are the socket files that its process creates."""
+        """`files` are the socket files that the process creates."""
         self.name = name
         self.is_gone = False
-        """Whether its process ended and Ray will not restart it."""
+        """Whether the process ended and Ray will not restart it."""
         self._actor = actor
         self._files = tuple(files)
-        self._answers = HostConnection(name, self._locate_answers)
-        self._batches = HostConnection(name, self._locate_ingest)
+        self._answers = HostConnection(name, partial(self._endpoint, "answer"))
+        self._batches = HostConnection(name, partial(self._endpoint, "ingest"))
 
     async def call(
         self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
@@ -272,11 +263,11 @@ class Host:
         return await self._batches.request([encode(HostRequest(user_id=user_id)), batch], timeout_s)
 
     async def fill_vectors(self, timeout_s: float) -> int:
-        """Embed what was stored without a model. Raises `HostDiedError`, `DeadlineExceededError`."""
+        """Embed memories that lack a vector. Raises `HostDiedError`, `DeadlineExceededError`."""
         return int(await self._answer(self._actor.fill_vectors.remote(), timeout_s))
 
     async def keep_up(self, timeout_s: float) -> None:
-        """Do the upkeep of the awake users. Raises as `fill_vectors`."""
+        """Run the upkeep of awake users. Raises as `fill_vectors`."""
         await self._answer(self._actor.keep_up.remote(), timeout_s)
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
@@ -295,16 +286,9 @@ class Host:
         for file in self._files:
             file.unlink(missing_ok=True)
 
-    async def _locate_answers(self) -> str:
-        return (await self._endpoints()).answer
-
-    async def _locate_ingest(self) -> str:
-        return (await self._endpoints()).ingest
-
-    async def _endpoints(self) -> HostEndpoints:
-        """Wait until the process listens; a successor that is starting may take seconds."""
-        endpoints: HostEndpoints = await self._answer(self._actor.endpoints.remote(), None)
-        return endpoints
+    async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:
+        """Return where the process listens, once it does; a process that Ray restarts takes seconds."""
+        return str(getattr(await self._answer(self._actor.endpoints.remote(), None), socket))
 
     async def _answer(self, reference: Any, timeout_s: float | None) -> Any:
         try:
@@ -320,20 +304,96 @@ class Host:
             raise HostDiedError(f"{self.name}: {type(error).__name__}") from error
 
 
+class HostConnection:
+    """A connection to one socket of a host process, for any number of concurrent requests. Lives in one event loop.
+
+    The connection ends with the process: requests in progress fail at once instead of at their deadlines, and the next
+    request connects to the restarted process.
+    """
+
+    def __init__(self, name: str, locate: Callable[[], Awaitable[str]]) -> None:
+        """`locate` returns the endpoint once the process listens; it raises `HostDiedError` if there is none."""
+        self._name = name
+        self._locate = locate
+        self._connecting: asyncio.Task[AsyncRequestSocket] | None = None
+
+    async def request(self, frames: list[bytes], timeout_s: float) -> bytes:
+        """Return the encoded reply.
+
+        Raises `HostDiedError` if the process ended during the request, `UnavailableError` if the request was not sent,
+        `DeadlineExceededError`. Logs the traceback that a bug in the host adds to the reply.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            socket = self._connected()
+            if socket is None:
+                async with asyncio.timeout(timeout_s):
+                    socket = await self._connection()
+            reply = await self._asked(socket, frames, deadline_s - time.monotonic())
+        except (TimeoutError, DeadlineExceededError) as error:
+            raise DeadlineExceededError(f"{self._name} did not answer within {timeout_s:.3g} s") from error
+        if len(reply) > 1:
+            log.error("host.failed", host=self._name, traceback=reply[1].decode())
+        return reply[0]
+
+    def close(self) -> None:
+        """Close the connection; requests in progress fail. Idempotent."""
+        task, self._connecting = self._connecting, None
+        if task is not None and not task.cancel() and not task.cancelled() and task.exception() is None:
+            task.result().close()
+
+    def _connected(self) -> AsyncRequestSocket | None:
+        """Return the open connection, or None."""
+        task = self._connecting
+        return None if task is None or not task.done() or self._is_over() else task.result()
+
+    async def _connection(self) -> AsyncRequestSocket:
+        """Return the connection that all requests share, connecting first if there is none."""
+        if self._is_over():
+            self.close()
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(self._connect())
+        connecting = self._connecting
+        if not connecting.done():
+            await asyncio.wait((connecting,))
+        if connecting.cancelled():
+            raise UnavailableError(f"{self._name}: the connection was closed")
+        try:
+            return connecting.result()
+        except HostDiedError as error:
+            raise UnavailableError(f"{self._name} is not up: {error}") from error
+
+    def _is_over(self) -> bool:
+        """Whether the connection was lost or could not be made."""
+        task = self._connecting
+        if task is None or not task.done():
+            return False
+        return task.cancelled() or task.exception() is not None or task.result().is_lost
+
+    async def _connect(self) -> AsyncRequestSocket:
+        return AsyncRequestSocket(await self._locate(), once=True)
+
+    async def _asked(self, socket: AsyncRequestSocket, frames: list[bytes], timeout_s: float) -> list[bytes]:
+        try:
+            return await socket.request(frames, timeout_s)
+        except UnavailableError as error:
+            raise HostDiedError(f"{self._name}: {error}") from error
+
+
 def _end_with(raylet_pid: int) -> None:
-    """End this process when its raylet has ended; it would live on unsupervised."""
+    """End this process when its raylet has ended; otherwise it would run on unsupervised."""
     while os.getppid() == raylet_pid:
         time.sleep(_PARENT_CHECK_S)
     os._exit(1)
 
 
 def shared_socket(run_folder: Path) -> Path:
-    """Return the socket file of the host of what users share."""
+    """Return the socket file of the host of shared items."""
     return run_folder / "shared.sock"
 
 
 def ray_token(run_folder: Path) -> Path:
-    """Return the token file for joining the daemon's Ray."""
+    """Return the file with the token that joins the daemon's Ray."""
     return run_folder / "ray-token"
 
 
@@ -349,9 +409,9 @@ def join(address: str, token: Path, **options: Any) -> None:
 
 
 def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-    """Ask a user's host from a Ray task, actor or driver and return the encoded reply. Blocks.
+    """Send a request to a user's host from a Ray task, actor or driver; return the encoded reply. Blocks.
 
-    Raises `HostDiedError` when the host is gone, `DeadlineExceededError`, `UnavailableError` outside the daemon's Ray.
+    Raises `HostDiedError` if the host is gone, `DeadlineExceededError`, `UnavailableError` outside the daemon's Ray.
     """
     if not ray.is_initialized():
         raise UnavailableError("this process is not in the daemon's Ray: call memory_agent.join_ray() first")
@@ -368,23 +428,31 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
 
 
 def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
-    """Return our error for an unexpected exception: the host lives, and repeating the request would not help."""
+    """Return the error for a bug in a host. It is not retryable: the host runs on, and a repeat would fail again."""
     return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")
 
 
 PREFIX = "memory-ray-"
 _LOCK = "lock"
 _TITLE = "ray::"
-"""How the titles of Ray's workers and agents begin once they are up; before that, an option names the folder. A process
-that joined (`actors.join`) has a title of its own, and is left alone."""
+"""Prefix of the titles of running Ray workers and agents. While they start, an option of theirs names the folder. A
+process that joined (`join`) has another title and is not ended."""
 _END_WITHIN_S = 5.0
 
 
 class RayFolder:
-    """A folder in the system's temporary folder, held until `remove` or the end of this process."""
+    """Ray's temporary folder: private, with a short path, locked until `remove` or the end of this process.
+
+    Ray creates its own folder with mode 0777 (measured with 2.56), so it gets one inside a private folder. A killed
+    daemon leaves its folder behind; the next daemon, on any data folder, finds the lock released and removes it.
+
+    Ray processes that still use the folder are ended with it. When raylet and gcs die together, Ray's two agents run on
+    for over a minute, trying to report to the dead gcs (measured with 2.60). A worker that was starting when the daemon
+    ended recreates the folder before it notices (seen on a busy machine).
+    """
 
     def __init__(self) -> None:
-        """Create it, and remove those that no process holds. Raises `OSError`."""
+        """Create the folder, and remove folders that no process holds. Raises `OSError`."""
         for other in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
             _remove_if_left(other)
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -395,14 +463,14 @@ class RayFolder:
         self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
-        """Remove it with its contents, and end the Ray processes that still use it."""
+        """End the Ray processes that use the folder, and remove it."""
         _clear(self._folder)
         with suppress(OSError):
             os.close(self._lock)
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove a folder of ours whose holder is gone; one without a lock is being created, or is not ours."""
+    """Remove a folder that no daemon holds any more. One without a lock file is being created, or is not ours."""
     with suppress(OSError):
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         try:

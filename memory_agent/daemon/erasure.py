@@ -1,14 +1,17 @@
-"""Complete erasure in a running daemon: the intent first, then the journal, the lanes and finally the memory.
+"""Complete erasure in a running daemon, on request and by retention rules.
 
-After a crash in between, `resume` continues from the intent in the user's folder at the daemon's next start.
+`DaemonEraser` records the intent, then erases from the journal, from the lanes and at last from the memory. After a
+crash in between, `resume` continues from the intent in the user's folder at the daemon's next start. `RetentionRounds`
+wakes sleeping users, one at a time, in whose folder a small file says that memories have expired; hosts erase the
+expired memories of awake users during upkeep.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import AsyncExitStack, nullcontext, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -20,6 +23,7 @@ from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
 from memory_agent.erasure.intent_log import Intent, erasable, read_intent
 from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal, with_shared
+from memory_agent.erasure.retention import RetentionRules, is_due_while_closed
 from memory_agent.erasure.selection import intent_for_absent_user
 from memory_agent.erasure.user_removal import (
     erase_user_files,
@@ -28,19 +32,21 @@ from memory_agent.erasure.user_removal import (
     note_absent_user_erased,
 )
 from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
-from memory_agent.records.shared_requests import SharedPart
+from memory_agent.records.shared_requests import Caller, ForgetUser, SharedPart
+from memory_agent.settings import RetentionSettings
+from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import keys_of
 from memory_agent.storage.user_key import open_user_key
-from memory_agent.verbs.params import EraseParams
-from memory_agent.verbs.protocol import decode_reply, encode, encode_fields
-from relay import AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
+from memory_agent.verbs.params import AskSharedParams, EraseParams, NoParams
+from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, decode_reply, encode, encode_fields
+from relay import SHARED_USER, AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
 from relay.log import log
 
 _LANE_PATIENCE_S = 60.0
-_CLEARED_WITHIN_S = 45.0  # the relay clears its file at once, or after a rest where it just did
-_LOOK_EVERY_S = 0.2
-_DEADLINE_MS = 600_000.0
+_COMPACTED_WITHIN_S = 45.0  # the relay compacts its file at once, or after a pause if it has just done so
+_POLL_S = 0.2
+_ROUND_S = 600.0
 
 
 class DaemonEraser:
@@ -54,15 +60,10 @@ class DaemonEraser:
         journal: AsyncSubscriber,
         data_dir: Path,
         encryption: EncryptionSettings,
-        forget_shared: Callable[[str, bool], Awaitable[SharedPart]],
-        tell_changes: Callable[[], Awaitable[None]],
+        publish_changes: Callable[[], Awaitable[None]],
     ) -> None:
-        """`forget_shared` takes away what a user shared, and the user's part in all figures, or counts it (dry run).
-
-        `tell_changes` takes the events of items that went from the journal (`Announcer.tell`).
-        """
-        self._forget_shared = forget_shared
-        self._tell_changes = tell_changes
+        """`publish_changes` erases the journal's events of withdrawn items (`Announcer.tell`)."""
+        self._publish_changes = publish_changes
         self._hosts = hosts
         self._dispatcher = dispatcher
         self._reactor = reactor
@@ -74,7 +75,7 @@ class DaemonEraser:
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
         """Erase and return the receipt. Idempotent: a repeat continues. Raises what the memory and the relay raise.
 
-        Blocks that quote what is erased go with it, so none is published meanwhile.
+        Also erases the blocks that quote an erased memory, so none is published during the erasure.
         """
         quiet = nullcontext() if params.dry_run else self._reactor.paused(user_id)
         async with self._lock_of(user_id), quiet:
@@ -83,7 +84,7 @@ class DaemonEraser:
                 return await self._erase_user(user_id, params, deadline_ms)
             if not user_folder(self._data_dir, user_id).exists():
                 receipt = await self._erase_absent(user_id, params)
-                if not user_folder(self._data_dir, user_id).exists():  # else an event arrived meanwhile
+                if not user_folder(self._data_dir, user_id).exists():  # no event arrived in the meantime
                     return receipt.of_ids(params.selection.ids, ())
             reply = await self._hosts.call(user_id, "erase_begin", encode_fields(params), deadline_ms)
             intent = decode_reply(reply, Intent)
@@ -96,7 +97,7 @@ class DaemonEraser:
         await self.finish(list(known_users(self._data_dir)))
 
     async def finish(self, user_ids: Iterable[str]) -> None:
-        """Continue the erasures of these users that wait for the journal, after a crash or by retention."""
+        """Complete erasures of these users that still lack the journal, after a crash or by retention."""
         for user_id in user_ids:
             try:
                 async with self._lock_of(user_id):
@@ -118,20 +119,20 @@ class DaemonEraser:
     async def _finish(self, user_id: str, intent: Intent) -> ErasureReceipt:
         if intent.everything:
             return await self._remove(user_id, intent.all_ids, wait_s=0.0)
-        return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=_DEADLINE_MS, wait_s=0.0)
+        return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=LONGEST_DEADLINE_MS, wait_s=0.0)
 
     async def _erase_absent(self, user_id: str, params: EraseParams) -> ErasureReceipt:
-        """Erase the journal's events of a user without a store, without waking or creating the user."""
+        """Erase the journal's events of a user without a folder, without creating one."""
         intent = intent_for_absent_user(params.selection, _now())
         erased = await self._erase_events(user_id, intent, dry_run=params.dry_run)
         if params.dry_run:
             return with_journal(_dry(user_id, intent), erased, is_compact=False)
         await asyncio.to_thread(note_absent_user_erased, self._data_dir, user_id, intent, erased, _now())
         receipt = ErasureReceipt.of(user_id, (), _now())
-        return with_journal(receipt, erased, is_compact=await self._is_cleared(_CLEARED_WITHIN_S))
+        return with_journal(receipt, erased, is_compact=await self._is_compacted(_COMPACTED_WITHIN_S))
 
     async def _erase_user(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase a whole user. An unreadable folder, damaged or without its key, is removed unread."""
+        """Erase a whole user. A folder that is damaged or lacks its key is removed without being read."""
         ids: tuple[str, ...] = ()
         if user_folder(self._data_dir, user_id).exists():
             with suppress(EncryptionKeyMissingError, StoreDamagedError):
@@ -142,28 +143,29 @@ class DaemonEraser:
             shared, _ = await self._forgotten_shared(user_id, dry_run=True)
             receipt = with_shared(ErasureReceipt.of(user_id, ids, _now(), dry_run=True), shared)
             return with_journal(receipt, erased, is_compact=False)
-        return await self._remove(user_id, ids, wait_s=_CLEARED_WITHIN_S)
+        return await self._remove(user_id, ids, wait_s=_COMPACTED_WITHIN_S)
 
     async def _remove(self, user_id: str, ids: Collection[str], *, wait_s: float) -> ErasureReceipt:
-        """Pause the lane, so that no earlier event is handled any more; then keep the user asleep and remove it."""
+        """Pause the lane, so that no earlier event is ingested; then keep the user asleep and remove its files."""
         folder = user_folder(self._data_dir, user_id)
         async with AsyncExitStack() as stack:
-            note_erased = await self._held(stack, user_id)
+            async with _lane_timeout(user_id):
+                note_erased = await stack.enter_async_context(self._dispatcher.holding(user_id))
             erased = await self._journal.erase(await self._everything(user_id))
             note_erased(erased.seqs)
             self._dispatcher.forget_owner(user_id)
             await stack.enter_async_context(self._hosts.kept_asleep(user_id))
-            shared, left = await self._forgotten_shared(user_id)  # while nothing of the user is being published
+            shared, left = await self._forgotten_shared(user_id)  # while the user cannot publish
             await asyncio.to_thread(erase_user_files, self._data_dir, user_id, _now())
         log.info("user.erased", user_id=user_id, memories=len(ids), events=len(erased.seqs))
         reason = left or moved_aside_reason(folder, whole_user=True)
         receipt = with_shared(ErasureReceipt.of(user_id, ids, _now(), reason=reason), shared)
-        return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
+        return with_journal(receipt, erased, is_compact=await self._is_compacted(wait_s))
 
     async def _forgotten_shared(self, user_id: str, *, dry_run: bool = False) -> tuple[SharedPart, str | None]:
-        """Return what the user shared, taken away unless `dry_run`, and why any is left or named in the journal.
+        """Withdraw what the user shared, unless `dry_run`; return how much, and why any of it is left.
 
-        A store that cannot be read does not keep the user's own memories from being erased, nor does a full journal.
+        Neither an unreadable store of shared items nor a full journal prevents the erasure of the user's own memories.
         """
         try:
             shared = await self._forget_shared(user_id, dry_run)
@@ -172,24 +174,25 @@ class DaemonEraser:
             return SharedPart(), left_shared(error.code)
         if not dry_run:
             try:
-                await self._tell_changes()
+                await self._publish_changes()
             except (MemoryAgentError, RelayError) as error:
                 log.warning("changes.not_told", code=error.code)
                 return shared, left_in_journal(error.code)
         return shared, None
 
-    async def _held(self, stack: AsyncExitStack, user_id: str) -> Callable[[Iterable[int]], None]:
-        try:
-            async with asyncio.timeout(_LANE_PATIENCE_S):
-                return await stack.enter_async_context(self._dispatcher.holding(user_id))
-        except TimeoutError as error:
-            raise DeadlineExceededError(f"{user_id}: a batch is under way and does not end") from error
+    async def _forget_shared(self, user_id: str, dry_run: bool) -> SharedPart:
+        """Withdraw the user's items, and the user's part in the figures of all items, or count them (`dry_run`)."""
+        if not await asyncio.to_thread(user_folder(self._data_dir, SHARED_USER).exists):
+            return SharedPart()
+        asked = AskSharedParams(caller=Caller(user_id=user_id), ask=ForgetUser(dry_run=dry_run))
+        reply = await self._hosts.call(SHARED_USER, "ask_shared", encode_fields(asked), LONGEST_DEADLINE_MS)
+        return decode_reply(reply, SharedPart)
 
     async def _everything(self, user_id: str) -> Erasable:
         return await self._with_system(user_id, Erasable(user_id=user_id, everything=True), None)
 
     async def _with_system(self, user_id: str, wanted: Erasable, among: frozenset[str] | None) -> Erasable:
-        """Add the `system` events of this user, of these runs and sessions."""
+        """Add the `system` events of this user's runs and sessions, or of those in `among`."""
         return msgspec.structs.replace(
             wanted,
             system_seqs=await self._dispatcher.system_events_of(user_id, among),
@@ -197,7 +200,7 @@ class DaemonEraser:
         )
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
-        """Return the user's lock: a second erasure would close the first one's intent."""
+        """Return the user's lock: a second erasure would end the intent of the first."""
         return self._locks.setdefault(user_id, asyncio.Lock())
 
     async def _finish_removals(self) -> None:
@@ -208,37 +211,42 @@ class DaemonEraser:
             log.warning("removals.not_finished", code=error.code)
 
     async def _carry_out(
-        self, user_id: str, intent: Intent, *, dry_run: bool, deadline_ms: float, wait_s: float = _CLEARED_WITHIN_S
+        self, user_id: str, intent: Intent, *, dry_run: bool, deadline_ms: float, wait_s: float = _COMPACTED_WITHIN_S
     ) -> ErasureReceipt:
         erased = await self._erase_events(user_id, intent, dry_run=dry_run)
         if dry_run:
             return with_journal(_dry(user_id, intent), erased, is_compact=False)
         reply = await self._hosts.call(user_id, "erase_finish", encode(intent), deadline_ms)
         receipt = decode_reply(reply, ErasureReceipt)
-        return with_journal(receipt, erased, is_compact=await self._is_cleared(wait_s))
+        return with_journal(receipt, erased, is_compact=await self._is_compacted(wait_s))
 
     async def _erase_events(self, user_id: str, intent: Intent, *, dry_run: bool) -> Erased:
         """Erase from the journal and from the lanes."""
         among = keys_of(intent.session_id, intent.run_ids)
         wanted = await self._with_system(user_id, erasable(user_id, intent), among)
         erased = await self._journal.erase(wanted, dry_run=dry_run)
-        if dry_run:
-            return erased
-        try:
-            async with asyncio.timeout(_LANE_PATIENCE_S):
+        if not dry_run:
+            async with _lane_timeout(user_id):
                 await self._dispatcher.forget(user_id, erased.seqs)
-        except TimeoutError as error:
-            raise DeadlineExceededError(f"{user_id}: a batch is under way and does not end") from error
         return erased
 
-    async def _is_cleared(self, wait_s: float) -> bool:
-        """Wait until the relay has compacted its file; return whether it did."""
+    async def _is_compacted(self, wait_s: float) -> bool:
+        """Wait until the relay has compacted the journal's file; return whether it has."""
         end_s = time.monotonic() + wait_s
         while (await self._journal.stats()).journal.uncompacted:
             if time.monotonic() >= end_s:
                 return False
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_POLL_S)
         return True
+
+
+@asynccontextmanager
+async def _lane_timeout(user_id: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_LANE_PATIENCE_S):
+            yield
+    except TimeoutError as error:
+        raise DeadlineExceededError(f"{user_id}: a batch is under way and does not end") from error
 
 
 def _now() -> datetime:
@@ -246,4 +254,51 @@ def _now() -> datetime:
 
 
 def _dry(user_id: str, intent: Intent) -> ErasureReceipt:
-    return ErasureReceipt.of(user_id, intent.all_ids, datetime.now(UTC), dry_run=True, expired=intent.expired)
+    return ErasureReceipt.of(user_id, intent.all_ids, _now(), dry_run=True, expired=intent.expired)
+
+
+class RetentionRounds:
+    """Erases expired memories of sleeping users. Lives in one event loop."""
+
+    def __init__(
+        self, hosts: Hosts, eraser: DaemonEraser, data_dir: Path, settings: RetentionSettings, table: SignalTable
+    ) -> None:
+        """Raises `SettingsError` for unusable rules."""
+        self._hosts = hosts
+        self._eraser = eraser
+        self._data_dir = data_dir
+        self._interval_s = settings.interval_s
+        self._rules = RetentionRules(settings, table)
+
+    async def run(self) -> None:
+        """Visit users in rounds until cancelled; return immediately if there is no rule."""
+        while not self._rules.is_off:
+            await self.go_round(datetime.now(UTC))
+            await asyncio.sleep(min(_ROUND_S, self._interval_s))
+
+    async def go_round(self, now: datetime) -> None:
+        """Wake each sleeping user who has expired memories, one at a time."""
+        for user_id in await asyncio.to_thread(self._due, now, self._hosts.awake()):
+            if user_id in self._hosts.awake():
+                continue  # woken in the meantime
+            try:
+                await self._visit(user_id)
+            except MemoryAgentError as error:
+                log.warning("memory.not_aged", user_id=user_id, code=error.code)
+            await self._hosts.sleep(user_id)
+
+    async def _visit(self, user_id: str) -> None:
+        forgotten = -1
+        while forgotten:
+            reply = await self._hosts.call(user_id, "age", encode(NoParams()), LONGEST_DEADLINE_MS)
+            forgotten = decode_reply(reply, int)
+            await self._eraser.finish((user_id,))
+
+    def _due(self, now: datetime, awake: Collection[str]) -> list[str]:
+        ageless = (*awake, SHARED_USER)  # no rule applies to shared items
+        asleep = (user_id for user_id in known_users(self._data_dir) if user_id not in ageless)
+        return [
+            user_id
+            for user_id in asleep
+            if is_due_while_closed(user_folder(self._data_dir, user_id), self._rules, self._interval_s, now)
+        ]

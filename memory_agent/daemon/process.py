@@ -1,7 +1,7 @@
-"""The daemon: starts relay, embedder, Ray and gateway, keeps them running, stops them in order.
+"""The daemon: starts relay, embedder, Ray and gateway, keeps them running, and stops them in order.
 
-It stops from the outside in: refuse new requests, finish dispatching, commit the cursor, put the memories to sleep, end
-the processes. Nothing depends on an orderly stop: after a kill, journal and stores have everything.
+The order of a stop: refuse new requests, finish dispatching, commit the cursor, put the memories to sleep, end the
+processes. Nothing depends on an orderly stop: after a kill, journal and stores are complete.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from memory_agent.daemon.announcer import Announcer
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.children import Child, resident_bytes
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.erasure import DaemonEraser
+from memory_agent.daemon.erasure import DaemonEraser, RetentionRounds
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
-from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.http.guard import place_of
 from memory_agent.doors.reception import Reception
@@ -40,15 +39,13 @@ from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import MemoryAgentError, ModelError, SettingsError, UnavailableError
 from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.layout import CONSUMER, Layout, default_data_dir
-from memory_agent.records.shared_requests import Caller, ForgetUser, SharedPart
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from memory_agent.storage.user_key import open_user_key, require_keys
 from memory_agent.triggers.table import TriggerTable
-from memory_agent.verbs.params import AskSharedParams
-from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, DaemonStatus, PartStatus, decode_reply, encode_fields
+from memory_agent.verbs.protocol import DaemonStatus, PartStatus
 from memory_agent.verbs.table import USUAL_PATIENCE_MS
 from memory_agent.version import VERSION
 from relay import (
@@ -78,7 +75,7 @@ if TYPE_CHECKING:
 
 _RAY_CHECK_S = 1.0
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""For the embedder: a query takes 16 % less processor time, a text 11 % (measured). glibc reads it at the start."""
+"""For the embedder: saves 16 % of the processor time of a query, 11 % of a text (measured). glibc reads it at start."""
 
 
 def serve(settings: Settings, data_dir: Path) -> int:
@@ -91,12 +88,12 @@ def serve(settings: Settings, data_dir: Path) -> int:
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
     place_of(settings.daemon.http)
-    RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # refused here, not by each host
+    RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here, not in each host
     TriggerTable.load(settings.triggers.table)
     require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)
     layout.create()
-    layout.make_token()  # before the lock is visible: a client that connects during the start needs it
+    layout.make_token()  # before the lock is visible: a client that connects during startup needs the token
     with layout.hold():
         return asyncio.run(Daemon(settings, layout).run())
 
@@ -114,7 +111,7 @@ class Daemon:
         self._failed = False
 
     async def run(self) -> int:
-        """Start, print the ready line, serve, stop. Return the exit code: 1 when a part failed for good."""
+        """Start, print the ready line, serve, stop. Return the exit code: 1 if a part failed permanently."""
         self._catch_signals()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._layout.clear_sockets)
@@ -128,7 +125,7 @@ class Daemon:
         return int(self._failed)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do `work`; return False if the stop signal came first. Raises what `work` raises."""
+        """Await `work`; cancel it and return False if the stop signal comes first. Raises what `work` raises."""
         task = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -150,20 +147,36 @@ class Daemon:
         sys.stdout.flush()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        http = self._take_http(stack)  # first: a port that is taken is said at once
+        http = self._take_http(stack)  # first, so that a port in use is reported at once
+        await self._start_processes(stack)
+        self._starting.part("dispatcher and gateway")
+        self._start_dispatching(stack)
+        self._service = self._make_service(stack)
+        await self._eraser.resume()
+        await self._keep_shared_awake()
+        self._announcer.wake()
+        credentials = Credentials(self._layout.data_dir)
+        reception = Reception(self._service, credentials, self._capacity.requests_in_flight)
+        gateway = self._make_gateway(reception, credentials)
+        self._run_in_background(stack, gateway.run(), *self._open_http(http, reception))
+
+    async def _start_processes(self, stack: contextlib.AsyncExitStack) -> None:
+        """Start relay and embedder, then Ray, which starts the hosts when users need them."""
         self._children = self._make_children()
         for child in self._children:
             stack.push_async_callback(child.stop)
-        self._starting.part("relay and embedder (the first time, the model's graph is made)")
+        self._starting.part("relay and embedder (the first start prepares the model)")
         await _all(child.start() for child in self._children)
         self._model: str | None = self._children[1].ready.get("model")
-        self._starting.part("Ray, which takes the longest")
+        self._starting.part("Ray (this takes the longest)")
         self._cluster = Cluster(
             self._settings, self._layout.data_dir, self._layout.run, self._layout.embedder, self._capacity
         )
         stack.callback(self._cluster.stop)
-        self._catch_signals()  # Ray sets handlers of its own
-        self._starting.part("dispatcher and gateway")
+        self._catch_signals()  # Ray has set its own handlers
+
+    def _start_dispatching(self, stack: contextlib.AsyncExitStack) -> None:
+        """Open the path of an event: the journal, the dispatcher, the hosts; and the reactor beside it."""
         self._journal = AsyncSubscriber(*relay_endpoints(self._layout.data_dir), CONSUMER)
         stack.push_async_callback(self._journal.close)
         key = open_user_key(self._settings.encryption, self._layout.data_dir, SYSTEM_USER)
@@ -173,6 +186,9 @@ class Daemon:
         stack.push_async_callback(self._hosts.close)
         self._reactor = self._make_reactor(stack)
         self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon, self._reactor.notice)
+
+    def _make_service(self, stack: contextlib.AsyncExitStack) -> Service:
+        """Make what answers requests."""
         self._shared = RemoteKnowledge(ipc_endpoint(shared_socket(self._layout.run)), self._shared_folder)
         stack.callback(self._shared.close)
         ingest = relay_endpoints(self._layout.data_dir).ingest
@@ -184,7 +200,6 @@ class Daemon:
             self._journal,
             self._layout.data_dir,
             self._settings.encryption,
-            self._forget_shared,
             self._announcer.tell,
         )
         absent = AbsentUsers(
@@ -195,16 +210,9 @@ class Daemon:
             self._shared,
         )
         stack.callback(absent.close)
-        self._service = Service(
+        return Service(
             self._hosts, self._dispatcher, self._journal, self._eraser, absent, self._status, self._announcer.wake
         )
-        await self._eraser.resume()
-        await self._keep_shared_awake()
-        self._announcer.wake()
-        credentials = Credentials(self._layout.data_dir)
-        reception = Reception(self._service, credentials, self._capacity.requests_in_flight)
-        gateway = self._make_gateway(reception, credentials)
-        self._run_in_background(stack, gateway.run(), *self._open_http(http, reception))
 
     def _run_in_background(self, stack: contextlib.AsyncExitStack, *doors: Coroutine[Any, Any, None]) -> None:
         table = SignalTable.load(self._settings.ingest.signals)
@@ -223,7 +231,7 @@ class Daemon:
             stack.push_async_callback(_cancel, task)
 
     def _make_reactor(self, stack: contextlib.AsyncExitStack) -> Reactor:
-        """Make what reacts to events, with a publisher of its own, so that blocks are acknowledged apart."""
+        """Make the reactor, with its own publisher, so that only blocks count as unacknowledged."""
         limits = self._settings.relay.events
         publisher = Publisher(relay_endpoints(self._layout.data_dir).ingest, limits=limits)
         stack.push_async_callback(_closed, publisher)
@@ -255,18 +263,18 @@ class Daemon:
         return Gateway(reception, sockets, self._capacity.requests_in_flight, self._settings.daemon.requests_bytes)
 
     def _take_http(self, stack: contextlib.AsyncExitStack) -> HttpDoor | None:
-        """Take the port of the door over HTTP, unless the settings close it. Raises `SettingsError` if it is taken."""
+        """Bind the HTTP port, unless HTTP is off. Raises `SettingsError` if the port is in use."""
         place = place_of(self._settings.daemon.http)
         if place is None:
             return None
-        from memory_agent.doors.http.server import HttpDoor  # a tenth of a second, for those who want it
+        from memory_agent.doors.http.server import HttpDoor  # takes .1 s, which a daemon without HTTP saves
 
         door = HttpDoor(self._settings.daemon.http, place)
         stack.callback(door.close)
         return door
 
     def _open_http(self, door: HttpDoor | None, reception: Reception) -> list[Coroutine[Any, Any, None]]:
-        """Say where the door over HTTP is; return its work, or nothing where it is closed."""
+        """Write down the address of the HTTP server; return its coroutine, or nothing if HTTP is off."""
         if door is None:
             return []
         write_private(self._layout.http, f"{door.url}\n".encode())
@@ -275,7 +283,7 @@ class Daemon:
         return [door.run(reception, relay, limits, self._settings.daemon.requests_bytes)]
 
     def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
-        """Listen at the socket file and on loopback; CURVE endpoints get a socket of their own."""
+        """Bind the socket file and the configured endpoints; CURVE endpoints share a socket of their own."""
         named = self._settings.daemon.listen
         sockets = [AsyncReplySocket([self._layout.gateway, *(one for one in named if not is_curve(one))])]
         guarded = [endpoint for endpoint in named if is_curve(endpoint)]
@@ -285,7 +293,7 @@ class Daemon:
         return sockets
 
     def _make_children(self) -> tuple[Child, ...]:
-        """Give each child its part of the settings, which are read once, here."""
+        """Return the child processes, each with its part of the settings, which only this process reads."""
         configuration = self._layout.run / "relay.toml"
         configuration.write_bytes(
             msgspec.toml.encode(RelaySettings.of(self._settings.relay, self._settings.encryption))
@@ -301,7 +309,7 @@ class Daemon:
         )
 
     async def _keep_up(self) -> None:
-        """Put idle users to sleep, balance the hosts, do upkeep, finish erasures, embed what has no vector yet."""
+        """Regularly put idle users to sleep, balance the hosts, run upkeep, finish erasures, fill in vectors."""
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
@@ -319,16 +327,8 @@ class Daemon:
     def _shared_folder(self) -> Path:
         return user_folder(self._layout.data_dir, SHARED_USER)
 
-    async def _forget_shared(self, user_id: str, dry_run: bool) -> SharedPart:
-        """Take away what a user shared, in the store itself, unless `dry_run`; return how much that is."""
-        if not await asyncio.to_thread(self._shared_folder.exists):
-            return SharedPart()
-        asked = AskSharedParams(caller=Caller(user_id=user_id), ask=ForgetUser(dry_run=dry_run))
-        reply = await self._hosts.call(SHARED_USER, "ask_shared", encode_fields(asked), LONGEST_DEADLINE_MS)
-        return decode_reply(reply, SharedPart)
-
     async def _keep_shared_awake(self) -> None:
-        """Wake what users share, where anything was ever published: their hosts ask it without the daemon."""
+        """Wake the store of shared items, if it exists: users' hosts connect to it directly."""
         if await asyncio.to_thread(self._shared_folder.exists):
             try:
                 await self._service.wake_shared(USUAL_PATIENCE_MS)
@@ -336,7 +336,7 @@ class Daemon:
                 log.warning("shared.not_awake", code=error.code)
 
     async def _watch_ray(self) -> None:
-        """Stop when Ray's own processes died: actors would live on unsupervised; a restart recovers."""
+        """Stop when Ray's own processes died, since actors would run on unsupervised; a restart recovers."""
         while self._cluster.alive():
             await asyncio.sleep(_RAY_CHECK_S)
         log.error("ray.died")
@@ -384,7 +384,7 @@ class Daemon:
 
 
 def ready_words(ready: Mapping[str, Any]) -> str:
-    """Return the ready line in words, for a terminal: where the doors are, and what to do next."""
+    """Return the ready message for a terminal: the addresses, and commands to try."""
     data_dir, url = Path(ready["data_dir"]), ready["endpoints"].get("http")
     named = "" if data_dir == default_data_dir() else f" --data-dir {shlex.quote(str(data_dir))}"
     http = "" if url is None else f"  HTTP    {url}/docs, with the token in {data_dir / TOKEN_FILE}\n"
@@ -397,7 +397,7 @@ def ready_words(ready: Mapping[str, Any]) -> str:
 
 
 class Starting:
-    """Progress for a terminal while the daemon starts, which takes 12 to 25 seconds; silent for a file or a pipe."""
+    """Shows progress in a terminal while the daemon starts (12 to 25 s). Silent for files and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream if stream.isatty() else None
@@ -408,7 +408,7 @@ class Starting:
         self._write(f"starting {what}")
 
     def ready(self) -> None:
-        """Write that everything runs, and how to stop it."""
+        """Write that the daemon is ready, and how to stop it."""
         self._write("ready; Ctrl-C ends it")
 
     def _write(self, line: str) -> None:
@@ -418,14 +418,14 @@ class Starting:
 
 
 async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run all of them concurrently to the end, then raise the first error, if any."""
+    """Run all coroutines concurrently to their end, then raise the first error, if any."""
     for outcome in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
 
 
 async def _closed(publisher: Publisher) -> None:
-    """Close the publisher of the blocks; one that no acknowledgement came for is lost, as in a crash."""
+    """Close the publisher of blocks; those without an acknowledgement are lost, as in a crash."""
     try:
         await asyncio.to_thread(publisher.close)
     except RelayError as error:
@@ -438,7 +438,7 @@ async def _cancel(task: asyncio.Task[Any]) -> None:
 
 
 def _require_guarded(endpoint: str) -> None:
-    """Raise `SettingsError` for an endpoint that other machines could reach without a key."""
+    """Raise `SettingsError` for an endpoint that other machines can reach without a key."""
     try:
         check_endpoint("daemon.listen", endpoint)
     except RelaySettingsError as error:

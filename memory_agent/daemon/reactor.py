@@ -1,17 +1,18 @@
-"""Reacts to events of the journal: asks the memory of their user, and publishes the block (`memory.recalled`).
+"""Publishes blocks (`memory.recalled`) for the events that a trigger names: queues them, recalls, publishes the answer.
 
-It delays nothing else: it runs few recalls at a time and none while callers or events wait, and what it cannot do in
-time it drops and counts. A cause has at most one block, also after a crash: its event id follows from the cause's, and
-the journal has each id once. A crash may cost the block.
+Reactions never delay other work: few run at a time, none while callers or events wait, and those that miss their
+deadline are dropped and counted. An event causes at most one block, also after a crash: the block's event id follows
+from the id of its cause, and the journal holds each id once. A crash may lose a block.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from memory_agent.daemon.hosts import Hosts
@@ -19,7 +20,6 @@ from memory_agent.daemon.latency import LatencyWindow
 from memory_agent.errors import MemoryAgentError, UnavailableError
 from memory_agent.settings import TriggerSettings
 from memory_agent.triggers.block import Block
-from memory_agent.triggers.queue import Cause, TriggerQueue
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.params import ReactParams
 from memory_agent.verbs.protocol import decode_reply, encode
@@ -27,6 +27,8 @@ from memory_agent.verbs.table import BY_NAME
 from relay import Publisher, RelayError, read_event
 from relay.log import log
 
+_MOST_BYTES = 16 << 20
+_MOST_PAUSES = 10_000
 _OF_ONE_USER = 8
 _RETRY_S = 0.02
 _FLUSH_S = 10.0
@@ -44,9 +46,9 @@ class Reactor:
         calls_at_once: int,
         waiting: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Wait while `calls_at_once` requests of callers run. `waiting` says how many events wait to be ingested.
+        """React only while fewer than `calls_at_once` requests of callers run.
 
-        The `publisher` stays the caller's to close.
+        `waiting` returns the number of events that wait to be ingested. The caller closes the `publisher`.
         """
         self._hosts = hosts
         self._publisher = publisher
@@ -63,14 +65,14 @@ class Reactor:
         self._latency = LatencyWindow()
 
     def notice(self, user_id: str, seq: int, event_type: str, data: bytes, received_ms: int) -> None:
-        """Queue the recall that an event of this user calls for, if any. Does not wait."""
+        """Queue an event of this user if a trigger names its type. Returns immediately."""
         trigger = self._table.name_of(event_type) if self._settings.enabled else None
         if trigger is None or user_id in self._off_for or user_id in self._paused:
             return
         row = self._table.rows[trigger]
         now_s = time.monotonic()
         left_s = (row.deadline_ms - max(0.0, time.time() * 1000 - received_ms)) / 1000
-        if left_s <= 0:  # read again after a restart, or its owner became known late
+        if left_s <= 0:  # an event read again after a restart, or one that waited for its owner
             self._counts["late"] += 1
             return
         document = self._table.document_of(read_event(data), trigger) if row.debounce_s else None
@@ -79,7 +81,7 @@ class Reactor:
         self._changed.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
@@ -90,9 +92,9 @@ class Reactor:
 
     @asynccontextmanager
     async def paused(self, user_id: str) -> AsyncIterator[None]:
-        """Publish nothing for this user within this, for an erasure; what was published before is in the journal.
+        """Publish no blocks for this user inside the context; those published before are in the journal on entry.
 
-        Raises `UnavailableError` while the relay takes no events.
+        Raises `UnavailableError` while the relay accepts no events.
         """
         self._paused[user_id] += 1
         try:
@@ -105,19 +107,19 @@ class Reactor:
             yield
         finally:
             self._paused[user_id] -= 1
-            self._paused += Counter()  # forgets zeros
+            self._paused += Counter()  # removes zeros
 
     def status(self) -> dict[str, float]:
-        """Return how many blocks were published, how many causes were dropped by reason, and how long blocks took.
+        """Return the numbers of published blocks and of dropped causes by reason, and the latency of blocks.
 
-        `silent`: the event says nothing. `p50_ms` and `p99_ms` are from the event's arrival in the journal until its
-        block was sent, of the last thousand.
+        `silent`: the event had no text to recall by. `p50_ms` and `p99_ms` measure the last thousand blocks, from the
+        event's arrival in the journal until its block was sent.
         """
         took = {name: value for name, value in self._latency.summary().items() if name != "count"}
         return {**self._counts, "waiting": len(self._queue), **took}
 
     def _start_due(self, tasks: asyncio.TaskGroup) -> float | None:
-        """Start the recalls that are due; return when to look again, None for at the next change."""
+        """Start due recalls; return the seconds until the next check, None to wait for a change."""
         while len(self._running) < self._settings.at_once:
             if self._is_crowded():
                 return _RETRY_S if len(self._queue) else None
@@ -166,3 +168,135 @@ class Reactor:
             took_ms=round(took_ms, 1),
         )
         return "published"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """An event that causes a recall: its trigger, and the deadline (monotonic clock).
+
+    After the recall, causes of the same `document` wait for `pause_s`. `received_ms` is when the journal received it.
+    """
+
+    user_id: str
+    seq: int
+    trigger: str
+    data: bytes = field(repr=False)
+    deadline_s: float
+    received_ms: int = 0
+    document: str | None = None
+    pause_s: float = 0.0
+
+    @property
+    def _place(self) -> tuple[str, str | int]:
+        return self.trigger, self.seq if self.document is None else self.document
+
+
+@dataclass
+class _Waiting:
+    cause: Cause
+    due_s: float
+
+
+class TriggerQueue:
+    """Waiting causes: bounded, users in turn, messages before documents. All times are seconds of one monotonic clock.
+
+    `counts` holds the dropped causes by reason. `debounced`: replaced by a later cause of the same document; `full`:
+    too many were waiting; `late`: the deadline passed.
+    """
+
+    def __init__(self, limit: int, user_limit: int) -> None:
+        """Hold at most `limit` causes, `user_limit` per user, and 16 MB of events; beyond that, drop the oldest."""
+        self._limit = limit
+        self._user_limit = user_limit
+        self._users: OrderedDict[str, OrderedDict[tuple[str, str | int], _Waiting]] = OrderedDict()
+        self._paused_until: OrderedDict[tuple[str, str, str | int], float] = OrderedDict()
+        self._busy: set[str] = set()
+        self._bytes = 0
+        self.counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._users.values()))
+
+    def offer(self, cause: Cause, now_s: float) -> None:
+        """Add a cause. If its document is paused, its deadline is extended by the rest of the pause."""
+        own = self._users.setdefault(cause.user_id, OrderedDict())
+        former = own.pop(cause._place, None)
+        if former is not None:
+            self._forget(former)
+            self.counts["debounced"] += 1
+        due_s = self._paused_until.get((cause.user_id, *cause._place), now_s)
+        delay_s = max(0.0, due_s - now_s)
+        own[cause._place] = _Waiting(replace(cause, deadline_s=cause.deadline_s + delay_s), now_s + delay_s)
+        self._bytes += len(cause.data)
+        if len(own) > self._user_limit:
+            self._drop_oldest(cause.user_id)
+        while len(self) > self._limit or self._bytes > _MOST_BYTES:
+            self._drop_oldest(max(self._users, key=lambda user_id: len(self._users[user_id])))
+
+    def take(self, now_s: float) -> Cause | None:
+        """Return a due cause of the next user without a running recall, or None. Call `done` when its recall ends."""
+        for user_id in list(self._users):
+            self._drop_late(user_id, now_s)
+            if user_id in self._busy:
+                continue
+            own = self._users.get(user_id, OrderedDict())
+            due = [place for place, waiting in own.items() if waiting.due_s <= now_s]
+            if due:  # a conductor waits for the answer to its message; the recall of a document takes longer
+                first = min(due, key=lambda place: own[place].cause.document is not None)
+                return self._taken(user_id, first, now_s)
+        return None
+
+    def done(self, user_id: str) -> None:
+        """Allow the user's next cause to be taken."""
+        self._busy.discard(user_id)
+
+    def drop(self, user_id: str) -> None:
+        """Drop the user's waiting causes without counting them."""
+        for waiting in self._users.pop(user_id, OrderedDict()).values():
+            self._forget(waiting)
+
+    def next_due_s(self) -> float | None:
+        """Return when the next cause of a user without a running recall is due, or None."""
+        return min(self._due(), default=None)
+
+    def _due(self) -> Iterator[float]:
+        for user_id, own in self._users.items():
+            if user_id not in self._busy:
+                yield from (waiting.due_s for waiting in own.values())
+
+    def _taken(self, user_id: str, place: tuple[str, str | int], now_s: float) -> Cause:
+        own = self._users[user_id]
+        waiting = own.pop(place)
+        self._forget(waiting)
+        if own:
+            self._users.move_to_end(user_id)
+        else:
+            del self._users[user_id]
+        self._busy.add(user_id)
+        if waiting.cause.pause_s:
+            self._pause((user_id, *place), now_s + waiting.cause.pause_s, now_s)
+        return waiting.cause
+
+    def _pause(self, place: tuple[str, str, str | int], until_s: float, now_s: float) -> None:
+        self._paused_until[place] = until_s
+        self._paused_until.move_to_end(place)
+        while len(self._paused_until) > _MOST_PAUSES or next(iter(self._paused_until.values())) <= now_s:
+            self._paused_until.popitem(last=False)
+
+    def _drop_late(self, user_id: str, now_s: float) -> None:
+        own = self._users[user_id]
+        for place in [place for place, waiting in own.items() if waiting.cause.deadline_s <= now_s]:
+            self._forget(own.pop(place))
+            self.counts["late"] += 1
+        if not own:
+            del self._users[user_id]
+
+    def _drop_oldest(self, user_id: str) -> None:
+        _, waiting = self._users[user_id].popitem(last=False)
+        self._forget(waiting)
+        self.counts["full"] += 1
+        if not self._users[user_id]:
+            del self._users[user_id]
+
+    def _forget(self, waiting: _Waiting) -> None:
+        self._bytes -= len(waiting.cause.data)

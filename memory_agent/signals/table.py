@@ -1,6 +1,7 @@
 """The table of signals: which event types become which memories, where their text is, and what is noise.
 
-It is data, `signals.toml` beside this file merged with a user's own file, so that operators can add rows without code.
+The table is data: `signals.toml` beside this file, overlaid by the user's own file (`LayeredTable`), so that operators
+add rows without code. `triggers.table` reads its table in the same way.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ import re
 from collections.abc import Mapping
 from hashlib import sha256
 from importlib.resources import files
-from typing import Annotated, Literal, Protocol, Self, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
 import msgspec
 
+from memory_agent.errors import SettingsError
 from memory_agent.records.memories import Kind, Provenance, Source
 from memory_agent.records.trajectories import RunRole
 from memory_agent.settings import Fraction
-from memory_agent.signals.layered_table import LayeredTable
 from memory_agent.signals.payloads import Part, parse_part
 
+T = TypeVar("T")
+
+_HEADER = re.compile(r"^\s*\[\s*([^\[\]]+?)\s*\]")
 _NOISE_TEXT_CHARS = 200
 
 
@@ -31,7 +36,7 @@ Row = TypeVar("Row", bound=_HasEvents)
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row: the events it matches and the memories they become. `signals.toml` documents the fields."""
+    """A row: the event types it matches and the memory that an event becomes. `signals.toml` documents the fields."""
 
     events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     source: Source
@@ -91,7 +96,7 @@ class SignalTable:
         return cls(LayeredTable(default, own_file, setting="ingest.signals", rows="signal"))
 
     def match(self, event_type: str) -> Signal | None:
-        """Return the row that keeps this event type, or None."""
+        """Return the row of this event type, or None."""
         return None if is_own(event_type) else row_of_type(self._by_type, event_type)
 
     @property
@@ -101,16 +106,16 @@ class SignalTable:
 
     @property
     def digest(self) -> str:
-        """A hash of the rows and the event types that each keeps."""
+        """A hash of the rows' names and event types."""
         return sha256(msgspec.json.encode(sorted((name, row.events) for row, name in self._names.items()))).hexdigest()
 
     def name_of(self, event_type: str) -> str | None:
-        """Return the name of the row that keeps this event type, or None."""
+        """Return the name of the row of this event type, or None."""
         row = self.match(event_type)
         return None if row is None else self._names[row]
 
     def noise_of_word(self, word: str) -> str | None:
-        """Return the reason why an event marked with `word` is noise, or None."""
+        """Return the reason why an event with this mark is noise, or None."""
         return self._noise_words.get(word.lower())
 
     def noise_of_text(self, text: str) -> str | None:
@@ -121,7 +126,7 @@ class SignalTable:
 
 
 def is_own(event_type: str) -> bool:
-    """Whether memory itself publishes events of this type: they never become memories, and say nothing of a run."""
+    """Whether the daemon publishes events of this type. They never become memories and never belong to a run."""
     return event_type.startswith("memory.")
 
 
@@ -144,7 +149,7 @@ def rows_by_type(rows: Mapping[str, Row], layers: LayeredTable) -> dict[str, Row
 
 
 def row_of_type(by_type: Mapping[str, Row], event_type: str) -> Row | None:
-    """Return the row for an event type: of the type itself, else of the longest `x.*`, else of `*`, else None."""
+    """Return the row of the type itself, else of the longest matching `x.*`, else of `*`, else None."""
     exact = by_type.get(event_type)
     if exact is not None:
         return exact
@@ -169,3 +174,109 @@ def _compile(layers: LayeredTable, setting: str, pattern: str) -> re.Pattern[str
         return re.compile(pattern, re.IGNORECASE | re.DOTALL)
     except re.error as error:
         raise layers.error(setting, str(error)) from error
+
+
+class LayeredTable:
+    """The package's TOML file overlaid by a user's. Errors name the row, the field and the line.
+
+    A row or table in the user's file overrides the fields that it sets. `remove = ["name"]` there removes rows.
+    """
+
+    def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
+        """Read both files. `setting` names `own_file` ("" for none), `rows` its table of rows. Raises `SettingsError`."""
+        self._setting = setting
+        self._own_file = own_file
+        self.rows = rows
+        """The name of the table of rows."""
+        data = _read_file(own_file, setting) if own_file else b""
+        self._lines = data.decode(errors="replace").splitlines()
+        own = self._parsed(data)
+        self.own_rows = frozenset(self._section(own, rows))
+        """The names of the rows that the user's file sets."""
+        self.merged = self._overlay(self._parsed(default), own)
+
+    def row_structs(self, row_type: type[T]) -> dict[str, T]:
+        """Return the rows by name. Raises `SettingsError` for an unknown field or an invalid value."""
+        converted = {}
+        for name, row in self.merged[self.rows].items():
+            try:
+                converted[name] = msgspec.convert(row, row_type)
+            except msgspec.ValidationError as error:
+                reason, _, path = str(error).partition(" - at `")
+                raise self.error(f"{self.rows}.{name}{path.rstrip('`').removeprefix('$')}", reason) from error
+        return converted
+
+    def tables(self, table_type: type[T]) -> T:
+        """Return the other tables. Raises `SettingsError`."""
+        rest = {name: table for name, table in self.merged.items() if name != self.rows}
+        try:
+            return msgspec.convert(rest, table_type)
+        except msgspec.ValidationError as error:
+            reason, _, path = str(error).partition(" - at `")
+            raise self.error(path.rstrip("`").removeprefix("$."), reason) from error
+
+    def require_tables(self) -> None:
+        """Raise `SettingsError` if there is a table besides that of the rows."""
+        for name in self.merged.keys() - {self.rows}:
+            raise self.error(name, "there is no such table")
+
+    def error(self, place: str, reason: str) -> SettingsError:
+        """Return the error for a place such as `signal.NAME.field`, with the line in the user's file."""
+        unknown = re.search(r"unknown field `([^`]+)`", reason)
+        line = self._line_of(place if unknown is None else f"{place}.{unknown[1]}".removeprefix("."))
+        return SettingsError(place or self._setting, self._in_own(reason if line is None else f"line {line}: {reason}"))
+
+    def _in_own(self, reason: str) -> str:
+        return f"{self._own_file}: {reason}" if self._own_file else reason
+
+    def _line_of(self, place: str) -> int | None:
+        """Return the line of the field, else the line of its table, else None."""
+        steps = [step.partition("[")[0] for step in place.split(".") if step]
+        best, found, header = 0, None, ""
+        for number, line in enumerate(self._lines, 1):
+            begun = _HEADER.match(line)
+            if begun is not None:
+                header = begun[1]
+            key = "" if begun is not None else line.partition("=")[0]
+            here = [step.strip().strip("'\"") for step in [*header.split("."), *key.split(".")] if step.strip()]
+            if len(here) > best and here == steps[: len(here)]:
+                best, found = len(here), number
+        return found
+
+    def _overlay(self, default: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+        merged = {**default, **{name: value for name, value in own.items() if name not in (*default, "remove")}}
+        for section in default:
+            rows, mine = default[section], self._section(own, section)
+            merged[section] = rows | {
+                name: rows[name] | row if isinstance(row, dict) and isinstance(rows.get(name), dict) else row
+                for name, row in mine.items()
+            }
+        for name in self._removed(own):
+            if merged[self.rows].pop(name, None) is None:
+                raise self.error("remove", f"there is no {self.rows} {name}")
+        return merged
+
+    def _removed(self, own: Mapping[str, Any]) -> list[str]:
+        try:
+            return msgspec.convert(own.get("remove", []), list[str])
+        except msgspec.ValidationError as error:
+            raise self.error("remove", str(error)) from error
+
+    def _section(self, table: Mapping[str, Any], name: str) -> dict[str, Any]:
+        section = table.get(name, {})
+        if not isinstance(section, dict):
+            raise self.error(name, "not a table")
+        return section
+
+    def _parsed(self, data: bytes) -> dict[str, Any]:
+        try:
+            return msgspec.toml.decode(data, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise SettingsError(self._setting, self._in_own(str(error))) from error
+
+
+def _read_file(path: str, setting: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise SettingsError(setting, f"cannot read {path}: {error.strerror}") from error

@@ -1,1 +1,5 @@
-"""Recalls that nobody asks for: which events cause one, what is asked for them, and for whom the answer is written."""
+"""Recalls without a request: events that cause one, and the blocks they publish.
+
+`table` maps event types to triggers, `asking` makes the query of an event, recalls and renders the block, `block` is
+the block and its event. `daemon.reactor` drives all three. Read `table` first.
+"""

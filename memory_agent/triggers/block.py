@@ -1,4 +1,4 @@
-"""A block that memory wrote of its own accord, and the event `memory.recalled` that carries it."""
+"""A block: the answer to a recall that an event caused, and the event `memory.recalled` that carries it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """What memory has to say to one role about one event. `text` goes into a prompt; "" if nothing is relevant.
+    """Memories for one role about one event. `text` is made for a prompt; "" if nothing is relevant.
 
-    `run_id` and `session_id` are what the event names, `trigger` the row of the table that reacted. `degraded` is as in
-    `RecallResult`. `quotes` are the ids of all memories whose words or dates are in the text: it is erased with them.
+    `run_id` and `session_id` are those of the event, `trigger` is the row of the table, `degraded` is as in
+    `RecallResult`. `quotes` are the ids of all memories that the text quotes or dates: erasing one erases the block.
     """
 
     trigger: str
@@ -42,7 +42,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     quotes: tuple[str, ...] = ()
 
     def to_event(self, user_id: str) -> dict[str, Any]:
-        """Return the event of this user that carries the block. Equal causes have equal event ids: one block each."""
+        """Return the event of this user that carries the block. Its id follows from the cause: one block per cause."""
         digest = sha256(self.cause_event_id.encode(errors="surrogatepass")).hexdigest()[:32]
         return {
             "event_id": f"recalled-{digest}",
@@ -71,12 +71,12 @@ class Wanted:
     session: str | None = None
 
     def check(self, user_id: str) -> None:
-        """Raise `InvalidInputError` if nothing says whose blocks `system` follows."""
+        """Raise `InvalidInputError` for `system` without a run or session."""
         if user_id == SYSTEM_USER and self.run is None and self.session is None:
             raise InvalidInputError("run", "system has no blocks: name the run or session, or a user")
 
     def block_in(self, entry: JournalEntry) -> Block | None:
-        """Return the block in an entry, if it is wanted."""
+        """Return the block of a journal entry if it matches, else None."""
         if entry.event_type != RECALLED or entry.origin is None or entry.origin.key_id != LOCAL:
             return None
         block = Block.of_event(entry.data)

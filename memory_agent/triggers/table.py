@@ -1,6 +1,6 @@
-"""The table of triggers: which event types cause a recall, how it asks, and for whom its block is written.
+"""The table of triggers: which event types cause a recall, with which query, and for which role the block is written.
 
-It is data, `triggers.toml` beside this file merged with a user's own file, as the table of signals is.
+The table is data: `triggers.toml` beside this file, overlaid by the user's own file.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import msgspec
 
 from memory_agent.records.arguments import MOST_SIMILAR_RUNS
 from memory_agent.records.memories import Kind, Profile
-from memory_agent.signals.layered_table import LayeredTable
 from memory_agent.signals.payloads import NotTextError, Part, parse_part, read_part, roots
-from memory_agent.signals.table import is_own, row_of_type, rows_by_type
+from memory_agent.signals.table import LayeredTable, is_own, row_of_type, rows_by_type
 from relay import Event
 
 _MOST_TOKENS = 100_000
@@ -23,7 +22,7 @@ _DOCUMENT_CHARS = 256
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row: the events that cause a recall, and the recall. `triggers.toml` documents the fields."""
+    """A row: event types, and the recall that they cause. `triggers.toml` documents the fields."""
 
     events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     role: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
@@ -55,7 +54,7 @@ class TriggerTable:
         self._by_type = rows_by_type(rows, layers)
         self._names = {row: name for name, row in rows.items()}
         self.rows = rows
-        """The triggers by name, also those that are switched off."""
+        """The triggers by name, disabled ones included."""
         self._documents = {
             name: _parsed(layers, f"trigger.{name}.debounce_by", row.debounce_by)
             for name, row in rows.items()
@@ -72,14 +71,14 @@ class TriggerTable:
         return cls(LayeredTable(default, own_file, setting="triggers.table", rows="trigger"))
 
     def name_of(self, event_type: str) -> str | None:
-        """Return the name of the trigger that reacts to this event type, or None."""
+        """Return the name of the enabled trigger of this event type, or None."""
         row = None if is_own(event_type) else row_of_type(self._by_type, event_type)
         return self._names[row] if row is not None and row.enabled else None
 
     def document_of(self, cause: Event, trigger: str) -> str | None:
-        """Return what identifies the document of an event: its name, else its session. None without, or without pause.
+        """Return the id of an event's document: its name, else its session, at most 256 characters.
 
-        Only the first 256 characters count.
+        None if the event has neither, or if the trigger has no `debounce_by`.
         """
         part = self._documents.get(trigger)
         if part is None or not isinstance(cause.payload, dict):

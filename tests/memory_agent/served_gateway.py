@@ -14,12 +14,10 @@ from typing import cast
 from memory_agent.daemon.absent_users import AbsentUsers
 from memory_agent.daemon.announcer import Announcer
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.erasure import DaemonEraser
-from memory_agent.daemon.host import MemoryHost
-from memory_agent.daemon.host_server import HostServer
+from memory_agent.daemon.erasure import DaemonEraser, RetentionRounds
+from memory_agent.daemon.host import HostServer, MemoryHost
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
-from memory_agent.daemon.retention_rounds import RetentionRounds
 from memory_agent.daemon.service import Service
 from memory_agent.doors.http.guard import place_of
 from memory_agent.doors.http.server import HttpDoor
@@ -29,7 +27,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.layout import Layout
 from memory_agent.records.memories import IngestReport, MemoryStats
-from memory_agent.records.shared_requests import NO_RIGHTS, Caller, ForgetUser, Rights, SharedPart
+from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
@@ -169,14 +167,8 @@ async def _serve(
                 triggers=reactor.status(),
             )
 
-        async def forget_shared(user_id: str, dry_run: bool) -> SharedPart:
-            asked = ForgetUser(dry_run=dry_run)
-            forgotten: SharedPart = await asyncio.to_thread(shared.ask, Caller(user_id=user_id), asked, 60.0)
-            return forgotten
-
         announcer = Announcer(shared, journal, relay.ingest, settings.relay.events)
-        files, encryption = layout.data_dir, settings.encryption
-        eraser = DaemonEraser(hosts, dispatcher, reactor, journal, files, encryption, forget_shared, announcer.tell)
+        eraser = DaemonEraser(hosts, dispatcher, reactor, journal, layout.data_dir, settings.encryption, announcer.tell)
         absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         announcer.wake()
         service = Service(hosts, dispatcher, journal, eraser, absent, describe, announcer.wake)

@@ -138,7 +138,7 @@ def erase_until_killed(data_dir: Path, step: str) -> None:
         "note_user_erased": (user_removal, "note_user_erased"),
         "remove_user": (user_removal, "remove_user"),
         "rmtree": (shutil, "rmtree"),
-        "answer": (DaemonEraser, "_is_cleared"),
+        "answer": (DaemonEraser, "_is_compacted"),
     }
     with served(data_dir) as gateway, client(gateway, "alice") as alice:
         setattr(*place[step], die)

@@ -16,9 +16,8 @@ import pytest
 from served_host import absent_embedder
 from stopped_process import stop
 
-from memory_agent.daemon.host import MemoryHost
-from memory_agent.daemon.host_connection import HostConnection
-from memory_agent.daemon.host_server import HostServer, Workers
+from memory_agent.daemon.actors import HostConnection
+from memory_agent.daemon.host import HostServer, MemoryHost, Workers
 from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, ProtocolError, UnavailableError
 from memory_agent.records.memories import MemoryStats
@@ -26,14 +25,13 @@ from memory_agent.settings import Settings
 from memory_agent.verbs.params import NoParams, RememberParams
 from memory_agent.verbs.protocol import HostEndpoints, HostRequest, decode_reply, encode
 from relay.access import ipc_endpoint
-from relay.net import Message, ReplySocket, RequestSocket
+from relay.net import ReplySocket, RequestSocket
 
 STATS = [encode(HostRequest(user_id="alice", method="stats", deadline_ms=60_000.0, sent_at_s=0.0)), encode(NoParams())]
 PROCESS = """
 import sys
 from pathlib import Path
-from memory_agent.daemon.host import MemoryHost
-from memory_agent.daemon.host_server import HostServer
+from memory_agent.daemon.host import HostServer, MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.verbs.protocol import HostEndpoints
 from memory_agent.settings import Settings
@@ -95,38 +93,37 @@ def test_a_bug_is_reported_with_its_place_and_without_its_text(tmp_path: Path) -
 
 
 def test_a_user_with_many_requests_leaves_threads_to_others(tmp_path: Path) -> None:
-    """Half of the threads answer one user at a time; the others' requests pass those that wait."""
+    """At most half of the threads serve one user; requests of other users overtake its waiting ones."""
     socket = ReplySocket(ipc_endpoint(tmp_path / "w.sock"))
     go_on = threading.Event()
     counts = {"running": 0, "most": 0}
     guard = threading.Lock()
 
-    def read(message: Message) -> tuple[str, object]:
-        user_id = message.frames[0].decode()
+    def answer(request: HostRequest, body: bytes) -> bytes:
+        if request.user_id == "glutton":
+            with guard:
+                counts["running"] += 1
+                counts["most"] = max(counts["most"], counts["running"])
+            go_on.wait(60.0)
+            with guard:
+                counts["running"] -= 1
+        return body
 
-        def answer() -> None:
-            if user_id == "glutton":
-                with guard:
-                    counts["running"] += 1
-                    counts["most"] = max(counts["most"], counts["running"])
-                go_on.wait(60.0)
-                with guard:
-                    counts["running"] -= 1
-            socket.reply(message, message.frames)
+    def request_of(user_id: str) -> list[bytes]:
+        return [encode(HostRequest(user_id=user_id)), user_id.encode()]
 
-        return user_id, answer
-
-    workers = Workers("test", socket, 4, read)  # type: ignore[arg-type]
+    workers = Workers("test", socket, 4, answer)
     gluttons = [RequestSocket(socket.endpoint) for _ in range(12)]
     answered: list[list[bytes]] = []
     asking = [
-        threading.Thread(target=lambda one=one: answered.append(one.request(b"glutton", 60.0))) for one in gluttons
+        threading.Thread(target=lambda one=one: answered.append(one.request(request_of("glutton"), 60.0)))
+        for one in gluttons
     ]
     for thread in asking:
         thread.start()
     other = RequestSocket(socket.endpoint)
     for _ in range(20):
-        assert other.request(b"other", 60.0) == [b"other"]
+        assert other.request(request_of("other"), 60.0) == [b"other"]
     assert answered == []
     go_on.set()
     for thread in asking:

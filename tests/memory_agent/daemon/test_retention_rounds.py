@@ -14,7 +14,7 @@ import pytest
 from served_gateway import Served, gateway_without_ray
 
 from memory_agent import AsyncMemoryClient, MemoryClient
-from memory_agent.daemon.retention_rounds import RetentionRounds
+from memory_agent.daemon.erasure import RetentionRounds
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.intent_log import INTENT_FILE
 from memory_agent.erasure.receipt import ErasureReceipt

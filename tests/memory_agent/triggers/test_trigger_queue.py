@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memory_agent.triggers.queue import Cause, TriggerQueue
+from memory_agent.daemon.reactor import Cause, TriggerQueue
 
 
 def cause(user_id: str, seq: int, deadline_s: float = 100.0, document: str | None = None, data: bytes = b"e") -> Cause:
