@@ -1,13 +1,9 @@
-"""Reads the journal by cursor, gives each event to its user's lane, and commits the cursor behind them.
+"""Reads the journal by cursor, passes each event to its user's lane, and commits the cursor behind them.
 
-The cursor is the low-water mark: everything up to it is on disk in some memory or in quarantine. After a crash the
-events above it are read again, and each user's store recognises those it has. An event published under `system` goes to
-the user it names, or to the owner of its run or session. Only keys for all users establish an owner, since any user can
-name any run (setting `daemon.owner_claims`).
-
-Events published under `system` that wait until the owner of their run or session is known. Pure.
-
-Bounded in number and time; the dispatcher quarantines what stays unclaimed.
+The cursor is the low-water mark: every event up to it is durable in a memory or in quarantine. After a crash the events
+above it are read again, and each user's store recognises those it has. An event published under `system` belongs to the
+user it names, or to the owner of its run or session; until the owner is known, it waits (`Parking`). Only keys for all
+users establish an owner, since any user can name any run (setting `daemon.owner_claims`).
 """
 
 from __future__ import annotations
@@ -29,12 +25,10 @@ from memory_agent.errors import (
     UnavailableError,
     UnhandledEventError,
 )
-from memory_agent.records.memories import IngestReport, MemoryStats
+from memory_agent.records.memories import IngestReport
 from memory_agent.settings import DaemonSettings
 from memory_agent.signals.table import is_own
 from memory_agent.storage.owners import Owners, named_owner, owner_keys, ownership_keys, quarantined_traces
-from memory_agent.verbs.params import NoParams
-from memory_agent.verbs.protocol import IngestBatch, decode_reply, encode
 from relay import SHARED_USER, SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
 from relay.log import log
 
@@ -44,16 +38,14 @@ _BUFFER_BYTES = 64 << 20
 _IDLE_WAIT_S = 1.0
 _COMMIT_INTERVAL_S = 0.2
 _COUNTED_OF_ONE_USER = 200
-_READY_DEADLINE_MS = 10_000.0
-_NO_OWNER = "no key for all users has named the user whose its run or session is: see daemon.owner_claims, on_behalf_of"
+_NO_OWNER = "no key for all users has named the owner of its run or session: see daemon.owner_claims, on_behalf_of"
 
-
-Notice = Callable[[str, int, str, bytes, int], None]
-"""Takes user, journal number, type, bytes and time of arrival (ms since 1970) of an event; returns at once."""
+Notice = Callable[[str, JournalEntry], None]
+"""Takes a user and an event of that user; returns immediately."""
 
 
 class Dispatcher:
-    """Dispatches the journal's events of all users. Lives in one event loop."""
+    """Dispatches the events of all users. Lives in one event loop."""
 
     def __init__(
         self,
@@ -63,7 +55,7 @@ class Dispatcher:
         settings: DaemonSettings,
         notice: Notice = lambda *_: None,
     ) -> None:
-        """`notice` is called with each event whose user is known, and after a restart again from the cursor on."""
+        """`notice` is called with each event once its user is known; after a restart, again from the cursor on."""
         self._journal = journal
         self._hosts = hosts
         self._owners = owners
@@ -79,7 +71,7 @@ class Dispatcher:
         self.counts: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Work until cancelled; waits for an unavailable relay."""
+        """Run until cancelled; waits for an unavailable relay."""
         await self._start()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -89,7 +81,7 @@ class Dispatcher:
             await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
 
     async def wait(self, through: dict[str, int], timeout_s: float) -> None:
-        """Return when every user's events up to the given journal number are recallable or in quarantine.
+        """Wait until each user's events up to the given journal number are recallable or in quarantine.
 
         Raises `DeadlineExceededError`.
         """
@@ -102,7 +94,7 @@ class Dispatcher:
             raise DeadlineExceededError(f"not all events were handled within {timeout_s:.3g} s") from error
 
     def owner_of(self, user_id: str, event: bytes) -> str:
-        """Return the user whose memory an event belongs to. Raises `UnhandledEventError` while there is none."""
+        """Return the user that an event belongs to. Raises `UnhandledEventError` if the owner is unknown."""
         if user_id != SYSTEM_USER:
             return user_id
         owner = self._owners.owner_of(event)
@@ -111,11 +103,11 @@ class Dispatcher:
         return owner
 
     def owner(self, run_id: str | None, session_id: str | None) -> str | None:
-        """Return the user that owns a run and session, the run being more specific, or None."""
+        """Return the owner of a run, else of a session, else None."""
         return self._owners.owner(owner_keys(run_id, session_id))
 
     async def system_events_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
-        """Return the numbers of the `system` events of this user, of these runs and sessions (None: of all)."""
+        """Return the numbers of this user's `system` events, of all runs and sessions or of those in `among`."""
         found: set[int] = set()
         after = 0
         while among is None or among:
@@ -132,42 +124,36 @@ class Dispatcher:
         found: set[int] = set()
         after = 0
         while (among is None or among) and (page := await self._journal.quarantined(after, _FETCH_EVENTS)):
-            told = {entry.id: quarantined_traces(entry) for entry in page}
-            found.update(id_ for id_, traces in told.items() if traces and self._owners.has(user_id, traces, among))
+            traced = {entry.id: quarantined_traces(entry) for entry in page}
+            found.update(id_ for id_, traces in traced.items() if traces and self._owners.has(user_id, traces, among))
             after = page[-1].id
         return frozenset(found)
 
     def claim_run(self, run_id: str, user_id: str, *, is_vouched: bool) -> None:
-        """Record that this user began a run through a client, and so owns its events under `system`.
+        """Record that this user began a run through a client and owns its events under `system`.
 
-        `is_vouched`: with a key for all users. Durable with the next commit; events waiting for an owner are released.
+        `is_vouched`: with a key for all users. Durable with the next commit. Releases events that wait for this owner.
         """
         if self._counts(is_vouched):
             self._learn(owner_keys(run_id, None), user_id)
 
     def lag(self) -> int:
-        """Return how many journal numbers lie between the low-water mark and the last one read."""
+        """Return the distance from the low-water mark to the last number read."""
         return self._read_through - self._low_water()
 
     def waiting(self) -> int:
-        """Return how many events wait to be ingested; of one user at most 200 count, and none that errors hold up."""
+        """Return how many events wait to be ingested: at most 200 per user, none of lanes that errors delay."""
         return sum(min(lane.waiting, _COUNTED_OF_ONE_USER) for lane in self._lanes.values())
 
     async def commit(self) -> None:
-        """Commit the low-water mark as the journal's cursor. Durable on return. Raises `RelayError`, `StoreError`."""
+        """Commit the low-water mark as the cursor. Durable on return. Raises `RelayError`, `StoreError`."""
         low_water = self._low_water()
         if low_water > self._committed:
             self._owners.save()
             await self._journal.commit(low_water)
             self._committed = low_water
 
-    # What a lane needs: see `lane.Surroundings`.
-
-    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
-        return await self._hosts.ingest(user_id, batch)
-
-    async def ready(self, user_id: str) -> None:
-        decode_reply(await self._hosts.call(user_id, "stats", encode(NoParams()), _READY_DEADLINE_MS), MemoryStats)
+    # For lanes: see `lane.Journal`.
 
     async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
         while True:
@@ -183,17 +169,17 @@ class Dispatcher:
             batch = await self._journal.fetch(seq - 1, 1, max_bytes=_FETCH_BYTES)
         if batch.entries and batch.entries[0].seq == seq:
             return batch.entries[0].data
-        log.info("event.gone", seq=seq)  # erased, set aside as damaged, or deleted by age
+        log.info("event.gone", seq=seq)  # erased, set aside as damaged, or expired
         return None
 
     def is_erased(self, seq: int) -> bool:
         return seq in self._erased
 
     async def forget(self, user_id: str, seqs: Iterable[int]) -> None:
-        """Drop these events, which the journal erased; return when none of them is being handled.
+        """Drop events that the journal erased; return when none of them is being ingested.
 
-        Their numbers are kept until the low-water mark passes them; after a restart the journal has no bytes of them.
-        Waiting events are read again in any case: a repeated erasure has no numbers the second time.
+        Their numbers are remembered until the low-water mark passes them; after a restart the journal no longer has
+        them. Waiting events are read again in any case, because a repeated erasure has no numbers the second time.
         """
         self._note_erased(seqs)
         for name in (user_id, SYSTEM_USER):
@@ -202,7 +188,7 @@ class Dispatcher:
 
     @asynccontextmanager
     async def holding(self, user_id: str) -> AsyncIterator[Callable[[Iterable[int]], None]]:
-        """Pause the user's lane within this; yields a function that takes the numbers the journal erased."""
+        """Pause the user's lane inside the context. Yields a function that takes the numbers of erased events."""
         async with self._lane(user_id).held():
             yield self._note_erased
 
@@ -256,23 +242,23 @@ class Dispatcher:
                     self._route(entry)
                 await self._wait_for_parking()
                 await self._wait_for_owners()
-                if not batch.entries:  # the rest was erased, or its key is gone
+                if not batch.entries:  # the rest was erased, or its key was destroyed
                     self._read_through = max(self._read_through, batch.last_seq)
                     await self._journal.wait(_IDLE_WAIT_S)
-            except StoreError:  # of the owners; one of a missing key is a `RelayError` too
+            except StoreError:  # from the owners; the one for a missing key is also a `RelayError`
                 raise
             except RelayError as error:
                 await self._pause(error)
             await asyncio.sleep(0)
 
     async def _wait_for_parking(self) -> None:
-        """Stop reading while too many events are parked; quarantine is slower than reading."""
+        """Wait while too many events are parked: quarantine is slower than reading."""
         while self._parking.surplus > 0:
             self._progress.clear()
             await self._progress.wait()
 
     async def _wait_for_owners(self) -> None:
-        """Stop reading while new owners cannot be saved."""
+        """Wait while new owners cannot be saved."""
         while self._owners.is_crowded:
             try:
                 self._owners.save()
@@ -292,7 +278,7 @@ class Dispatcher:
 
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1
-        # A block names the run of its cause, which proves nothing; what users share is nobody's memory.
+        # A block repeats the run of its cause, which proves no ownership; events of shared items become no memories.
         if not is_own(entry.event_type) and entry.user_id != SHARED_USER:
             self._route_to_owner(entry)
         self._read_through = entry.seq
@@ -303,17 +289,18 @@ class Dispatcher:
         if entry.user_id != SYSTEM_USER:
             if self._counts(entry.is_vouched):
                 self._learn(keys, entry.user_id)
-            self._lane(entry.user_id).offer(Pending(entry.seq, entry.data))
-            self._notice(entry.user_id, entry.seq, entry.event_type, entry.data, entry.received_ms)
+            self._offer(entry.user_id, entry)
         elif (owner := self._owner(entry, keys)) is not None:
-            self._lane(owner).offer(Pending(entry.seq, entry.data, late=True))
-            self._notice(owner, entry.seq, entry.event_type, entry.data, entry.received_ms)
+            self._offer(owner, entry, late=True)
         else:
-            until_s = time.monotonic() + self._settings.owner_wait_s
-            self._parking.park(Parked(entry.seq, entry.data, keys, until_s, entry.event_type, entry.received_ms))
+            self._parking.park(Parked(entry, keys, time.monotonic() + self._settings.owner_wait_s))
+
+    def _offer(self, user_id: str, entry: JournalEntry, *, late: bool = False) -> None:
+        self._lane(user_id).offer(Pending(entry.seq, entry.data, late=late))
+        self._notice(user_id, entry)
 
     def _owner(self, entry: JournalEntry, keys: tuple[str, ...]) -> str | None:
-        """Return the owner of a `system` event; a user named in it owns its run and session from now on."""
+        """Return the owner of a `system` event, or None. A user it names becomes the owner of its run and session."""
         named = named_owner(entry.data)
         if named is None:
             return self._owners.owner(keys)
@@ -328,24 +315,19 @@ class Dispatcher:
             self._release(keys)
 
     def _release(self, keys: tuple[str, ...]) -> None:
-        for event in self._parking.claim(keys):
-            owner = self._owners.owner(event.keys)
+        for parked in self._parking.claim(keys):
+            owner = self._owners.owner(parked.keys)
             if owner is None:
-                self._parking.park(event)
+                self._parking.park(parked)
             else:
-                self._lane(owner).offer(Pending(event.seq, event.data, late=True))
-                self._notice(owner, event.seq, event.event_type, event.data, event.received_ms)
+                self._offer(owner, parked.entry, late=True)
 
     async def _expire_parked(self) -> None:
-        for event in self._parking.expired(time.monotonic()):
-            if event.seq in self._erased:
-                self._parking.leave(event.seq)
-                continue
-            if event.seq not in self._parking:
-                continue  # its owner became known meanwhile
-            pending = Pending(event.seq, event.data)
-            await self.quarantine(SYSTEM_USER, pending, "owner_unknown", _NO_OWNER)
-            self._parking.leave(event.seq)
+        for parked in self._parking.expired(time.monotonic()):
+            seq = parked.entry.seq
+            if seq in self._parking and seq not in self._erased:  # its owner may have become known meanwhile
+                await self.quarantine(SYSTEM_USER, Pending(seq, parked.entry.data), "owner_unknown", _NO_OWNER)
+            self._parking.leave(seq)
 
     def _drop_done_lanes(self) -> None:
         done = [user_id for user_id, lane in self._lanes.items() if lane.is_done(self._read_through)]
@@ -355,7 +337,7 @@ class Dispatcher:
     def _lane(self, user_id: str) -> Lane:
         lane = self._lanes.get(user_id)
         if lane is None:
-            lane = self._lanes[user_id] = Lane(user_id, self, self._budget, self._settings)
+            lane = self._lanes[user_id] = Lane(user_id, self._hosts, self, self._budget, self._settings)
         return lane
 
     def _handled(self, user_id: str, seq: int) -> bool:
@@ -368,7 +350,7 @@ class Dispatcher:
         return oldest is None or oldest > seq
 
     def _low_water(self) -> int:
-        """Never above what was read: a lane that refills itself may be ahead, but other users' lanes are not."""
+        """Return the low-water mark. It never exceeds what was read, though a lane that refills itself may be ahead."""
         oldest = [lane.oldest_pending for lane in self._lanes.values()]
         oldest.append(self._parking.oldest())
         return min([self._read_through, *(seq - 1 for seq in oldest if seq is not None)])
@@ -388,21 +370,15 @@ def _relay_errors() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Parked:
-    """A waiting event: journal number, bytes, keys of its run and session, and when waiting ends (monotonic s).
+    """A waiting event, the keys of its run and session, and when the wait ends (seconds, monotonic clock)."""
 
-    `event_type` and `received_ms` are as in the journal.
-    """
-
-    seq: int
-    data: bytes
+    entry: JournalEntry
     keys: tuple[str, ...]
     until_s: float
-    event_type: str = ""
-    received_ms: int = 0
 
 
 class Parking:
-    """Waiting events, indexed by their keys."""
+    """Events published under `system` that wait for the owner of their run or session. Bounded in number and time."""
 
     def __init__(self, limit: int) -> None:
         """Hold at most `limit` events."""
@@ -418,14 +394,14 @@ class Parking:
 
     @property
     def surplus(self) -> int:
-        """How many events exceed the limit."""
+        """The number of events beyond the limit."""
         return max(0, len(self._parked) - self._limit)
 
     def park(self, event: Parked) -> None:
         """Add an event."""
-        self._parked[event.seq] = event
+        self._parked[event.entry.seq] = event
         for key in event.keys:
-            self._by_key[key].add(event.seq)
+            self._by_key[key].add(event.entry.seq)
 
     def claim(self, keys: tuple[str, ...]) -> list[Parked]:
         """Remove and return the events with any of `keys`, in journal order."""
@@ -433,13 +409,13 @@ class Parking:
         return [self._take(seq) for seq in sorted(seqs)]
 
     def expired(self, now_s: float) -> list[Parked]:
-        """Return the events past their time and the oldest above the limit; they stay until `leave`."""
+        """Return the events whose wait has ended, and the oldest beyond the limit; they stay until `leave`."""
         surplus = self.surplus
         waiting = enumerate(self._parked.values())
         return [event for place, event in waiting if event.until_s <= now_s or place < surplus]
 
     def leave(self, seq: int) -> None:
-        """Remove an event, if it is still there."""
+        """Remove an event. Idempotent."""
         if seq in self._parked:
             self._take(seq)
 

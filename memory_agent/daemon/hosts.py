@@ -1,18 +1,7 @@
 """Users as virtual actors: each always exists by name, wakes at its first request and sleeps when idle.
 
-Callers name a user and never see which process answers. A request to a host that died is repeated once Ray has
-restarted it, if the deadline lasts, and if it was not sent yet or the verb allows repeats. At most `daemon.most_awake`
-users are awake; another one waits until the least recently used idle user sleeps. A process whose users all sleep is
-kept as a spare, up to `daemon.spare_hosts` of them: starting one takes a second of processor time, on a busy machine
-longer than a caller waits.
-
-Assigns users to host processes. Pure bookkeeping, no Ray.
-
-The first users to wake get a host of their own, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
-waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing decides between equal
-ones, so that a user tends to return to the same one. While awake a user stays there. Rejected: rendezvous hashing
-alone, which gives two of eight users one host of eight in 99.8 of 100 cases while others idle. One process per user
-does not scale: a Ray process costs 53 MB and half a percent of an idle core (measured).
+Callers name a user and never see which process answers (`Hosts`). At most `daemon.most_awake` users are awake; another
+one waits until the least recently used idle user sleeps. `Directory` assigns awake users to host processes.
 """
 
 from __future__ import annotations
@@ -42,7 +31,7 @@ _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _MOVE_PATIENCE_S = 0.5
 _OF_SHARED = "shared-knowledge"
-"""The host of what users share, which nobody shares a process with."""
+"""The host of shared items, a process of its own."""
 
 
 @dataclass
@@ -54,7 +43,12 @@ class _UserLock:
 
 
 class Hosts:
-    """The processes that host memories, and the users awake in them. Lives in one event loop."""
+    """The host processes and the users awake in them. Lives in one event loop.
+
+    If a host dies, a request is repeated once Ray has restarted it, within the deadline, and only if it was not sent
+    yet or the verb may be repeated. A process without awake users is kept as a spare, up to `daemon.spare_hosts`:
+    starting one takes a second of processor time, on a busy machine longer than a caller waits.
+    """
 
     def __init__(self, cluster: Cluster, settings: DaemonSettings, capacity: Capacity) -> None:
         self._cluster = cluster
@@ -66,7 +60,7 @@ class Hosts:
         self._spares: list[Host] = []
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self.calls_under_way = 0
-        """How many calls run or wait, batches of events aside."""
+        """The number of calls that run or wait, without batches of events."""
         self._busy: defaultdict[str, int] = defaultdict(int)
         self._seating = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -92,7 +86,7 @@ class Hosts:
         except TimeoutError as error:
             raise DeadlineExceededError(f"{user_id} did not wake within {deadline_ms:.0f} ms") from error
         try:
-            return await self._asked(
+            return await self._send(
                 user_id,
                 lambda host, left_s: host.call(user_id, method, params, left_s * 1000, rights),
                 deadline_s,
@@ -108,26 +102,30 @@ class Hosts:
         encoded, deadline_s = encode(batch), time.monotonic() + self._settings.ingest_timeout_s
         await self._enter(user_id)
         try:
-            reply = await self._asked(
+            reply = await self._send(
                 user_id, lambda host, left_s: host.ingest(user_id, encoded, left_s), deadline_s, is_repeatable=False
             )
         finally:
             self._leave(user_id)
         return decode_reply(reply, IngestReport)
 
+    async def wake(self, user_id: str, deadline_ms: float) -> None:
+        """Wake the user, or do nothing if it is awake. Raises as `call`, and the error of a memory that cannot open."""
+        decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
+
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
         """Wake the user and return its actor. Raises as `call`."""
-        decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
+        await self.wake(user_id, deadline_ms)
         return HostAddress(actor=self._host_of(user_id).name, namespace=NAMESPACE)
 
     async def sleep(self, user_id: str) -> None:
-        """Put a user to sleep, unless a request of it is running."""
+        """Put a user to sleep, unless it has a running request."""
         if user_id in self._directory.awake():
             await self._sleep(user_id)
 
     @asynccontextmanager
     async def kept_asleep(self, user_id: str, patience_s: float | None = None) -> AsyncIterator[None]:
-        """Keep the user asleep in the block, after running calls; new ones wait.
+        """Keep the user asleep inside the context: waits for running calls, and makes new ones wait.
 
         Raises `TimeoutError` if the running calls take longer than `patience_s`.
         """
@@ -140,15 +138,15 @@ class Hosts:
             yield
 
     async def sleep_idle(self) -> None:
-        """Put users to sleep that had no request for `daemon.idle_sleep_s`."""
+        """Put users to sleep that have had no request for `daemon.idle_sleep_s`."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
             await self._sleep(user_id)
 
     async def balance(self) -> None:
-        """Move one busy user off a host that it shares with others while another host idles, if there is one.
+        """Move one busy user from a shared host with other busy users to an idle host, if there are both.
 
-        Its running requests end first; later ones wait until it has woken again, at the host with the least load. If
-        one runs for longer than a recall may wait, the user stays until the next round.
+        Waits for its running requests; later ones wait until the user has woken at the host with the least load. If a
+        request takes longer than a recall may wait, the user stays until the next round.
         """
         user_id = self._directory.misplaced(time.monotonic())
         if user_id is None:
@@ -158,7 +156,7 @@ class Hosts:
                 log.info("user.moved", user_id=user_id)
 
     async def fill_vectors(self) -> int:
-        """Have every host embed what was stored without a model; return how many vectors were added."""
+        """Make every host embed memories that lack a vector; return how many vectors were added."""
         filled = 0
         for host in list(self._hosts.values()):
             try:
@@ -168,7 +166,7 @@ class Hosts:
         return filled
 
     async def keep_up(self) -> None:
-        """Have every host do its upkeep: expire abandoned runs, age, consolidate."""
+        """Make every host run its upkeep: expire abandoned runs and old memories, consolidate."""
         for host in list(self._hosts.values()):
             try:
                 await host.keep_up(self._settings.ingest_timeout_s)
@@ -185,7 +183,7 @@ class Hosts:
         return {name: pid for name, pid in zip(hosts, found, strict=True) if isinstance(pid, int)}
 
     def awake(self) -> tuple[str, ...]:
-        """Return the users that are awake."""
+        """Return the awake users."""
         return self._directory.awake()
 
     def is_awake(self, user_id: str) -> bool:
@@ -198,14 +196,14 @@ class Hosts:
         while self._spares:
             self._spares.pop().end()
 
-    async def _asked(
-        self, user_id: str, ask: Callable[[Host, float], Awaitable[bytes]], deadline_s: float, *, is_repeatable: bool
+    async def _send(
+        self, user_id: str, send: Callable[[Host, float], Awaitable[bytes]], deadline_s: float, *, is_repeatable: bool
     ) -> bytes:
-        """Ask the user's host, and its successor if it was not up or, for a repeatable request, if it died."""
+        """Send to the user's host. Retry if it was not up or, for a repeatable request, if it died."""
         while (left_s := deadline_s - time.monotonic()) > 0:
             host = self._host_of(user_id)
             try:
-                return await ask(host, left_s)
+                return await send(host, left_s)
             except UnavailableError as error:
                 self._forget_if_gone(user_id, host)
                 if isinstance(error, HostDiedError) and not is_repeatable:
@@ -227,7 +225,7 @@ class Hosts:
                 self._changed.set()
 
     def _is_settled(self, user_id: str) -> bool:
-        """Whether the user is awake, and nothing that changes this has begun."""
+        """Whether the user is awake and is not being put to sleep."""
         return user_id in self._directory and user_id not in self._user_locks
 
     async def _enter(self, user_id: str) -> None:
@@ -243,7 +241,7 @@ class Hosts:
             self._changed.set()
 
     async def _wait_for_room(self, user_id: str) -> None:
-        """Seat a sleeping user; newcomers wait in order of arrival."""
+        """Seat a sleeping user. Users without a seat wait in order of arrival."""
         async with self._seating:
             while len(self._directory) >= self._settings.most_awake:
                 await self._make_room()
@@ -271,7 +269,7 @@ class Hosts:
         return self._spares.pop() if self._spares else self._cluster.start_host()
 
     def _forget_if_gone(self, user_id: str, host: Host) -> None:
-        """Use another process at the next call, if Ray will not restart this one."""
+        """Use another process for the next call if Ray will not restart this one."""
         name = self._directory.seat(user_id, time.monotonic())
         if host.is_gone and self._hosts.get(name) is host:
             log.warning("host.gone", host=host.name)
@@ -315,7 +313,7 @@ _BUSY_S = 30.0
 class Seat:
     """The host of an awake user, and when it was last used (seconds, monotonic clock).
 
-    `is_apart`: it has a host of its own in any case, and does not sleep while the daemon runs.
+    `is_apart`: it has a fixed host of its own, and stays awake while the daemon runs.
     """
 
     host: str
@@ -329,13 +327,17 @@ class Seat:
 
 
 class Directory:
-    """The awake users and their hosts."""
+    """The awake users and their hosts. Pure bookkeeping.
+
+    The first users to wake get a host of their own, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
+    waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties, so that
+    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing alone, which
+    puts two of eight users on one of eight hosts in 99.8 of 100 cases, while others idle. One process per user does not
+    scale: a Ray process costs 53 MB and half a percent of an idle core (measured).
+    """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
-        """Give at most `dedicated_limit` users a host of their own; the others share `shared_hosts` (1 or more).
-
-        Those `apart` have the host that it names, and count for nothing else.
-        """
+        """`shared_hosts` is at least 1. `apart` maps users to fixed hosts; these users count towards no limit."""
         self._apart = apart
         self._dedicated_limit = dedicated_limit
         self._shared = tuple(f"shared-{number}" for number in range(shared_hosts))
@@ -348,18 +350,18 @@ class Directory:
         return sum(not seat.is_apart for seat in self._seats.values())
 
     def __iter__(self) -> Iterator[str]:
-        """The awake users that may sleep, least recently used first."""
+        """Iterate over the awake users that may be put to sleep, least recently used first."""
         return iter([user for user, seat in self._seats.items() if not seat.is_apart])
 
     def seat(self, user_id: str, now_s: float) -> str:
-        """Return the user's host; assigns one if the user was asleep."""
+        """Return the user's host, assigning one if the user was asleep."""
         seat = self._seats.pop(user_id, None) or self._assign(user_id, now_s)
         seat.last_used_s = now_s
         self._seats[user_id] = seat
         return seat.host
 
     def leave(self, user_id: str) -> str | None:
-        """Remove the user; return its host if no other user needs it."""
+        """Remove the user; return its host if no other user is on it."""
         seat = self._seats.pop(user_id, None)
         if seat is None or any(other.host == seat.host for other in self._seats.values()):
             return None
@@ -370,7 +372,7 @@ class Directory:
         return tuple(user for user in self if now_s - self._seats[user].last_used_s >= idle_s)
 
     def misplaced(self, now_s: float) -> str | None:
-        """Return a busy user who shares a host with others while another shared host has none, if there is one."""
+        """Return a busy user on a shared host with other busy users, if another shared host has none; else None."""
         busy = self._busy(now_s)
         if all(busy[host] for host in self._shared):
             return None
@@ -386,7 +388,7 @@ class Directory:
         return tuple(self._seats)
 
     def hosts(self) -> frozenset[str]:
-        """Return the hosts in use."""
+        """Return the used hosts."""
         return frozenset(seat.host for seat in self._seats.values())
 
     def _assign(self, user_id: str, now_s: float) -> Seat:
@@ -405,5 +407,5 @@ class Directory:
 
 
 def rendezvous(key: str, nodes: tuple[str, ...]) -> str:
-    """Return the node of `key`; when a node is removed, only its keys move (Thaler, Ravishankar 1998)."""
+    """Return the node of `key`. Removing a node moves only its own keys (Thaler, Ravishankar 1998)."""
     return max(nodes, key=lambda node: xxhash.xxh3_64_intdigest(f"{node}\0{key}".encode()))

@@ -1,8 +1,8 @@
 """One user's events between journal and memory: in order, bounded, retried until they are handled.
 
-A full lane drops what it cannot hold and reads it from the journal again later, so a slow or broken user costs bounded
-memory and delays no other user. An event leaves the lane when it is durable in the memory, or quarantined with its
-reason, or when its encryption key is gone.
+A full lane drops further events and reads them from the journal again later, so a slow or broken user costs bounded
+memory and delays no other user. An event leaves the lane when it is durable in the memory, when it is quarantined with
+its reason, or when its encryption key was destroyed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import (
     EncryptionKeyMissingError,
     HostDiedError,
@@ -32,13 +33,14 @@ from relay.log import log
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 5.0
+_WAKE_DEADLINE_MS = 10_000.0
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A journal entry that is not handled yet. `late`: its owner became known after later events were handled."""
+    """An unhandled journal entry. `late`: its owner became known after later events were handled."""
 
     seq: int
     data: bytes
@@ -46,7 +48,7 @@ class Pending:
 
 
 class Budget:
-    """Bytes of events in memory, shared by all lanes."""
+    """The bytes of events in memory, of all lanes together."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -57,7 +59,7 @@ class Budget:
         return self._used_bytes + size_bytes <= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Use bytes; a lane's only event may exceed the limit."""
+        """Use bytes. The only event of a lane may exceed the limit."""
         self._used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
@@ -65,23 +67,17 @@ class Budget:
         self._used_bytes -= size_bytes
 
 
-class Surroundings(Protocol):
-    """What a lane needs from the dispatcher."""
-
-    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
-        """Ingest events into the user's memory. Durable on return."""
-
-    async def ready(self, user_id: str) -> None:
-        """Return if the user's memory answers; raise `MemoryAgentError` if not."""
+class Journal(Protocol):
+    """The journal, and what the dispatcher records about its events."""
 
     async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
-        """Return the user's next journal entries after `after_seq`; empty when there are no more."""
+        """Return the user's next journal entries after `after_seq`, or nothing at the end."""
 
     async def content(self, seq: int) -> bytes | None:
-        """Return the bytes of a journal entry; None if it was erased or deleted."""
+        """Return the bytes of a journal entry, or None if it was erased or has expired."""
 
     def is_erased(self, seq: int) -> bool:
-        """Whether this event was erased after it was read, and must not be handled any more."""
+        """Whether this event was erased after it was read, and must not be ingested."""
 
     async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
         """Quarantine an event. Durable on return."""
@@ -93,14 +89,15 @@ class Surroundings(Protocol):
 class Lane:
     """The events of one user. Lives in one event loop."""
 
-    def __init__(self, user_id: str, surroundings: Surroundings, budget: Budget, settings: DaemonSettings) -> None:
+    def __init__(self, user_id: str, hosts: Hosts, journal: Journal, budget: Budget, settings: DaemonSettings) -> None:
         self._user_id = user_id
+        self._hosts = hosts
+        self._journal = journal
         self._budget = budget
-        self._around = surroundings
         self._settings = settings
         self._queue: deque[Pending] = deque()
         self._late: deque[Pending] = deque()
-        self._late_numbers = array("Q")  # of late events beyond `lane_events`: 8 bytes each
+        self._late_numbers = array("Q")  # late events beyond `lane_events`: 8 bytes each
         self._held_through = 0
         self._skipped_through = 0
         self._task: asyncio.Task[None] | None = None
@@ -108,30 +105,30 @@ class Lane:
         self._is_failing = False
 
     async def read_again(self) -> None:
-        """Read waiting events from the journal again before handling them: it may have erased some.
+        """Read waiting events again from the journal, which may have erased some, before handling them.
 
-        Returns when every batch begun before this call is done.
+        Returns when the batch in progress is done.
         """
         async with self._handling:
-            self._lighten()
+            self._drop_bytes()
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Pause within this; what waits afterwards is read from the journal again."""
+        """Pause the lane inside the context. Events that still wait are then read again from the journal."""
         async with self._handling:
             try:
                 yield
             finally:
-                self._lighten()
+                self._drop_bytes()
 
-    def _lighten(self) -> None:
+    def _drop_bytes(self) -> None:
         for queue in (self._queue, self._late):
             for place, event in enumerate(queue):
                 self._budget.give(len(event.data))
                 queue[place] = replace(event, data=b"")
 
     def offer(self, event: Pending) -> None:
-        """Add the next event; if the lane is full, it is fetched again later."""
+        """Add the next event. A full lane leaves it in the journal and fetches it later."""
         if event.late:
             self._offer_late(event)
         elif event.seq <= self._held_through:
@@ -144,7 +141,7 @@ class Lane:
             self._task = asyncio.create_task(self._work())
 
     def is_done(self, through_seq: int) -> bool:
-        """Whether nothing is left to do and nothing above `through_seq` was read, so that a new lane would be equal."""
+        """Whether the lane is idle and has read nothing above `through_seq`, so that a new lane would be equivalent."""
         is_idle = (self._task is None or self._task.done()) and not self._handling.locked()
         return is_idle and self.oldest_pending is None and self._held_through <= through_seq
 
@@ -162,11 +159,11 @@ class Lane:
 
     @property
     def waiting(self) -> int:
-        """How many events wait here for their turn; 0 while errors hold them up."""
+        """The number of waiting events; 0 while errors delay them."""
         return 0 if self._is_failing else len(self._queue) + len(self._late)
 
     async def close(self) -> None:
-        """Stop; unhandled events are still in the journal."""
+        """Stop. Unhandled events stay in the journal."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -188,17 +185,13 @@ class Lane:
         if self._late_numbers or len(self._late) >= self._settings.lane_events:
             self._late_numbers.append(event.seq)
         else:
-            self._late.append(self._lightened(event))
-
-    def _lightened(self, event: Pending) -> Pending:
-        """Count the event's bytes, or leave them in the journal if the budget is used up."""
-        if not self._budget.has_room(len(event.data)):
-            return replace(event, data=b"")
-        self._budget.take(len(event.data))
-        return event
+            if not self._budget.has_room(len(event.data)):
+                event = replace(event, data=b"")  # read again from the journal
+            self._budget.take(len(event.data))
+            self._late.append(event)
 
     async def _work(self) -> None:
-        """Work until nothing is left. An unexpected exception is logged and retried, not lost."""
+        """Handle events until none is left. Logs an unexpected exception and retries."""
         pauses = _pauses()
         while self._late or self._late_numbers or self._queue or self._behind:
             try:
@@ -216,17 +209,17 @@ class Lane:
             self._late.extend(Pending(seq, b"", late=True) for seq in next_ones)
             del self._late_numbers[: len(next_ones)]
         elif self._queue:
-            if self._behind and len(self._queue) < 2 * self._settings.batch_events:  # a batch, and one to announce
-                with suppress(MemoryAgentError):  # read again once the queue is empty
+            if self._behind and len(self._queue) < 2 * self._settings.batch_events:  # this batch and the next one
+                with suppress(MemoryAgentError):  # retried once the queue is empty
                     await self._refill()
             await self._handle_all(self._queue)
         else:
             await self._persist(self._refill)
 
     async def _refill(self) -> None:
-        """Read on in the journal as far as the lane has room; an empty lane has room for one event."""
-        goal = self._skipped_through  # what is skipped meanwhile is left for the next time
-        events = await self._around.backlog(self._user_id, self._held_through)
+        """Read further events as far as the lane has room. An empty lane always has room for one."""
+        goal = self._skipped_through  # it may grow during the read
+        events = await self._journal.backlog(self._user_id, self._held_through)
         for event in takewhile(self._fits, events):
             self._hold(event)
         if not events:
@@ -236,7 +229,7 @@ class Lane:
         async with self._handling:
             batch = self._first_of(queue)
             loaded = [event if event.data else await self._loaded(event) for event in batch]
-            wanted = [event for event in loaded if event is not None and not self._around.is_erased(event.seq)]
+            wanted = [event for event in loaded if event is not None and not self._journal.is_erased(event.seq)]
             if wanted:
                 await self._handle(wanted, self._full_batch_after(batch))
             for event in batch:
@@ -245,7 +238,7 @@ class Lane:
 
     async def _loaded(self, event: Pending) -> Pending | None:
         async def load() -> Pending | None:
-            data = await self._around.content(event.seq)
+            data = await self._journal.content(event.seq)
             return None if data is None else replace(event, data=data)
 
         return await self._persist(load)
@@ -262,17 +255,17 @@ class Lane:
         return batch
 
     def _full_batch_after(self, batch: list[Pending]) -> list[Pending]:
-        """Return the batch that will follow if it cannot grow any more, for the host to prepare; else nothing."""
+        """Return the next batch, for the host to prepare, if it is complete; else nothing."""
         if batch[0].late:
             return []
         following = list(islice(self._queue, len(batch), len(batch) + self._settings.batch_events + 1))
         ahead = self._first_of(following)
         is_full = len(ahead) < len(following) or len(ahead) == self._settings.batch_events
-        is_usable = all(event.data and not self._around.is_erased(event.seq) for event in ahead)
+        is_usable = all(event.data and not self._journal.is_erased(event.seq) for event in ahead)
         return ahead if is_full and is_usable else []
 
     async def _handle(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> None:
-        """Deliver the batch; bisect one that cannot be delivered until the offending event is alone."""
+        """Deliver the batch. If that fails permanently, bisect it until the offending event is alone."""
         fault = await self._deliver(batch, ahead)
         if fault is None:
             return
@@ -287,20 +280,20 @@ class Lane:
         await self._handle(batch[middle:])
 
     async def _pass_without_key(self, batch: list[Pending]) -> None:
-        """Drop what the journal cannot read any more either; quarantine what was published since the key is gone.
+        """Drop events that the journal cannot decrypt either; quarantine those published after the key was destroyed.
 
-        The bytes held here must not be ingested: that would write them again under a key that was not destroyed. What
-        the journal can read is tried once more, in case the whole key folder was missing and is back.
+        The bytes in memory must not be ingested: that would store them under another key. Events that the journal can
+        decrypt are tried once more, in case the whole key folder was missing and has returned.
         """
         for event in batch:
-            told = await self._loaded(event)
-            if told is not None and (again := await self._deliver([told])) is not None:
-                await self._quarantine(told, again.code, str(again))
+            readable = await self._loaded(event)
+            if readable is not None and (fault := await self._deliver([readable])) is not None:
+                await self._quarantine(readable, fault.code, str(fault))
 
     async def _deliver(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> MemoryAgentError | None:
         """Deliver the batch and return None, or the permanent error that prevents it.
 
-        `ahead` goes along once, and a crash with it does not count, since those events may have caused it.
+        Sends `ahead` once. A crash with it does not count, since those events may have caused it.
         """
         plain = IngestBatch(events=_numbered(batch), replay=batch[0].late)
         message = msgspec.structs.replace(plain, ahead=_numbered(ahead))
@@ -308,13 +301,13 @@ class Lane:
         pauses = _pauses()
         while True:
             try:
-                report = await self._around.ingest(self._user_id, message)
+                report = await self._hosts.ingest(self._user_id, message)
             except HostDiedError as error:
                 crashes += not message.ahead
                 message = plain
                 if crashes >= self._settings.crashes_before_quarantine:
                     return error
-                await self._persist(lambda: self._around.ready(self._user_id))
+                await self._persist(lambda: self._hosts.wake(self._user_id, _WAKE_DEADLINE_MS))
             except MemoryAgentError as error:
                 if isinstance(error, EncryptionKeyMissingError):
                     return error
@@ -330,13 +323,13 @@ class Lane:
         self._is_failing = False
         for rejected in report.rejected:
             await self._quarantine(batch[rejected.position], UnhandledEventError.code, rejected.reason)
-        self._around.report(self._user_id, report)
+        self._journal.report(self._user_id, report)
 
     async def _quarantine(self, event: Pending, code: str, reason: str) -> None:
-        await self._persist(lambda: self._around.quarantine(self._user_id, event, code, reason))
+        await self._persist(lambda: self._journal.quarantine(self._user_id, event, code, reason))
 
     async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Retry until it works or the daemon ends."""
+        """Retry until the attempt succeeds or the daemon ends."""
         pauses = _pauses()
         while True:
             try:

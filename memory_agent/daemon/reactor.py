@@ -24,7 +24,7 @@ from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.params import ReactParams
 from memory_agent.verbs.protocol import decode_reply, encode
 from memory_agent.verbs.table import BY_NAME
-from relay import Publisher, RelayError, read_event
+from relay import JournalEntry, Publisher, RelayError, read_event
 from relay.log import log
 
 _MOST_BYTES = 16 << 20
@@ -64,20 +64,22 @@ class Reactor:
         self._counts = self._queue.counts
         self._latency = LatencyWindow()
 
-    def notice(self, user_id: str, seq: int, event_type: str, data: bytes, received_ms: int) -> None:
+    def notice(self, user_id: str, event: JournalEntry) -> None:
         """Queue an event of this user if a trigger names its type. Returns immediately."""
-        trigger = self._table.name_of(event_type) if self._settings.enabled else None
+        trigger = self._table.name_of(event.event_type) if self._settings.enabled else None
         if trigger is None or user_id in self._off_for or user_id in self._paused:
             return
         row = self._table.rows[trigger]
         now_s = time.monotonic()
-        left_s = (row.deadline_ms - max(0.0, time.time() * 1000 - received_ms)) / 1000
+        left_s = (row.deadline_ms - max(0.0, time.time() * 1000 - event.received_ms)) / 1000
         if left_s <= 0:  # an event read again after a restart, or one that waited for its owner
             self._counts["late"] += 1
             return
-        document = self._table.document_of(read_event(data), trigger) if row.debounce_s else None
+        document = self._table.document_of(read_event(event.data), trigger) if row.debounce_s else None
         pause_s = 0.0 if document is None else row.debounce_s
-        self._queue.offer(Cause(user_id, seq, trigger, data, now_s + left_s, received_ms, document, pause_s), now_s)
+        deadline_s, received_ms = now_s + left_s, event.received_ms
+        cause = Cause(user_id, event.seq, trigger, event.data, deadline_s, received_ms, document, pause_s)
+        self._queue.offer(cause, now_s)
         self._changed.set()
 
     async def run(self) -> None:

@@ -32,7 +32,7 @@ from memory_agent.errors import (
     UnknownMethodError,
     UserNotAllowedError,
 )
-from memory_agent.records.memories import IngestReport, MemoryRecord, RecallResult, Utility
+from memory_agent.records.memories import MemoryRecord, RecallResult, Utility
 from memory_agent.records.shared_requests import Rights, rights_of
 from memory_agent.records.trajectories import Trajectory
 from memory_agent.verbs.params import (
@@ -164,8 +164,8 @@ class Service:
         return await self._hosts.call(user_id, verb.name, bytes(request.params), left_ms, rights)
 
     async def wake_shared(self, deadline_ms: float) -> None:
-        """Wake the store of what users share, which the users' hosts then ask themselves. Creates it where needed."""
-        await self._hosts.address(SHARED_USER, deadline_ms)
+        """Wake the store of shared items, creating it if needed; users' hosts then connect to it directly."""
+        await self._hosts.wake(SHARED_USER, deadline_ms)
 
     async def _recall(self, user_id: str, request: Request, rights: Rights) -> bytes:
         """Return the answer of the user's memory, or an empty one after the deadline: recall is advice.
@@ -235,7 +235,7 @@ class Service:
             return await self._journal.retry_quarantined(entry.id)
         batch = IngestBatch(events=((entry.seq, entry.data),), replay=True)
         try:
-            report: IngestReport = await self._dispatcher.ingest(self._dispatcher.owner_of(user_id, entry.data), batch)
+            report = await self._hosts.ingest(self._dispatcher.owner_of(user_id, entry.data), batch)
         except MemoryAgentError as error:
             log.warning("quarantine.retry_failed", id=entry.id, code=error.code)
             return False

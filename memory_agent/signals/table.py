@@ -183,7 +183,10 @@ class LayeredTable:
     """
 
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
-        """Read both files. `setting` names `own_file` ("" for none), `rows` its table of rows. Raises `SettingsError`."""
+        """Read both files. `setting` names `own_file` ("" for none), `rows` its table of rows.
+
+        Raises `SettingsError`.
+        """
         self._setting = setting
         self._own_file = own_file
         self.rows = rows

@@ -80,8 +80,11 @@ class HostsHere:
         await self.sleep(user_id)
         yield
 
-    async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
+    async def wake(self, user_id: str, deadline_ms: float) -> None:
         decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
+
+    async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
+        await self.wake(user_id, deadline_ms)
         return HostAddress(actor=f"host-of-{user_id}", namespace="here")
 
 

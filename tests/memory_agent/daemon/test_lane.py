@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.daemon import lane as lane_module
+from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.lane import Budget, Lane, Pending
 from memory_agent.errors import (
     EncryptionKeyMissingError,
@@ -76,7 +78,7 @@ class World:
         self.handled += [seq for seq in seqs if seq not in self.rejects]
         return IngestReport(kept=len(seqs) - len(rejected), rejected=tuple(rejected))
 
-    async def ready(self, user_id: str) -> None:
+    async def wake(self, user_id: str, deadline_ms: float) -> None:
         await asyncio.sleep(0)
 
     async def backlog(self, user_id: str, after_seq: int) -> Sequence[Pending]:
@@ -102,7 +104,7 @@ def run_lane(world: World, settings: DaemonSettings, *, room_bytes: int = 1 << 2
     """Offer the whole journal, as the dispatcher would, and return when nothing is pending."""
 
     async def scenario() -> None:
-        lane = Lane("alice", world, Budget(room_bytes), settings)
+        lane = Lane("alice", cast(Hosts, world), world, Budget(room_bytes), settings)
         for seq in world.journal:
             lane.offer(Pending(seq, EVENT))
             if seq % 5 == 0:
@@ -276,7 +278,7 @@ def test_waiting_events_are_read_again_after_an_erasure() -> None:
             return await super().ingest(user_id, batch)
 
     async def scenario() -> None:
-        lane = Lane("alice", world, budget, DaemonSettings(batch_events=2))
+        lane = Lane("alice", cast(Hosts, world), world, budget, DaemonSettings(batch_events=2))
         for seq in world.journal:
             lane.offer(Pending(seq, EVENT))
         lane.offer(Pending(90, EVENT, late=True))
@@ -309,7 +311,7 @@ def run_lane_through(
     """Offer everything at once, and return when nothing is pending."""
 
     async def scenario() -> None:
-        lane = Lane("alice", world, Budget(room_bytes), settings)
+        lane = Lane("alice", cast(Hosts, world), world, Budget(room_bytes), settings)
         for seq in late:
             lane.offer(Pending(seq, EVENT, late=True))
         for seq in world.journal:

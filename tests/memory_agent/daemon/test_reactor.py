@@ -21,7 +21,7 @@ from memory_agent.triggers.block import RECALLED, Block
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.params import ReactParams
 from memory_agent.verbs.protocol import decode, encode_fault, encode_result
-from relay import Broker, Event, Publisher, Subscriber, encode_event, read_event
+from relay import Broker, Event, JournalEntry, Publisher, Subscriber, encode_event, read_event
 
 PATIENCE_S = 30.0
 
@@ -72,9 +72,9 @@ class World:
             payload={"text": "why does the deploy hang?"},
         )
         self._seq += 1
-        self.reactor.notice(
-            user_id, self._seq, event.event_type, encode_event(event), round(time.time() * 1000 - age_ms)
-        )
+        received_ms = round(time.time() * 1000 - age_ms)
+        entry = JournalEntry(self._seq, user_id, event.event_type, encode_event(event), received_ms=received_ms)
+        self.reactor.notice(user_id, entry)
 
     def published(self) -> list[str]:
         """Return the causes of the blocks in the journal."""
