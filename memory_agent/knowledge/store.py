@@ -253,7 +253,7 @@ class Knowledge(Memory):
         )
         record = record_of(content, about, now)
         words = embedded_text(record)
-        vectors = self._intake.embed((words,), is_awaited=True)
+        vectors = self._vectors.embed((words,), is_awaited=True)
         with self.erasure.admitting(record.id, now) as admit, self._archive.batch() as batch:
             known = item_in(batch, content.item_id)
             if known is not None and is_repeat(known, about):
@@ -305,7 +305,7 @@ class Knowledge(Memory):
         """Make items of what enough users offer, and add those who offer the words of an item since."""
         with self._archive.store.snapshot() as snapshot:
             seen, found = snapshot.blob(CHANGED), proposals(snapshot, self._limits.offers_together, now)
-        vectors = self._intake.embed(embedded_text(one.record) for one in found)
+        vectors = self._vectors.embed(embedded_text(one.record) for one in found)
         with self.removal.kept_out(), self._archive.batch() as batch:
             admitted = vectors.admitted(batch)
             keep_proposals(batch, [(one, admitted.get(embedded_text(one.record))) for one in found])

@@ -29,11 +29,12 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
-from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake, Progress
+from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake
 from memory_agent.memory.namespaces import Care, Erasure, Sona
 from memory_agent.memory.runs import Runs
 from memory_agent.memory.sharing import Shared
 from memory_agent.memory.stated_record import check_ids, checked_record, masked_record
+from memory_agent.memory.vectors import MemoryVectors, Progress
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import QueryDefaults, check_now, make_query
@@ -122,15 +123,16 @@ class Memory:
         reader = EventReader(table, settings.ingest)
         run_records = RunRecords(settings.learning)
         self._learner = UserLearner(archive, settings.learning)
-        self._intake = Intake(archive, embedder, reader, run_records)
+        self._vectors = MemoryVectors(archive, embedder)
+        self._intake = Intake(archive, self._vectors, reader, run_records)
         self._forgetting = self._forgetting_kind(archive, run_records, self._learner)
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
         self._call = OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(
             user_id, archive, run_records, self._take_in, self._similar_runs, self._stored_text, self._call
         )
-        self._consolidation = Consolidation(archive, run_records, self._learner, self._intake.embed)
-        self.care = Care(archive, self._intake, self._call)
+        self._consolidation = Consolidation(archive, run_records, self._learner, self._vectors.embed)
+        self.care = Care(archive, self._vectors, self._call)
         self.erasure = Erasure(user_id, archive, self._forgetting, settings.retention, table, self._call)
         self.triggers = Triggers(
             settings.triggers, settings.recall, reader, self._pipeline, embedder, self._stored_text, self._call
@@ -443,7 +445,7 @@ class Memory:
         (1, 0)
         """
         with self._call():
-            filled = self._intake.fill_vectors(limit)
+            filled = self._vectors.fill(limit)
             self._learner.follow()
             return filled
 
@@ -453,7 +455,7 @@ class Memory:
         >>> memory.fill_in_background()
         """
         with self._call():
-            self._intake.fill_in_background()
+            self._vectors.fill_in_background()
 
     def reembed(self, progress: Progress | None = None) -> int:
         """Recompute all vectors with the current model, after `model_changed`; return how many.
@@ -466,7 +468,8 @@ class Memory:
         0
         """
         with self._call():
-            made = self._intake.reembed(progress)
+            self._vectors.begin_reembedding()
+            made = self._vectors.fill(progress=progress)
             self._learner.follow()
             return made
 
@@ -518,7 +521,7 @@ class Memory:
         memory_agent.errors.StoreError: the memory of alice is closed
         """
         if self._call.shut():
-            self._intake.close(catch_up=not self._is_hosted)  # a host embeds what waits in its upkeep
+            self._vectors.close(catch_up=not self._is_hosted)  # a host fills in vectors during upkeep
             self._consolidation.close()
             with self.erasure.noting_age():
                 self._archive.close()
@@ -533,7 +536,7 @@ class Memory:
         memory_agent.errors.StoreError: the memory of alice is closed
         """
         if self._call.shut():
-            self._intake.close()
+            self._vectors.close()
             self._archive.abandon()
             self._embedder.close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -25,6 +25,7 @@ from memory_agent.learning.export import export_runs, import_runs
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.learner_file import saved_bytes
 from memory_agent.learning.lessons import RESET_BLOB
+from memory_agent.memory.vectors import MemoryVectors
 from memory_agent.recall.query import check_now
 from memory_agent.records.memories import Compacted, MemoryFilter
 from memory_agent.records.trajectories import GateEvidence, SonaStatus
@@ -151,24 +152,12 @@ class Sona:
             return self._consolidation.consolidate(check_now(now))
 
 
-class Embedding(Protocol):
-    """Embeds memories again."""
-
-    def begin_reembedding(self) -> int:
-        """Drop vectors of another model; return how many memories wait."""
-        ...
-
-    def fill_in_background(self) -> None:
-        """Embed what waits."""
-        ...
-
-
 class Care:
     """The files of one user, while they are in use."""
 
-    def __init__(self, archive: Archive, embedding: Embedding, in_use: InUse) -> None:
+    def __init__(self, archive: Archive, vectors: MemoryVectors, in_use: InUse) -> None:
         self._archive = archive
-        self._embedding = embedding
+        self._vectors = vectors
         self._in_use = in_use
 
     def rebuild(self, *, vectors: bool = False) -> int:
@@ -189,8 +178,8 @@ class Care:
             raise InvalidInputError("vectors", "must be true or false")
         with self._in_use():
             if vectors:
-                waiting = self._embedding.begin_reembedding()
-                self._embedding.fill_in_background()
+                waiting = self._vectors.begin_reembedding()
+                self._vectors.fill_in_background()
                 return waiting
             self._archive.rebuild()
             return self._archive.store.count

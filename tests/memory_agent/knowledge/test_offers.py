@@ -289,14 +289,14 @@ def test_an_offer_that_goes_while_upkeep_makes_the_item_is_not_in_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     five(world)
-    embed = world.shared._intake.embed
+    embed = world.shared._vectors.embed
 
     def embed_late(*texts: Any, **more: Any) -> Any:
         take_back(world)
         return embed(*texts, **more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(world.shared._intake, "embed", embed_late)
+        patched.setattr(world.shared._vectors, "embed", embed_late)
         world.shared.expire()
     assert world.found("reader", QUESTION) == {}
     offer(world, FIVE[0])

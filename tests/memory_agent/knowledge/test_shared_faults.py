@@ -459,14 +459,14 @@ def test_an_unpublish_that_failed_is_completed_by_the_next_opening(
 
 def test_a_user_is_forgotten_after_the_publishes_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     once, begun, go_on = confirm(world.user("ann")), threading.Event(), threading.Event()
-    embed = world.shared._intake.embed
+    embed = world.shared._vectors.embed
 
     def slow(*arguments: Any, **more: Any) -> Any:
         begun.set()
         assert go_on.wait(30)
         return embed(*arguments, **more)
 
-    monkeypatch.setattr(world.shared._intake, "embed", slow)
+    monkeypatch.setattr(world.shared._vectors, "embed", slow)
     with ThreadPoolExecutor(2) as pool:
         publishing = pool.submit(once)
         assert begun.wait(30)

@@ -101,7 +101,7 @@ def test_all_is_embedded_again_in_the_background_by_a_model_of_other_dimensions(
         assert memory.recall("said meanwhile").degraded == ("vectors_pending",)
         assert found(memory, "said meanwhile") == "said meanwhile"
         embedder.going_on.set()
-        thread = memory._intake._fill_thread
+        thread = memory._vectors._fill_thread
         assert thread is not None
         thread.join(WAIT_S)
         assert memory.stats().waiting == 0
@@ -119,14 +119,14 @@ def test_what_a_crash_interrupts_is_continued_and_no_memory_is_lost(tmp_path: Pa
         remember(memory)
     embedder = MadeVectors(ndim=64, model="other")
     memory = Memory.open(tmp_path / "a", embedder=embedder, **keys)  # type: ignore[arg-type]
-    assert memory._intake.begin_reembedding() == COUNT + 1
+    assert memory._vectors.begin_reembedding() == COUNT + 1
     assert memory.fill_vectors(300) == 300
     memory.abandon()
     with Memory.open(tmp_path / "a", embedder=embedder, **keys) as memory:  # type: ignore[arg-type]
         assert memory.stats().waiting == COUNT - 299
         assert memory.recall("topic3").degraded == ("vectors_pending",)
         assert memory.care.rebuild(vectors=True) == COUNT - 299
-        thread = memory._intake._fill_thread
+        thread = memory._vectors._fill_thread
         assert thread is not None
         thread.join(WAIT_S)
         assert_whole(memory, embedder)
@@ -139,9 +139,9 @@ def test_closing_stops_the_work_in_the_background(tmp_path: Path) -> None:
     embedder.going_on.clear()
     memory = Memory.open(tmp_path / "a", embedder=embedder)
     memory.care.rebuild(vectors=True)
-    thread = memory._intake._fill_thread
+    thread = memory._vectors._fill_thread
     assert thread is not None
-    memory._intake._is_closing = True
+    memory._vectors._is_closing = True
     embedder.going_on.set()
     memory.close()
     assert not thread.is_alive()

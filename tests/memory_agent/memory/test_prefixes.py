@@ -120,7 +120,7 @@ def test_another_prefix_asks_for_a_rebuild_which_answers_as_a_new_store_does(
         assert ask(memory, QUERIES[0]).degraded == ("model_changed",)
         count = memory.care.rebuild(vectors=True)
         assert count == memory.stats().memories
-        thread = memory._intake._fill_thread
+        thread = memory._vectors._fill_thread
         assert thread is not None
         thread.join(WAIT_S)
         assert ask(memory, QUERIES[0]).degraded == ()

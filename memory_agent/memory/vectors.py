@@ -1,0 +1,211 @@
+"""Vectors of stored texts: embedding them, deciding which the store accepts, and filling in those that it lacks.
+
+Texts are embedded outside any lock and transaction, so recalls and writers never wait for the model. Without a model,
+memories are stored and get their vectors later.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from memory_agent.embedders import EmbedderInfo, Pending, comparable, comparable_words
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.errors import MemoryAgentError, ModelError
+from memory_agent.records.embedded import Embedded, embedded_text, word_bytes
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.codec import StoreState
+from relay.changes import holding
+from relay.log import log
+
+_FILL_CHUNK = 256
+_CATCH_UP_CHUNK, _CATCH_UP_S = 32, 2.0
+_EMBED_TIMEOUT_S = 4.0  # shorter than a client's timeout, so that the client receives the acknowledgement
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total)."""
+
+
+class Vectors(msgspec.Struct, frozen=True):
+    """The vectors of texts, by text, and the model that made them. Empty without a model."""
+
+    by_text: dict[str, Embedded] = {}
+    info: EmbedderInfo | None = None
+
+    def admitted(self, batch: Batch) -> dict[str, Embedded]:
+        """Return `by_text` if its model is that of the store, or the store has none yet; else an empty dict.
+
+        If the model now makes word vectors in another way, records the new way, so that all memories wait for their
+        words. Leaves out unusable vectors: their memories are stored, and wait.
+        """
+        if self.info is None:
+            return {}
+        stamp, words_stamp = self.info.stamp, self.info.words_stamp
+        if batch.state.stamp is None:
+            batch.set_stamp(stamp)
+        if not comparable(batch.state.stamp or "", stamp):
+            return {}
+        if words_stamp:
+            batch.set_words_stamp(_kept_stamp(batch.state.words_stamp, words_stamp))
+        return self._sound(batch.state)
+
+    def _sound(self, state: StoreState) -> dict[str, Embedded]:
+        assert self.info is not None
+        ndim = state.ndim or self.info.ndim
+        width = (state.word_bytes or word_bytes(ndim)) if self.info.words_stamp else None
+        sound = {text: found for text, found in self.by_text.items() if found.is_sound(ndim, width)}
+        if len(sound) < len(self.by_text):
+            log.error("embedder.unusable", texts=len(self.by_text) - len(sound), stamp=self.info.stamp)
+        return sound
+
+
+def _kept_stamp(known: str | None, words_stamp: str) -> str:
+    """Return the words stamp that a store keeps: its own if the two are comparable, else the new one."""
+    return known if known is not None and comparable_words(known, words_stamp) else words_stamp
+
+
+class PendingTexts:
+    """Texts at the embedder. For one thread."""
+
+    def __init__(self, texts: Iterable[str], embedder: LazyEmbedder, *, is_awaited: bool) -> None:
+        """Begin to embed the distinct `texts`. With `is_awaited` they precede bulk work and have a timeout of 4 s."""
+        self._texts = list(dict.fromkeys(texts))
+        self._embedder = embedder
+        self._pending: Pending[list[Embedded]] | None = None
+        if self._texts:
+            timeout_s = _EMBED_TIMEOUT_S if is_awaited else None
+            with suppress(ModelError):
+                self._pending = embedder.get().begin_passages(self._texts, timeout_s=timeout_s)
+
+    def result(self) -> Vectors:
+        """Return the vectors; empty without a model, after an error or after the timeout."""
+        if self._pending is None:
+            return Vectors()
+        try:
+            found = self._pending.result()
+            return Vectors(dict(zip(self._texts, found, strict=True)), self._embedder.get().info)
+        except ModelError:
+            return Vectors()
+
+
+class MemoryVectors:
+    """Embeds texts for one user, and fills in the vectors that the store lacks. Thread-safe."""
+
+    def __init__(self, archive: Archive, embedder: LazyEmbedder) -> None:
+        self._archive = archive
+        self._embedder = embedder
+        self._filling = threading.RLock()
+        self._fill_thread: threading.Thread | None = None
+        self._is_closing = False
+
+    def begin(self, texts: Iterable[str], *, is_awaited: bool = False) -> PendingTexts:
+        """Begin to embed `texts`. Set `is_awaited` if a caller waits for the result."""
+        return PendingTexts(texts, self._embedder, is_awaited=is_awaited)
+
+    def embed(self, texts: Iterable[str], *, is_awaited: bool = False) -> Vectors:
+        """Return the vectors of `texts`; see `PendingTexts`."""
+        return self.begin(texts, is_awaited=is_awaited).result()
+
+    def fill(self, limit: int | None = None, progress: Progress | None = None) -> int:
+        """Embed at most `limit` memories that lack a vector or word vectors; return how many.
+
+        Commits chunks of 256, so the call may be interrupted and repeated. Returns 0 without a model, with another
+        model than the store's, or while another thread fills in vectors.
+        """
+        self._embedder.look_again()
+        with holding(self._filling, 0.0) as is_held:
+            return self._fill_all(limit, progress) if is_held else 0
+
+    def fill_in_background(self) -> None:
+        """As `fill` without a limit, in a thread. Idempotent while it runs."""
+        if not self._is_closing and (self._fill_thread is None or not self._fill_thread.is_alive()):
+            self._fill_thread = threading.Thread(target=self._fill_quietly, name="vectors-fill")
+            self._fill_thread.start()
+
+    def begin_reembedding(self) -> int:
+        """Drop all vectors if another model made them; return how many memories wait for new ones.
+
+        `fill` then makes the new ones, also after a crash. Durable on return. Raises `ModelError` without a model.
+        """
+        self._embedder.look_again()
+        info = self._embedder.get().info
+        with self._archive.batch() as batch:
+            batch.set_stamp(info.stamp)
+            Vectors({}, info).admitted(batch)
+        return self._archive.store.pending_count
+
+    def close(self, *, catch_up: bool = False) -> None:
+        """Stop the background thread. Idempotent.
+
+        With `catch_up` and an open model, first embed memories that lack a vector, for about 2 s.
+        """
+        if catch_up and self._embedder.is_open:
+            self._catch_up()
+        self._is_closing = True
+        if self._fill_thread is not None:
+            self._fill_thread.join()
+
+    def _catch_up(self) -> None:
+        store, until_s = self._archive.store, time.monotonic() + _CATCH_UP_S
+        with suppress(MemoryAgentError):  # a store without its key must close, too
+            if store.pending_count and (
+                store.stamp is None or comparable(store.stamp, self._embedder.get().info.stamp)
+            ):
+                while self.fill(_CATCH_UP_CHUNK) and time.monotonic() < until_s:
+                    pass
+
+    def _fill_quietly(self) -> None:
+        with suppress(MemoryAgentError):  # the next upkeep retries, and reports an error of the store itself
+            self.fill()
+
+    def _fill_all(self, limit: int | None, progress: Progress | None) -> int:
+        """Embed waiting memories, each at most once."""
+        makes_words = self._await_words()
+        store, filled, last = self._archive.store, 0, 0
+        total = store.pending_count if limit is None else min(limit, store.pending_count)
+        while filled < total and not self._is_closing:
+            rows = store.pending_rows(min(_FILL_CHUNK, total - filled), last)
+            if not rows:
+                break
+            last = rows[-1]
+            if not makes_words:  # then only memories without a vector can be completed
+                rows = [row for row, vector in zip(rows, store.vectors(rows), strict=True) if not vector.any()]
+            done = self._fill(rows) if rows else 0
+            if done is None:
+                break
+            filled += done
+            if progress is not None:
+                progress(filled, total)
+        return filled
+
+    def _await_words(self) -> bool:
+        """Return whether the embedder makes word vectors; if so, mark the memories that have none as waiting."""
+        try:
+            info = self._embedder.get().info
+        except ModelError:
+            return False
+        known, stamp = self._archive.store.words_stamp, self._archive.store.stamp
+        is_needed = info.words_stamp and stamp is not None and comparable(stamp, info.stamp)
+        if is_needed and known != _kept_stamp(known, info.words_stamp):
+            with self._archive.batch() as batch:
+                Vectors({}, info).admitted(batch)
+        return bool(info.words_stamp)
+
+    def _fill(self, rows: Sequence[int]) -> int | None:
+        """Embed the memories in `rows`; return how many were stored, None without the store's model."""
+        texts = [embedded_text(record) for record in self._archive.store.records(rows) if record is not None]
+        vectors = self.embed(texts)
+        if vectors.info is None or not comparable(self._archive.store.stamp or vectors.info.stamp, vectors.info.stamp):
+            return None
+        with self._archive.batch() as batch:
+            admitted = vectors.admitted(batch)
+            found = {row: embedded_text(record) for row in rows if (record := batch.record(row))}
+            present = [(row, text) for row, text in found.items() if text in admitted]
+            for row, text in present:
+                batch.set_vector(row, admitted[text])
+        return len(present)
