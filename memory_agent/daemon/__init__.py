@@ -1,6 +1,5 @@
-"""Memories as a service for many users and processes.
+"""The service that hosts the memories of many users in several processes.
 
-An event comes in through `dispatcher`, `lane`, `hosts`, `host_connection`, `host_server`, `host`; a query through
-`service`, then as an event from `hosts` on. `actors` starts and supervises the host processes; `process` starts,
-watches and stops all of it.
+An event passes through `dispatcher`, `lane`, `hosts`, `actors` and `host`; a request enters at `service` and joins it
+at `hosts`. `process` starts, watches and stops all parts. Read `dispatcher` first.
 """

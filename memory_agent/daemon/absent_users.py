@@ -1,7 +1,7 @@
-"""Answers reads for users without a store, without starting a host and without creating a folder.
+"""Answers reads for users without a store, without starting a host or creating a folder.
 
-A mistyped name then costs no process (117 MB, measured) and leaves no folder. The answers come from empty memories of
-this process, so they are those of a user who has nothing, and wrong requests are refused as for any user.
+A mistyped name then costs no process (117 MB, measured) and leaves no folder. The answers come from empty memories in
+this process, so they equal those of a user without memories, and invalid requests get the same errors.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Answers for users who have no folder. Lives in one event loop.
+    """Answers for users without a folder. Lives in one event loop.
 
-    Recalls, which leave a note behind, have an empty memory of their own, so that no other answer shows them.
+    Recalls are recorded, so they use an empty memory of their own, and no other answer shows them.
     """
 
     def __init__(
@@ -47,10 +47,7 @@ class AbsentUsers:
         learning: LearningSettings,
         shared: SharedStore | None = None,
     ) -> None:
-        """Look for users below `data_dir`; keep the empty memories in `folder`, which is replaced.
-
-        The settings are those of the daemon's memories.
-        """
+        """`data_dir` holds the users' folders; the empty memories are kept in `folder`, which is replaced."""
         self._data_dir = data_dir
         self._folder = folder
         self._recall_settings = recall
@@ -65,10 +62,11 @@ class AbsentUsers:
         return not user_folder(self._data_dir, user_id).exists()
 
     async def answer(self, user_id: str, verb: Verb, request: Request, rights: Rights = NO_RIGHTS) -> bytes | None:
-        """Return the encoded reply, or None if the user's own memory must answer. Raises `InvalidInputError`.
+        """Return the encoded reply, or None if the user's own memory must answer.
 
-        Only reads are answered, feedback on a recall that was answered here and names no memories, and what needs a run
-        that is known. A recall for a run is not: the run's user must know of it. Raises `RunUnknownError`.
+        Answers reads, steps and ends of runs (which do not exist), and feedback without memories on a recall that was
+        answered here. Does not answer a recall for a run, which the user's memory must record. Raises
+        `InvalidInputError`, `RunUnknownError`.
         """
         if verb.name == "feedback":
             return self._feedback(user_id, decode(request.params, FeedbackParams))
@@ -80,7 +78,7 @@ class AbsentUsers:
         caller = Caller(user_id=user_id, rights=rights)
         result = await asyncio.to_thread(self._read, verb, params, request.deadline_ms, caller)
         if isinstance(result, RecallResult) and result.memories:
-            return None  # shared items: the user's own memory must know of the recall that showed them
+            return None  # shared items: the user's own memory must record the recall that showed them
         return encode_result(self._for_user(user_id, result))
 
     def close(self) -> None:
@@ -104,8 +102,8 @@ class AbsentUsers:
             self._recalls[result.recall_id] = user_id
             if len(self._recalls) > _KEPT_RECALLS:
                 self._recalls.popitem(last=False)
-            told = tuple(one for one in result.degraded if one == "global_unavailable")
-            return msgspec.structs.replace(result, degraded=told)  # no other part could have found anything
+            degraded = tuple(one for one in result.degraded if one == "global_unavailable")
+            return msgspec.structs.replace(result, degraded=degraded)  # no other part could have found anything
         if isinstance(result, MemoryStats):
             return msgspec.structs.replace(result, user_id=user_id, disk_bytes=0)  # the files are the daemon's own
         if isinstance(result, msgspec.Struct) and "user_id" in result.__struct_fields__:
@@ -114,7 +112,7 @@ class AbsentUsers:
         return result
 
     def _feedback(self, user_id: str, params: FeedbackParams) -> bytes | None:
-        """Accept feedback on a recall that showed nothing: there is nothing to credit."""
+        """Accept feedback on a recall without results, which has no memory to credit."""
         if params.used or self._recalls.get(params.recall_id) != user_id:
             return None
         feedback_payload(params.recall_id, params.used, params.quality, params.comment)
@@ -124,7 +122,7 @@ class AbsentUsers:
         with self._opening:
             if name not in self._memories:
                 folder = self._folder / name
-                shutil.rmtree(folder, ignore_errors=True)  # left by a daemon that was killed, or damaged
+                shutil.rmtree(folder, ignore_errors=True)  # of a daemon that was killed, or damaged
                 self._memories[name] = _EmptyMemory.open(
                     folder,
                     embedder=_NoModel(),
@@ -135,17 +133,17 @@ class AbsentUsers:
             return self._memories[name]
 
     def _drop(self, name: str, memory: _EmptyMemory) -> None:
-        """Close a memory that failed, unless another thread replaced it already."""
+        """Close a memory that failed, unless another thread has already replaced it."""
         with self._opening:
             if self._memories.get(name) is memory:
                 self._memories.pop(name).abandon()
 
 
 class _EmptyMemory(Memory):
-    """A memory of no user: the service logs the recall, with the user's name."""
+    """A memory without a user. It logs nothing: the service logs the recall with the user's name."""
 
     def of(self, caller: Caller) -> Self:
-        """Return this memory as a user has it, who may have shared something all the same."""
+        """Return this memory with the shared items that a user may see."""
         return self._seen_by(caller)
 
     def _log(self, event: str, **fields: Any) -> None:
@@ -153,7 +151,7 @@ class _EmptyMemory(Memory):
 
 
 class _NoModel(Embedder):
-    """An embedder without a model: an empty memory has no vectors to compare with."""
+    """An embedder without a model, since an empty memory has no vectors."""
 
     @property
     def info(self) -> EmbedderInfo:
@@ -169,7 +167,7 @@ class _NoModel(Embedder):
         raise _missing()
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing."""
 
 
 def _missing() -> ModelMissingError:

@@ -1,7 +1,7 @@
-"""How many hosts, threads and requests a daemon has, from the machine's cores and memory where no setting says.
+"""The numbers of hosts, threads and requests of a daemon: from the settings, else from the machine's cores and memory.
 
-A host answers on one core at a time, nearly: its threads share one interpreter. So hosts are what spreads work over
-cores. They start when a user needs one, and an idle one costs 53 MB and half a percent of a core (measured).
+The threads of a host share one interpreter, so a host uses little more than one core, and only several hosts use
+several cores. A host starts when a user needs it; an idle one costs 53 MB and half a percent of a core (measured).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MEMORY_SHARE = 4
 
 @dataclass(frozen=True)
 class Capacity:
-    """What one daemon may start and run at a time. `answer_threads` and `ingest_threads` are those of each host."""
+    """The limits of one daemon. `answer_threads` and `ingest_threads` are per host."""
 
     dedicated_hosts: int
     shared_hosts: int
@@ -46,7 +46,7 @@ def capacity_here(settings: DaemonSettings) -> Capacity:
 
 
 def usable_memory_bytes(own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the memory of this machine, or what the control group of this process (v2) or one above it may use."""
+    """Return the machine's memory, or the least limit of this process's control groups (v2) if that is lower."""
     limits = [psutil.virtual_memory().total]
     with suppress(OSError, StopIteration):
         line = next(line for line in own.read_text().splitlines() if line.startswith("0::/"))
@@ -58,14 +58,14 @@ def usable_memory_bytes(own: Path = Path("/proc/self/cgroup"), groups: Path = Pa
 
 
 def capacity_of(settings: DaemonSettings, cores: int, memory_bytes: int) -> Capacity:
-    """Return what the settings say, and for `auto` what suits a machine with these cores and this memory.
+    """Return the capacity by the settings; `auto` depends on the machine's cores and memory.
 
-    Shared hosts: all cores but two, which the daemon's own process and the embedder's queries keep busy; at most 32,
-    because the daemon's one process spends .25 to .9 ms on a request (measured). Dedicated hosts, which isolate a user
-    rather than add speed: one per core, 8 at least. Both together fit in a quarter of the memory at 100 MB each. Spare
-    hosts, which save a waking user a second of waiting: one for 8 cores. Requests: 32 per core, 512 at least; their
-    bytes have a bound of their own. Threads of a host do not follow the cores, since they share an interpreter: 8
-    clients got 95 recalls/s of 8 threads, 88 of 4, 83 of 16 (measured).
+    Shared hosts: all cores but two, which the daemon's own process and the embedder's queries use; at most 32, because
+    the daemon's process spends .25 to .9 ms per request (measured). Dedicated hosts, which isolate users rather than
+    add speed: one per core, at least 8. Together they fit into a quarter of the memory at 100 MB each. Spare hosts,
+    which save a waking user a second: one per 8 cores. Requests: 32 per core, at least 512; their bytes have a separate
+    limit. The threads of a host are constant, since they share an interpreter: 8 clients got 95 recalls/s from 8
+    threads, 88 from 4, 83 from 16 (measured).
 
     >>> capacity_of(DaemonSettings(shared_hosts=3), cores=2, memory_bytes=24 << 30)  # doctest: +NORMALIZE_WHITESPACE
     Capacity(dedicated_hosts=8, shared_hosts=3, spare_hosts=1, requests_in_flight=512, answer_threads=8,

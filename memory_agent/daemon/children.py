@@ -1,7 +1,7 @@
-"""Child processes of the daemon: started, watched, restarted when they die, ended with it.
+"""Child processes of the daemon: started, watched, restarted when they die, ended with the daemon.
 
-A child prints one JSON line when it is ready. Rejected: asyncio's subprocesses, which wait for ever for a reaped
-process if cancelled at the start (seen: a daemon whose relay could not start hung and ignored signals).
+A child prints one JSON line when it is ready. Rejected: asyncio's subprocesses, which wait forever for a reaped process
+if they are cancelled during startup (seen when the relay could not start: the daemon hung and ignored signals).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _STOP_TIMEOUT_S = 10.0
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 5.0
 _POLL_S = 0.05
-_OWN_GROUP = 0  # Ctrl-C goes to a terminal's whole group, and would end a part before those that need it
+_OWN_GROUP = 0  # Ctrl-C signals the terminal's whole process group, and would end parts in any order
 
 
 class Child:
     """One process, `python -P -m MODULE ARGUMENTS`, kept alive until `stop`.
 
-    Without `-P` it would import modules of the working folder: `serve` may be typed in any project.
+    `-P` keeps the working folder off the import path: `serve` may be started in any project.
     """
 
     def __init__(
         self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """`environment` holds variables for it, unless this process has them."""
+        """`environment` holds default values of environment variables."""
         self.name = name
         self._command = (sys.executable, "-P", "-m", module, *arguments)
         self._environment = environment
@@ -55,7 +55,7 @@ class Child:
             self._watch = asyncio.create_task(self._keep_alive())
 
     async def stop(self) -> None:
-        """End the process with SIGTERM, then SIGKILL, and do not restart it."""
+        """End the process for good, with SIGTERM, then SIGKILL."""
         self._stopped = True
         if self._watch is not None:
             self._watch.cancel()
@@ -123,7 +123,7 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 async def _gone(process: subprocess.Popen[bytes]) -> None:
-    """Return when the process has ended."""
+    """Wait until the process has ended."""
     while process.poll() is None:
         await asyncio.sleep(_POLL_S)
     if process.stdout is not None:

@@ -1,4 +1,4 @@
-"""How long requests took: a count of all, and quantiles of the last thousand."""
+"""Latencies of requests: the number of all, and quantiles of the last thousand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LatencyWindow:
         self._count += 1
 
     def summary(self) -> dict[str, float]:
-        """Return the `count` of all requests, and `p50_ms` and `p99_ms` of the window, unless it is empty."""
+        """Return the `count` of all requests and, after the first one, `p50_ms` and `p99_ms` of the window."""
         if not self._took_ms:
             return {"count": 0.0}
         p50_ms, p99_ms = np.quantile(np.fromiter(self._took_ms, float), (0.5, 0.99))

@@ -1,7 +1,7 @@
-"""Answers admitted requests. Knows no transport.
+"""Answers admitted requests, whatever the transport.
 
-A verb of a user's memory is forwarded undecoded to the process that hosts the user. A verb that the daemon or the relay
-answers has a method here, `answer_` with its name on the wire.
+Requests to a user's memory are forwarded undecoded to the process that hosts the user. Each verb that the daemon or the
+relay answers has a method here: `answer_` followed by its name on the wire.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ from relay.log import log
 
 _PAGE = 200
 _WRITES_SHARED = ("publish_confirm", "offer", "shared_name")
-"""Verbs that create the store of what users share."""
+"""Verbs that create the store of shared items."""
 _CHANGES_SHARED = ("publish_confirm", "unpublish")
-"""Verbs that change what followers are notified of."""
+"""Verbs that followers of shared items are notified of."""
 
 
 class Service:
@@ -89,9 +89,9 @@ class Service:
         describe: Callable[[], Awaitable[DaemonStatus]],
         on_shared: Callable[[], None] = lambda: None,
     ) -> None:
-        """`describe` returns the status, which only the daemon as a whole knows.
+        """`describe` returns the status of the whole daemon.
 
-        `on_shared` is called after each request that may have changed what users share, failed ones included.
+        `on_shared` is called after each request that may have changed shared items, including failed ones.
         """
         self._absent_users = absent_users
         self._hosts = hosts
@@ -108,7 +108,7 @@ class Service:
         try:
             reply = await self._answer(request, principal)
         except (ProtocolError, ScopeMissingError, UnauthorizedError, UserNotAllowedError) as error:
-            # Of the daemon's own request to the relay: the caller's was checked before.
+            # These concern the daemon's own request to the relay; the caller's request was checked earlier.
             return encode_fault(UnavailableError(f"relay: {error}"))
         except MemoryAgentError as error:
             return encode_fault(error)
@@ -148,9 +148,9 @@ class Service:
         return reply
 
     async def _write_shared(self, user_id: str, verb: Verb, request: Request, rights: Rights) -> bytes:
-        """Return the answer of the user's memory, which asks the store of what users share.
+        """Return the reply of the user's memory, which writes to the store of shared items.
 
-        The store is created after the memory has refused what it can refuse, when nothing but the store is missing.
+        Creates the store only if the memory accepts the request and fails for lack of the store alone.
         """
         started_s = time.monotonic()
         is_known = not self._absent_users.is_absent(SHARED_USER)
@@ -168,9 +168,9 @@ class Service:
         await self._hosts.wake(SHARED_USER, deadline_ms)
 
     async def _recall(self, user_id: str, request: Request, rights: Rights) -> bytes:
-        """Return the answer of the user's memory, or an empty one after the deadline: recall is advice.
+        """Return the answer of the user's memory, or an empty one after the deadline, because recall is advisory.
 
-        If the user was asleep, `degraded` names that too; the next recall finds it awake.
+        If the user was asleep, `degraded` also contains `waking`; by the next recall it is awake.
         """
         started_s = time.monotonic()
         was_awake = self._hosts.is_awake(user_id)
@@ -200,7 +200,7 @@ class Service:
         return await self._hosts.address(request.user_id, request.deadline_ms)
 
     async def answer_wait(self, request: Request, params: WaitParams) -> None:
-        """Wait until the events are handled."""
+        """Wait until events are handled."""
         await self._dispatcher.wait(params.through, request.deadline_ms / 1000)
 
     async def answer_owner(self, _request: Request, params: OwnerParams) -> str | None:
@@ -219,7 +219,7 @@ class Service:
         return len(entries)
 
     async def answer_quarantine_retry(self, _request: Request, params: QuarantineIdsParams) -> RetryReport:
-        """Try quarantined events again."""
+        """Retry quarantined events."""
         handled = failing = 0
         for entry in await self._chosen(params.ids):
             if await self._retry(entry):
@@ -229,7 +229,7 @@ class Service:
         return RetryReport(handled=handled, still_failing=failing)
 
     async def _retry(self, entry: QuarantineEntry) -> bool:
-        """Try one event again: at the relay if the relay refused it, else at the memory."""
+        """Retry one event: at the relay if the relay refused it, else at the memory."""
         user_id = entry.source.removeprefix("memory:")
         if user_id == entry.source or entry.seq is None:
             return await self._journal.retry_quarantined(entry.id)
@@ -257,9 +257,9 @@ class Service:
 
 
 def _as_stated(reply: bytes, params: RememberParams) -> bytes:
-    """Return a reply to `remember` without what a replaced memory kept, for a key that may not read.
+    """Return a reply to `remember` for a key without the right to read, as if the memory had been new.
 
-    It is what a new memory would have had.
+    A replaced memory keeps fields of the old one, which such a key must not see.
     """
     record = decode_reply(reply, MemoryRecord)
     timestamp = record.timestamp if params.timestamp is not None else record.updated_at or record.timestamp
@@ -276,7 +276,7 @@ def _as_stated(reply: bytes, params: RememberParams) -> bytes:
 
 
 def _misses_store(reply: bytes) -> bool:
-    """Return whether a reply says that nothing was shared yet; whatever else is unavailable stays so."""
+    """Whether a reply has the error that no store of shared items exists yet."""
     try:
         decode_reply(reply, Any)
     except NothingSharedError:
@@ -287,7 +287,7 @@ def _misses_store(reply: bytes) -> bool:
 
 
 def _with_waking(reply: bytes) -> bytes:
-    """Add `waking` to a reply that missed its deadline because its user was asleep."""
+    """Add `waking` to the reply of a recall that missed its deadline because the user was asleep."""
     try:
         result = decode_reply(reply, RecallResult)
     except MemoryAgentError:
@@ -298,7 +298,7 @@ def _with_waking(reply: bytes) -> bytes:
 
 
 def _checked(request: Request) -> str:
-    """Return the user of a request, or the store of what users share for what may be said to it."""
+    """Return the user of a request. The store of shared items counts as a user for some verbs."""
     if request.user_id == SHARED_USER and request.method in OF_ANY_STORE:
         return SHARED_USER
     try:

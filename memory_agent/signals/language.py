@@ -1,6 +1,6 @@
 """Distinguishes natural language from tokens, paths, numbers, code and serialised data. Pure.
 
-A heuristic for payload fields that the table of signals does not list: a false negative loses a memory, a false
+A heuristic for payload fields that the table of signals does not list. A false negative loses a memory, a false
 positive stores noise. It uses no dictionary, so it works for any language.
 """
 
@@ -50,11 +50,11 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
-    """Return whether the first 10,000 characters of `text` are at least `least_words` words of some language.
+    """Whether the first 10,000 characters of `text` contain at least `least_words` words of some language.
 
-    Half of its characters must belong to words. A word is at most 40 letters, without digits and with no more capitals
-    inside than a name; two characters of a script without spaces count as one word. Serialised data such as JSON, even
-    truncated, stack traces and code are not language.
+    Half of the characters must belong to words. A word has at most 40 letters, no digits, and no more inner capitals
+    than a name; two characters of a script without spaces count as one word. Stack traces, code and serialised data
+    such as JSON, also when truncated, are not language.
     """
     text = text[:_READ_CHARS]
     if _SERIALISED.search(text) or _STACK_TRACE.search(text):

@@ -1,8 +1,8 @@
-"""Extracts text, names and small fields from event payloads, whatever their event type. Pure.
+"""Extracts text, names and small fields from event payloads of any type. Pure.
 
 Emitters nest text differently, so a place is a dotted path (`report.findings[].claim`), looked up in the payload and in
-the objects that it wraps. A value becomes plain text or nothing, never a JSON dump, which embeds badly. A payload
-without a known place is searched for text that reads as language (`language`).
+the objects that it wraps. A value becomes plain text or nothing, never a JSON dump, which embeds badly. If no known
+place has text, the payload is searched for natural language (`language`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NotTextError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a memory's text: its places, its label, and whether it is used only beside other parts."""
+    """One part of a memory's text: its places, its label, and whether it needs another part beside it."""
 
     places: tuple[Place, ...]
     label: str = ""
@@ -82,7 +82,7 @@ def _readable(text: str) -> str:
 
 
 def roots(payload: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """Return the payload and the objects it wraps, in lookup order."""
+    """Return the payload and the objects that it wraps, in lookup order."""
     wrapped = (payload.get(name) for name in _WRAPPERS)
     return (payload, *(inner for value in wrapped if isinstance(inner := _unfold(value), dict)))
 
@@ -127,7 +127,7 @@ def read_unknown(payload: Mapping[str, Any], without: Container[str] = ()) -> st
 
 
 def _ending_of(name: str) -> int | None:
-    """Return the rank of the field name's ending, 0 being preferred, or None."""
+    """Return the rank of the field name's ending (0 is best), or None."""
     lowered = name.lower()
     if lowered.endswith(_MISLEADING):
         return None
@@ -135,7 +135,7 @@ def _ending_of(name: str) -> int | None:
 
 
 def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int]]:
-    """Yield (name, value, depth) for all values of a payload, outermost first. List items have their list's name."""
+    """Yield (name, value, depth) of all values of a payload, outermost first. List items have their list's name."""
     waiting: deque[tuple[str, object, int]] = deque((name, value, 0) for name, value in payload.items())
     for _ in range(_MAX_VALUES):
         if not waiting:
@@ -150,7 +150,7 @@ def _fields_below(payload: Mapping[str, Any]) -> Iterator[tuple[str, object, int
 
 
 def _quiet_words(value: object) -> str:
-    """Return the text of a value, or "" when it is not valid Unicode: an unknown field must not reject the event."""
+    """Return the text of a value, or "" for invalid Unicode: an unknown field must not reject the event."""
     try:
         return _words(value, "", 0)
     except NotTextError:
@@ -174,7 +174,7 @@ def read_name(objects: Sequence[Mapping[str, Any]], name: str, limit: int = _MAX
 
 
 def small_fields(objects: Sequence[Mapping[str, Any]], without: frozenset[str]) -> dict[str, Any]:
-    """Return up to 32 fields that are short scalars or lists of short texts, except texts in `without`."""
+    """Return at most 32 fields that are short scalars or lists of short texts, without the texts in `without`."""
     fields: dict[str, Any] = {}
     for root in objects:
         for name, value in root.items():

@@ -1,6 +1,6 @@
 """Turns an event into a memory record, or drops it as noise with a reason. Pure.
 
-`ingest` recognises repeats, which requires the store.
+`memory.ingest` recognises repeats, which requires the store.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class EventReader:
-    """Reads events as a table of signals prescribes. Immutable and thread-safe."""
+    """Reads events according to a table of signals. Immutable and thread-safe."""
 
     def __init__(self, table: SignalTable, settings: IngestSettings | None = None) -> None:
         self.table = table
@@ -61,7 +61,7 @@ class EventReader:
         return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
 
     def match(self, event_type: str) -> Signal | None:
-        """Return the row that keeps this event type, or None."""
+        """Return the row of this event type, or None."""
         return self.table.match(event_type)
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
@@ -79,7 +79,7 @@ class EventReader:
     def words(self, event: Event) -> tuple[str, list[str]]:
         """Return the title of `event`, and the parts of its text without labels and accompanying parts.
 
-        No parts for noise, and for text that cannot be read.
+        Noise and unreadable text have no parts.
         """
         if not isinstance(event.payload, dict):
             return "", []
@@ -144,7 +144,7 @@ class EventReader:
         return labelled
 
     def _fallback_words(self, objects: Objects, without: Container[str]) -> str:
-        """Return the text of a payload in which the row finds none, or ""."""
+        """Return the text of a payload that has none at the row's places, or ""."""
         words = read_part(objects, self.table.fallback)
         return words if any(map(str.isalpha, words)) else read_unknown(objects[0], without) or words
 
@@ -166,14 +166,14 @@ class EventReader:
 
 
 def _record_id(event: Event) -> str:
-    """Return a ULID of the event's time and a hash of its id: a replay gives the same one."""
+    """Return a ULID made of the event's time and a hash of its id, so that a replay yields the same one."""
     milliseconds = max(0, int(utc(event).timestamp() * 1000)) & ((1 << 48) - 1)
     digest = sha256(event.event_id.encode(errors="surrogatepass")).digest()
     return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + digest[:10]))
 
 
 def utc(event: Event) -> datetime:
-    """Return the event's time in UTC. Raises `UnhandledEventError` when datetime cannot represent it."""
+    """Return the event's time in UTC. Raises `UnhandledEventError` if datetime cannot represent it."""
     try:
         return event.timestamp.astimezone(UTC)
     except OverflowError as error:
@@ -227,5 +227,5 @@ def _tags(objects: Objects) -> tuple[str, ...]:
 
 
 def _provenance(objects: Objects) -> Provenance | None:
-    said = read_value(objects, "provenance")
-    return next((provenance for provenance in PROVENANCES if provenance == said), None)
+    stated = read_value(objects, "provenance")
+    return next((provenance for provenance in PROVENANCES if provenance == stated), None)

@@ -1,6 +1,6 @@
-"""Reads what an event says about a run: its begin, a step, its end, feedback, memories used, related runs. Pure.
+"""Reads what an event reports about a run: its start, a step, its end, feedback, used memories, related runs. Pure.
 
-The table's row gives the event's role. Without one, the event is a step if it names memories or recalls.
+The table's row defines the event's role. Without one, the event is a step if it names memories or recalls.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class RunSign(msgspec.Struct, frozen=True, kw_only=True):
-    """What one event says about a run. `run_id` is None only for feedback on a recall.
+    """What one event reports about a run. `run_id` is None only for feedback on a recall.
 
-    `words` are the first part of its text: of an event that begins a run, the request. The run continues `parents` and
-    retries `retries`.
+    `words` is the first part of the event's text: the request, if the event begins a run. The run continues `parents`
+    and retries `retries`.
     """
 
     role: RunRole
@@ -52,7 +52,7 @@ class RunSign(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_run_sign(event: Event, table: SignalTable) -> RunSign | None:
-    """Return what the event says about a run, or None. Never raises."""
+    """Return what the event reports about a run, or None. Never raises."""
     if not isinstance(event.payload, dict) or is_own(event.event_type):
         return None
     try:
@@ -68,7 +68,7 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
     run_id = run_id_of(event, objects) or (read_name(objects, "trajectory_id") if role == "feedback" else None)
     if role is None or (run_id is None and not (role == "feedback" and recall_ids)):
         return None
-    said = _verdict(signal, objects, table)
+    stated = _verdict(signal, objects, table)
     return RunSign(
         role=role,
         event_id=event.event_id,
@@ -76,8 +76,8 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
         at=utc(event),
         run_id=run_id,
         session_id=id_of(event, "session_id", objects),
-        outcome=_outcome(signal, said) if role == "end" else None,
-        verdict=said if role == "feedback" or (role == "end" and said is not None and said.is_outright) else None,
+        outcome=_outcome(signal, stated) if role == "end" else None,
+        verdict=stated if role == "feedback" or (role == "end" and stated and stated.is_outright) else None,
         words=_words(signal, objects, table),
         memory_ids=memory_ids,
         recall_ids=recall_ids,
@@ -88,9 +88,9 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
 
 def _verdict(signal: Signal | None, objects: Objects, table: SignalTable) -> Verdict | None:
     """Return the verdict of the payload, else that of the feedback type. A numeric rating counts for every type."""
-    said = None if signal is None else verdict(objects, table.outcomes)
-    if signal is None or signal.outcome or (said is not None and said.is_outright and said.reason == "rated"):
-        return said or _verdict_of_type(signal)
+    stated = None if signal is None else verdict(objects, table.outcomes)
+    if signal is None or signal.outcome or (stated is not None and stated.is_outright and stated.reason == "rated"):
+        return stated or _verdict_of_type(signal)
     return _verdict_of_type(signal)
 
 
@@ -105,16 +105,16 @@ def _role(signal: Signal | None) -> RunRole | None:
     return "end" if run == "cancel" else run
 
 
-def _outcome(signal: Signal | None, said: Verdict | None) -> RunEnd:
+def _outcome(signal: Signal | None, stated: Verdict | None) -> RunEnd:
     if signal is not None and signal.run == "cancel":
         return "cancelled"
-    if said is not None and not said.is_outright:
-        return "failed" if said.quality == 0.0 else "completed"
+    if stated is not None and not stated.is_outright:
+        return "failed" if stated.quality == 0.0 else "completed"
     return "failed" if signal is not None and signal.quality == 0.0 else "completed"
 
 
 def _words(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
-    """Return the first non-empty part of the text with its label, except those marked `+`; of feedback, the comment."""
+    """Return the first non-empty part of the text that is not marked `+`, with its label; for feedback, the comment."""
     parts = [] if signal is None else [part for part in table.parts[signal] if not part.accompanies]
     parts = parts[:1] if signal is not None and signal.run == "feedback" else [*parts, table.fallback]
     found = ((part.label, read_part(objects, part)) for part in parts)
@@ -122,7 +122,7 @@ def _words(signal: Signal | None, objects: Objects, table: SignalTable) -> str:
 
 
 def _names(objects: Objects, fields: Sequence[str]) -> tuple[str, ...]:
-    """Return the distinct ids in these fields, in order. A field is a text or a list of texts."""
+    """Return the distinct ids in these fields, in order. A field contains a text or a list of texts."""
     found: dict[str, None] = {}
     for field in fields:
         for root in objects:

@@ -1,6 +1,6 @@
-"""Reads from a payload how a run or task ended, as a quality from 0 to 1. Pure.
+"""Reads the outcome of a run or task from a payload, as a quality from 0 to 1. Pure.
 
-Sources are approvals, ratings, exit codes and statuses. `learning/outcomes` revises the values by later evidence.
+Sources are approvals, ratings, exit codes and statuses. `learning.outcomes` revises the values by later evidence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """A quality with its reason; `is_outright` when given as a number, rating or approval rather than a status."""
+    """A quality with its reason. `is_outright`: stated as a number, rating or approval, not as a status."""
 
     quality: float
     reason: Reason
@@ -41,7 +41,7 @@ def verdict(objects: Objects, outcomes: Mapping[str, float]) -> Verdict | None:
 
 
 def reason_of(quality: float) -> Reason:
-    """Return the reason for a quality that was not stated as a number."""
+    """Return the reason of a quality that was not stated as a number."""
     return _REASONS.get(quality, "rated")
 
 
