@@ -62,8 +62,8 @@ class RunsMethods:
     ) -> Trajectory:
         """Begin a run, under a new id unless one is given. Durable on return.
 
-        Beginning an open run again, with the same objective, returns it, and adds recalls. Raises `RunEndedError` if
-        the run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
+        Beginning an open run again with the same objective returns it, and adds recalls. Raises `RunEndedError` if the
+        run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
         """
         return self._ask(
             "runs.begin",
@@ -77,9 +77,9 @@ class RunsMethods:
     def step(
         self, run_id: str, text: str, memory_ids: Sequence[str] = (), *, event_id: str | None = None
     ) -> Trajectory:
-        """Record what a run did and which memories that step used. Durable on return.
+        """Record a step of a run and the memories that it used. Durable on return.
 
-        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for an ended one.
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for an ended run.
         """
         return self._ask("runs.step", run_id=run_id, text=text, memory_ids=memory_ids, event_id=event_id)
 
@@ -93,11 +93,11 @@ class RunsMethods:
         *,
         event_id: str | None = None,
     ) -> Trajectory:
-        """End a run. Without a quality (0..1), it follows from the outcome. Durable on return.
+        """End a run. The quality (0..1) follows from the outcome unless it is given. Durable on return.
 
-        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again, without saying
-        anything else, returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run
-        that was never begun or was forgotten, and `RunEndedError` for one that ended otherwise.
+        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
+        arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
+        was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
         """
         return self._ask(
             "runs.end",
@@ -114,11 +114,10 @@ class RunsMethods:
         return self._ask("runs.get", run_id=run_id)
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs whose request resembles `query`, best first, with their steps in words.
+        """Return at most `top_k` ended runs with a request that resembles `query`, best first, with the text of steps.
 
-        Each is followed by those that retried it. A run that goes on, or never ended, is not among them, nor one whose
-        request was forgotten. Runs of less relevance than `min_relevance` (default: the setting
-        `recall.min_relevance`) are left out.
+        Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
+        and runs below `min_relevance` (default: the setting `recall.min_relevance`).
         """
         return self._ask("runs.similar", query=query, top_k=top_k, min_relevance=min_relevance)
 
@@ -138,20 +137,20 @@ class SonaMethods:
         return self._ask("sona.status")
 
     def reset(self) -> int:
-        """Discard what was learned; return the number of ended runs, from which nothing is learned any more.
+        """Discard what was learned; return the number of ended runs, which the learner ignores from now on.
 
-        Runs and the outcomes of memories are kept. Durable on return.
+        Keeps the runs and the outcomes of memories. Durable on return.
         """
         return self._ask("sona.reset")
 
     def export(self) -> bytes:
-        """Return the ended runs with their recalls, for `load`. As private as the queries."""
+        """Return the ended runs with their recalls, for `load`. The data contains the queries."""
         return self._ask("sona.export")
 
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
 
-        Memories are matched by id; unknown ones are left out. Raises `InvalidInputError` for damaged data, before any
+        Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError` for damaged data, before any
         change.
         """
         return self._ask("sona.load", data=data)
@@ -305,21 +304,22 @@ class CareMethods:
         self._ask = ask
 
     def rebuild(self, *, vectors: bool = False) -> int:
-        """Rebuild the columns that recall searches from the records; return how many memories there are.
+        """Rebuild the columns that recall searches from the records; return the number of memories.
 
-        Meanwhile recalls use the former ones and say so in `degraded`. What is ingested meanwhile is in the new ones.
+        Meanwhile recalls use the old columns and report that in `degraded`. The new columns include memories that are
+        ingested in the meantime.
 
-        With `vectors`, drop those of another model and embed all memories again, in the background: return how many
-        wait. `stats().waiting` counts down; meanwhile recalls answer by words, and by the vectors that have come. It
-        goes on after a restart of the daemon, or when an embedded memory is told to again. Raises `ModelError` without
-        a model, `InvalidInputError`.
+        With `vectors`, drop the vectors of another model and embed all memories again, in the background; return how
+        many wait. `stats().waiting` counts down; meanwhile recalls use words and the vectors made so far. A daemon
+        continues after a restart; an embedded memory, at the next call. Raises `ModelError` without a model,
+        `InvalidInputError`.
         """
         return self._ask("care.rebuild", vectors=vectors)
 
     def compact(self) -> Compacted:
         """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.
 
-        Raises `DeadlineExceededError` if reads never pause, `StoreFullError` without room for a copy.
+        Raises `DeadlineExceededError` if reads never pause, `StoreFullError` without space for a copy.
         """
         return self._ask("care.compact")
 
@@ -340,16 +340,15 @@ class ErasureMethods:
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
-        Selects memories by id, by session or by filter. Slower than `forget`: the columns are compacted and saved (.1 s
-        per 10,000 memories) and the record file is copied. An erasure that a crash interrupts is finished at the next
-        opening.
+        Selects memories by id, by session or by filter. Slower than `forget`: compacts and saves the columns (.1 s per
+        10,000 memories) and copies the record file. The next opening completes an erasure that a crash interrupted.
         `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
-        daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises `InvalidInputError`.
+        daemon's folder leaves that to the daemon's next start, as the receipt states. Raises `InvalidInputError`.
         """
         return self._ask("erasure.erase", record_ids=record_ids, session_id=session_id, filter=filter, dry_run=dry_run)
 
     def erase_expired(self, *, dry_run: bool = False) -> ErasureReceipt:
-        """Erase memories that expired by a retention rule, as `erase` does; the receipt counts them in `by_rule`."""
+        """Erase memories that have expired by a retention rule, as `erase`; the receipt counts them in `by_rule`."""
         return self._ask("erasure.erase_expired", dry_run=dry_run)
 
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
@@ -387,8 +386,8 @@ class MemoryMethods:
     ) -> RecallResult:
         """Return at most `top_k` memories (5, or the profile's number) that resemble `query`, best first.
 
-        `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded`; that is
-        not an error. Raises `InvalidInputError` (with the argument's name).
+        `mode` and `deadline_ms` default to the settings. A part that is missing or late is not an error: `degraded`
+        names it. Raises `InvalidInputError` (with the argument's name).
         """
         return self._ask(
             "recall", query=query, top_k=top_k, filter=filter, mode=mode, deadline_ms=deadline_ms, **options
@@ -416,11 +415,11 @@ class MemoryMethods:
     ) -> MemoryRecord:
         """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
-        With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
-        event and its usage stay, and `updated_at` is set. The bytes of what was replaced stay in the files for a while,
-        as after `forget`. Saying the same again changes nothing. If there is none, it is stored under this id; one that
-        was forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default:
-        now). Raises `InvalidInputError` (with the argument's name).
+        With an `id`, replaces this user's memory with that id, or stores a new one under it, even if the id was
+        forgotten before. A replaced memory keeps its event, its usage and, unless `timestamp` is given, its time;
+        `updated_at` is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory
+        changes nothing. Without an `id`, every call adds a memory. `timestamp` is when it happened (default: now).
+        Raises `InvalidInputError` (with the argument's name).
         """
         return self._ask(
             "remember",
@@ -447,15 +446,15 @@ class MemoryMethods:
         return self._ask("get", ids=ids, with_embedding=with_embedding)
 
     def forget(self, ids: Sequence[str]) -> int:
-        """Remove memories with their vectors and words; return how many there were. Durable on return.
+        """Remove memories with their vectors and words; return how many existed. Durable on return.
 
-        Runs and recalls forget them too, and no replay of their events brings them back. Their bytes stay in the files
-        for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
+        Also removes them from runs and recalls. A replay of their events does not restore them. Their bytes stay in the
+        files for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
         """
         return self._ask("forget", ids=ids)
 
     def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories there were."""
+        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories existed."""
         return self._ask("forget_session", session_id=session_id)
 
     def feedback(
@@ -467,12 +466,13 @@ class MemoryMethods:
         *,
         event_id: str | None = None,
     ) -> FeedbackReport:
-        """Record which memories of a recall were used and how well it ended (0..1). Durable on return.
+        """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return.
 
-        It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
-        memories are named without a quality. `recall_id` may also be the id of a run: that revises the quality of one
-        that ended. Later feedback replaces earlier. Naming all of four or more shown memories credits none of them, all
-        of two or three half. Raises `InvalidInputError`, also for what is neither a recall nor a run.
+        The feedback applies to the recall's run; a recall without a run gets a trajectory of its own, which ends here,
+        with quality .8 if memories are named without a quality. `recall_id` may also be the id of a run; then the
+        quality of an ended run is revised. Later feedback replaces earlier feedback. Naming all memories of a recall
+        halves the credit if it showed two or three, and credits none if it showed more. Raises `InvalidInputError`,
+        also if there is no such recall or run.
         """
         return self._ask(
             "feedback", recall_id=recall_id, used=used, quality=quality, comment=comment, event_id=event_id
@@ -555,10 +555,10 @@ class MemoryMethods:
     ) -> MemoryPage:
         """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
 
-        `after` is the `next_cursor` of the page before, in the same order. A page has at most `limit` memories (1 to
-        1,000), fewer where they are large. What is stored or forgotten between two pages neither repeats nor hides
-        other memories. One that is replaced meanwhile has a new place where the order follows what changed, its time
-        or when it was updated: these pages may miss it, or have it twice. List by `updated`, newest first, from the
-        beginning to have it. Raises `InvalidInputError`, also for a filter with `min_score`.
+        `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
+        1,000), fewer if they are large. Storing or forgetting memories between two pages neither repeats nor hides
+        others. A memory that is replaced in the meantime may change its position, so that the pages miss or repeat it;
+        a new list, by `updated` and newest first, contains it. Raises `InvalidInputError`, also for a filter with
+        `min_score`.
         """
         return self._ask("list", filter=filter, order=order, limit=limit, after=after)

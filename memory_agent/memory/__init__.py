@@ -1,7 +1,7 @@
-"""One user's memory: what a program opens, and what the daemon serves.
+"""One user's memory, which a program opens and the daemon serves.
 
-`Memory` joins the rooms below it: it ingests events (`ingest`), recalls, and answers the verbs of its namespaces
-(`namespaces`, `runs`). Read `memory` first.
+`Memory` combines the packages below it. `ingest` stores events and `vectors` embeds them; `runs`, `sharing` and
+`namespaces` are its further methods, as `memory.runs` and so on. Read `memory` first.
 """
 
 from memory_agent.memory.memory import Memory

@@ -1,8 +1,8 @@
 """One user's memory: open a folder, ingest, recall, remember, forget, close. Synchronous, without Ray or a daemon.
 
-Embed it in a program of your own, or let the daemon serve it; both behave alike. One thread may ingest while several
-recall. Events are assigned to users by `daemon.dispatcher` and journalled by `relay`. Rejected: an async class, whose
-event loop would only wait for the disk.
+A program can embed it, and the daemon serves it; both behave alike. One thread may ingest while others recall. In a
+daemon, `relay` journals events and `daemon.dispatcher` assigns them to users. Rejected: an async class, whose event
+loop would only wait for the disk.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _LIBRARY_SETTINGS = Settings(embedder=EmbedderSettings(allow_download=False))
 
 
 class Memory:
-    """The memory of one user. Every method raises `StoreError` when the store failed or was closed.
+    """The memory of one user. Every method raises `StoreError` if the store has failed or is closed.
 
     In the examples, `memory` is `Memory.open("data/alice")`, and empty.
     """
@@ -110,7 +110,7 @@ class Memory:
         is_hosted: bool = False,
         shared: SharedStore | None = None,
     ) -> None:
-        """Wire the parts of an open archive together. Call `open` instead."""
+        """Connect the parts of a memory to an open archive. Call `open` instead."""
         self.user_id = user_id
         self._is_hosted = is_hosted
         self._archive = archive
@@ -156,16 +156,16 @@ class Memory:
     ) -> Self:
         """Open the memory in a folder, or create it, and own it until `close`.
 
-        `settings` are those of the daemon: `load_settings` reads them from a file. A memory uses the tables `embedder`,
-        `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`, `relay.events` and
-        `relay.masking`. Without them the defaults hold, except that no model is downloaded. `keywords` replace one
-        table each; they are kept for callers of former versions.
+        `settings` has the format of the daemon's: `load_settings` reads it from a file. A memory uses the tables
+        `embedder`, `store`, `ingest`, `recall`, `learning`, `retention`, `triggers`, `encryption`, `relay.events` and
+        `relay.masking`. Without it the defaults apply, except that no model is downloaded. `keywords` replace one table
+        each; they exist for callers of earlier versions.
 
-        `user_id` defaults to the folder's name; where the folder is encrypted, it selects the key. An `embedder` stays
-        the caller's and is not closed; without one, the memory opens its own when it first needs it. Memories older
-        than the retention rules allow at `now` (the current time) are erased before this returns, unless `age_now` is
-        false; a host erases them in batches while it serves. `shared` is the store of what users share (`Knowledge`),
-        which stays the caller's; without one nothing is published, and no recall asks for it.
+        `user_id` defaults to the folder's name; for an encrypted folder, it selects the key. The caller closes an
+        `embedder` that it passes; otherwise the memory opens its own when it first needs one. Memories that have
+        expired by the retention rules at `now` (the current time) are erased before this returns, unless `age_now` is
+        false; a host erases them in batches. `shared` is the store of shared items (`Knowledge`), which the caller
+        closes; without one, nothing can be published, and recalls find no shared items.
 
         Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`, `SettingsError`, `InvalidInputError`, and
         `StoreEncryptedError`, `StoreNotEncryptedError` or `EncryptionKeyMissingError` when the folder and
@@ -198,7 +198,7 @@ class Memory:
             raise
 
     def with_rights(self, rights: Rights) -> Self:
-        """Return this memory as a caller with these rights uses it: they decide which shared items it sees.
+        """Return this memory for a caller with these rights, which decide the visible shared items.
 
         >>> memory.with_rights(Rights(groups=("org:acme",))).shared.search("what does staging need?")
         []
@@ -221,8 +221,9 @@ class Memory:
 
         `seqs` are the events' numbers in a journal: they advance the store's cursor, and events at or below it that
         made no memory are not counted again. Duplicates are recognised by `event_id`. Events that can never become a
-        memory (malformed, too large, in the future) are listed in `rejected` and do not affect the others. The events'
-        `user_id` is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not match it.
+        memory (malformed, too large, in the future) are listed in `rejected` and do not affect the others. The
+        `user_id` of events is not checked. Raises `InvalidInputError` if `events` is not a list or `seqs` does not
+        match it.
 
         >>> event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "Staging needs the VPN"}}
         >>> report = memory.ingest([event, event, {"event_type": "user_input"}])
@@ -237,9 +238,9 @@ class Memory:
     def ingest_encoded(
         self, events: Sequence[bytes], *, seqs: Sequence[int] | None = None, ahead: NumberedEvents = ()
     ) -> IngestReport:
-        """As `ingest`, for events as the journal holds them (`relay.event.encode_event`), which validated them.
+        """As `ingest`, for validated events in the journal's format (`relay.event.encode_event`).
 
-        `ahead` are the events of the next call: they are embedded while these are committed, and not stored.
+        `ahead` are the events of the next call. They are embedded while these are committed, and not yet stored.
 
         >>> entries = journal.read(after_seq=0, limit=100, user_id="alice")
         >>> memory.ingest_encoded([one.data for one in entries], seqs=[one.seq for one in entries]).kept
@@ -252,7 +253,7 @@ class Memory:
 
     @property
     def usual_deadline_ms(self) -> float:
-        """The deadline of a recall without one, from the settings."""
+        """The default deadline of a recall, from the settings."""
         return self._recall_settings.deadline_ms
 
     def recall(
@@ -268,8 +269,8 @@ class Memory:
     ) -> RecallResult:
         """Return at most `top_k` memories (5, or the profile's number) that resemble `query`, best first.
 
-        `mode` and `deadline_ms` default to the settings. A part that is missing or late is named in `degraded`; that is
-        not an error. Raises `InvalidInputError` (with the argument's name).
+        `mode` and `deadline_ms` default to the settings. A part that is missing or late is not an error: `degraded`
+        names it. Raises `InvalidInputError` (with the argument's name).
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token", tags=["auth"])
         >>> lunch = memory.remember("Lunch is at noon in the canteen")
@@ -315,11 +316,11 @@ class Memory:
     ) -> MemoryRecord:
         """Store a memory that comes from no event, with secrets masked, and return it. Durable on return.
 
-        With an `id`, replace the memory of this user that has it, whole: its time (unless `timestamp` is given), its
-        event and its usage stay, and `updated_at` is set. The bytes of what was replaced stay in the files for a while,
-        as after `forget`. Saying the same again changes nothing. If there is none, it is stored under this id; one that
-        was forgotten may return. Without an `id` every call adds a memory. `timestamp` is when it happened (default:
-        now). Raises `InvalidInputError` (with the argument's name).
+        With an `id`, replaces this user's memory with that id, or stores a new one under it, even if the id was
+        forgotten before. A replaced memory keeps its event, its usage and, unless `timestamp` is given, its time;
+        `updated_at` is set. Its old bytes stay in the files for a while, as after `forget`. Storing an identical memory
+        changes nothing. Without an `id`, every call adds a memory. `timestamp` is when it happened (default: now).
+        Raises `InvalidInputError` (with the argument's name).
 
         >>> record = memory.remember("Staging needs the VPN", tags=["deploy"], id="vpn", metadata={"host": "staging"})
         >>> record.text, record.kind, record.tags
@@ -338,7 +339,7 @@ class Memory:
             timestamp=moment if timestamp is None else timestamp,
             quality_score=quality_score,
             session_id=session_id,
-            metadata={} if metadata is None else metadata,  # type: ignore[arg-type]  # checked below, as all are
+            metadata={} if metadata is None else metadata,  # type: ignore[arg-type]  # checked below
             title=title,
             tags=tags,  # type: ignore[arg-type]
             provenance=provenance,
@@ -371,10 +372,10 @@ class Memory:
             return [record for record in found if record is not None]
 
     def forget(self, ids: Sequence[str]) -> int:
-        """Remove memories with their vectors and words; return how many there were. Durable on return.
+        """Remove memories with their vectors and words; return how many existed. Durable on return.
 
-        Runs and recalls forget them too, and no replay of their events brings them back. Their bytes stay in the files
-        for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
+        Also removes them from runs and recalls. A replay of their events does not restore them. Their bytes stay in the
+        files for a while; `erasure.erase` leaves none. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.forget([record.id]), memory.forget([record.id])
@@ -385,7 +386,7 @@ class Memory:
             return self._forgetting.memories(ids)
 
     def forget_session(self, session_id: str) -> int:
-        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories there were.
+        """Remove the memories, runs and recalls of a session, as `forget`; return how many memories existed.
 
         >>> record = memory.remember("Staging needs the VPN", session_id="s-17")
         >>> memory.forget_session("s-17")
@@ -405,12 +406,13 @@ class Memory:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> FeedbackReport:
-        """Record which memories of a recall were used and how well it ended (0..1). Durable on return.
+        """Record which memories of a recall were used, and the quality of the outcome (0..1). Durable on return.
 
-        It counts for the recall's run; a recall without one gets a trajectory of its own, which this ends, with .8 if
-        memories are named without a quality. `recall_id` may also be the id of a run: that revises the quality of one
-        that ended. Later feedback replaces earlier. Naming all of four or more shown memories credits none of them, all
-        of two or three half. Raises `InvalidInputError`, also for what is neither a recall nor a run.
+        The feedback applies to the recall's run; a recall without a run gets a trajectory of its own, which ends here,
+        with quality .8 if memories are named without a quality. `recall_id` may also be the id of a run; then the
+        quality of an ended run is revised. Later feedback replaces earlier feedback. Naming all memories of a recall
+        halves the credit if it showed two or three, and credits none if it showed more. Raises `InvalidInputError`,
+        also if there is no such recall or run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> result = memory.recall("which race did a mutex fix?")
@@ -421,7 +423,7 @@ class Memory:
         return self.runs.judge(recall_id, used, quality, comment, event_id=event_id, now=now)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Abandon runs without events for too long, and delete old recalls outside runs; return the number of runs.
+        """Expire runs without recent events, and delete old recalls outside runs; return the number of expired runs.
 
         >>> run = memory.runs.begin("Users get signed out at random")
         >>> memory.expire(now=datetime.now(UTC) + timedelta(days=8))
@@ -433,9 +435,9 @@ class Memory:
             return self._forgetting.silent_runs(check_now(now))
 
     def fill_vectors(self, limit: int | None = None) -> int:
-        """Embed at most `limit` memories that lack a vector or word vectors, for want of a model; return how many.
+        """Embed at most `limit` memories that were stored without a model; return how many.
 
-        Resumes where it was interrupted. Returns 0 while there is no model, or if the model changed.
+        Resumes where it was interrupted. Returns 0 without a model, or if the model has changed.
 
         >>> no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
         >>> with Memory.open("data/bob", settings=no_model) as memory:
@@ -450,7 +452,7 @@ class Memory:
             return filled
 
     def fill_in_background(self) -> None:
-        """As `fill_vectors` without a limit, in a thread of its own, which `close` stops. Idempotent.
+        """As `fill_vectors` without a limit, in a thread, which `close` stops. Idempotent.
 
         >>> memory.fill_in_background()
         """
@@ -460,8 +462,8 @@ class Memory:
     def reembed(self, progress: Progress | None = None) -> int:
         """Recompute all vectors with the current model, after `model_changed`; return how many.
 
-        Meanwhile recalls answer by words, and by the vectors that have come. `progress` is called with (done, total).
-        Raises `ModelError` without a model.
+        Meanwhile recalls use words and the vectors made so far. `progress` is called with (done, total). Raises
+        `ModelError` without a model.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.reembed()  # the model has not changed
@@ -493,11 +495,11 @@ class Memory:
     ) -> MemoryPage:
         """Return a page of the memories that match a filter, by `timestamp` or by when they were last `updated`.
 
-        `after` is the `next_cursor` of the page before, in the same order. A page has at most `limit` memories (1 to
-        1,000), fewer where they are large. What is stored or forgotten between two pages neither repeats nor hides
-        other memories. One that is replaced meanwhile has a new place where the order follows what changed, its time
-        or when it was updated: these pages may miss it, or have it twice. List by `updated`, newest first, from the
-        beginning to have it. Raises `InvalidInputError`, also for a filter with `min_score`.
+        `after` is the `next_cursor` of the previous page, in the same order. A page has at most `limit` memories (1 to
+        1,000), fewer if they are large. Storing or forgetting memories between two pages neither repeats nor hides
+        others. A memory that is replaced in the meantime may change its position, so that the pages miss or repeat it;
+        a new list, by `updated` and newest first, contains it. Raises `InvalidInputError`, also for a filter with
+        `min_score`.
 
         >>> steps = [memory.remember(f"Step {number}", metadata={"step": number}) for number in range(3)]
         >>> page = memory.list(order="oldest", limit=2)
@@ -513,7 +515,7 @@ class Memory:
     def close(self) -> None:
         """Wait for running calls, write pending data, save the caches and release the folder. Idempotent.
 
-        Where a model was used, memories that were stored without one get their vectors first, for about 2 s.
+        If a model was used, first embeds memories that were stored without one, for about 2 s.
 
         >>> memory.close()
         >>> memory.recall("users get signed out")
@@ -528,7 +530,7 @@ class Memory:
             self._embedder.close()
 
     def abandon(self) -> None:
-        """Close without writing, after `FencedError`: the folder has a new owner.
+        """Close without writing, after a `FencedError`: the folder has a new owner.
 
         >>> memory.abandon()
         >>> memory.recall("users get signed out")
@@ -574,7 +576,7 @@ class Memory:
         return self._pipeline.similar_runs(replace(asked, present_us=None))
 
     def _stored_text(self, text: str) -> str:
-        """Return what is stored of an event with this text."""
+        """Return the text as it would be stored: masked and truncated."""
         return truncate(self._masker.text(text), self._ingest_settings.max_text_chars)
 
     def _checked(self, event: Event | Mapping[str, Any], now: datetime) -> Event:

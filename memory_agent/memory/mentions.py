@@ -1,8 +1,8 @@
-"""Words in a text that may tell who wrote it, about whom, or on which machine. Pure.
+"""Words in a text that may identify its author, other people, or a machine. Pure.
 
-They are shown before a text is published, and nothing is removed for them: a false alarm costs a glance. Names of
-people are found by their capitals alone ("Ann Lee", "asked Ann"), so a name in small letters, or of one word that
-begins a sentence, is missed.
+A preview shows them before a text is published, and removes nothing, so a false positive costs a glance. Names of
+people are recognised by their capitals alone ("Ann Lee", "asked Ann"), so names in lower case, and single names at the
+start of a sentence, are missed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_NAMES = STOP_WORDS | {name.lower() for name in (*calendar.day_name, *calend
 
 
 def mentions(fields: Mapping[str, str], own_names: Iterable[str] = ()) -> tuple[Mention, ...]:
-    """Return what the fields mention, each once, at most 200. `own_names` are the author's, which count as accounts.
+    """Return the distinct mentions in the fields, at most 200. `own_names` are the author's, which count as accounts.
 
     >>> [(found.kind, found.text) for found in mentions({"body": "Ann Lee fixed /srv/app/deploy.sh on 10.0.0.7"})]
     [('person', 'Ann Lee'), ('path', '/srv/app/deploy.sh'), ('address', '10.0.0.7')]
@@ -47,7 +47,7 @@ def mentions(fields: Mapping[str, str], own_names: Iterable[str] = ()) -> tuple[
 
 
 def _found(text: str, own_names: Iterable[re.Pattern[str]]) -> Iterator[tuple[int, MentionKind, str]]:
-    """Yield the place, kind and words of each find."""
+    """Yield the position, kind and words of each mention."""
     for kind, pattern in _PATTERNS:
         yield from ((match.start(), kind, match[0]) for match in pattern.finditer(text))
     for pattern in own_names:

@@ -1,6 +1,6 @@
 """`Memory.sona`, `Memory.care` and `Memory.erasure`: the learner, the files and complete erasure of one user.
 
-Every method raises `StoreError` when the store failed or was closed. `Memory.runs` has a file of its own (`runs`).
+Every method raises `StoreError` if the store has failed or is closed.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Sona:
             )
 
     def reset(self) -> int:
-        """Discard what was learned; return the number of ended runs, from which nothing is learned any more.
+        """Discard what was learned; return the number of ended runs, which the learner ignores from now on.
 
-        Runs and the outcomes of memories are kept. Durable on return.
+        Keeps the runs and the outcomes of memories. Durable on return.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7")
@@ -110,7 +110,7 @@ class Sona:
             return len(runs)
 
     def export(self) -> bytes:
-        """Return the ended runs with their recalls, for `load`. As private as the queries.
+        """Return the ended runs with their recalls, for `load`. The data contains the queries.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7")
@@ -124,7 +124,7 @@ class Sona:
     def load(self, data: bytes) -> int:
         """Learn from runs that `export` returned; return how many were new. Durable on return.
 
-        Memories are matched by id; unknown ones are left out. Raises `InvalidInputError` for damaged data, before any
+        Memories are matched by id; unknown ones are omitted. Raises `InvalidInputError` for damaged data, before any
         change.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
@@ -139,9 +139,9 @@ class Sona:
             return added
 
     def consolidate(self, now: datetime | None = None) -> bool:
-        """Infer what ended runs used, find patterns, retrain and save the learner; return whether anything was new.
+        """Infer which memories ended runs used, find patterns, train and save the learner; return whether that was new.
 
-        Part of a host's upkeep; reads at most 50 runs at a time.
+        Part of a host's upkeep. Reads at most 50 runs per call.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7")
@@ -161,14 +161,15 @@ class Care:
         self._in_use = in_use
 
     def rebuild(self, *, vectors: bool = False) -> int:
-        """Rebuild the columns that recall searches from the records; return how many memories there are.
+        """Rebuild the columns that recall searches from the records; return the number of memories.
 
-        Meanwhile recalls use the former ones and say so in `degraded`. What is ingested meanwhile is in the new ones.
+        Meanwhile recalls use the old columns and report that in `degraded`. The new columns include memories that are
+        ingested in the meantime.
 
-        With `vectors`, drop those of another model and embed all memories again, in the background: return how many
-        wait. `stats().waiting` counts down; meanwhile recalls answer by words, and by the vectors that have come. It
-        goes on after a restart of the daemon, or when an embedded memory is told to again. Raises `ModelError` without
-        a model, `InvalidInputError`.
+        With `vectors`, drop the vectors of another model and embed all memories again, in the background; return how
+        many wait. `stats().waiting` counts down; meanwhile recalls use words and the vectors made so far. A daemon
+        continues after a restart; an embedded memory, at the next call. Raises `ModelError` without a model,
+        `InvalidInputError`.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> memory.care.rebuild(), memory.care.rebuild(vectors=True)  # the model has not changed
@@ -187,7 +188,7 @@ class Care:
     def compact(self) -> Compacted:
         """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.
 
-        Raises `DeadlineExceededError` if reads never pause, `StoreFullError` without room for a copy.
+        Raises `DeadlineExceededError` if reads never pause, `StoreFullError` without space for a copy.
 
         >>> sizes = memory.care.compact()
         >>> sizes.bytes_after <= sizes.bytes_before
@@ -226,11 +227,10 @@ class Erasure:
     ) -> ErasureReceipt:
         """Erase memories, with their runs and recalls, from every file. Durable on return.
 
-        Selects memories by id, by session or by filter. Slower than `forget`: the columns are compacted and saved (.1 s
-        per 10,000 memories) and the record file is copied. An erasure that a crash interrupts is finished at the next
-        opening.
+        Selects memories by id, by session or by filter. Slower than `forget`: compacts and saves the columns (.1 s per
+        10,000 memories) and copies the record file. The next opening completes an erasure that a crash interrupted.
         `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
-        daemon's folder leaves that to the daemon's next start, and the receipt says so. Raises `InvalidInputError`.
+        daemon's folder leaves that to the daemon's next start, as the receipt states. Raises `InvalidInputError`.
 
         >>> record = memory.remember("Ann is on leave until May", tags=["hr"])
         >>> receipt = memory.erasure.erase(filter={"tags": ["hr"]})
@@ -241,7 +241,7 @@ class Erasure:
         return self._erase(Selection.of(record_ids, session_id, filter), moment, dry_run=dry_run)
 
     def erase_expired(self, *, dry_run: bool = False, now: datetime | None = None) -> ErasureReceipt:
-        """Erase memories that expired by a retention rule, as `erase` does; the receipt counts them in `by_rule`.
+        """Erase memories that have expired by a retention rule, as `erase`; the receipt counts them in `by_rule`.
 
         >>> rules = (RetentionRule(name="a-month", age_s=30 * 86_400),)
         >>> with Memory.open("data/bob", settings=Settings(retention=RetentionSettings(rules=rules))) as bob:
@@ -257,10 +257,10 @@ class Erasure:
             return self._eraser.expire(check_now(now), limit)
 
     def age_at_opening(self, now: datetime, role: Role) -> int:
-        """As `age`. A host, which a caller waits for, checks a small memory only and forgets a part at most.
+        """As `age`, without errors, so that the memory opens in any case.
 
-        Upkeep does the rest. Checking 20,000 memories takes .3 s, forgetting a part as long. Errors are suppressed:
-        the memory opens all the same.
+        A caller waits while a host opens a memory, so a host checks at most 20,000 memories (.3 s) and forgets at most
+        1,000 (.3 s); its upkeep does the rest.
         """
         with suppress(MemoryAgentError), self._in_use():
             limits = (None, None) if role == "library" else (_AGED_AT_WAKING, _LOOKED_AT_WAKING)
@@ -269,24 +269,24 @@ class Erasure:
 
     @contextmanager
     def noting_age(self) -> Iterator[None]:
-        """Close the archive within this, and save when the next memory reaches its age."""
+        """Close the archive inside the context; then save when the next memory expires."""
         with suppress(MemoryAgentError):
             self._aging.finish()
         yield
         self._aging.save()
 
     def start(self, selection: Selection, *, dry_run: bool = False) -> Intent:
-        """Plan an erasure and, unless `dry_run`, record it; a daemon then erases from the journal, and `carry_out`."""
+        """Plan an erasure and, unless `dry_run`, record it. The daemon then erases the events and calls `carry_out`."""
         intent = self.plan(selection, check_now(None))
         return intent if dry_run else self.begin(intent)
 
     def plan(self, selection: Selection, now: datetime) -> Intent:
-        """Return the memories of a selection and the events they were made of. Raises `InvalidInputError`."""
+        """Return the memories of a selection and the events that they came from. Raises `InvalidInputError`."""
         with self._in_use():
             return self._eraser.plan(selection, now)
 
     def begin(self, intent: Intent) -> Intent:
-        """Record the intent before the journal is erased; return it with what was begun earlier. Durable on return."""
+        """Record the intent before the journal is erased; return it merged with a pending one. Durable on return."""
         with self._in_use():
             return self._eraser.begin(intent)
 
@@ -295,12 +295,12 @@ class Erasure:
         return self._eraser.receipt(intent, now, dry_run=True)
 
     def carry_out(self, intent: Intent, now: datetime | None = None) -> ErasureReceipt:
-        """Erase what was planned. Idempotent."""
+        """Carry out a planned erasure. Idempotent."""
         with self._in_use():
             return self._eraser.carry_out(intent, check_now(now))
 
     def forgotten(self, record_ids: Sequence[str] = (), session_id: str | None = None) -> None:
-        """Record what `Memory.forget` is about to remove, inside a call of the memory. See `Eraser.note_forgotten`."""
+        """Record that `Memory.forget` is about to remove these memories. See `Eraser.note_forgotten`."""
         selection = Selection.of(record_ids, session_id)
         if selection == Selection():
             return
@@ -308,19 +308,19 @@ class Erasure:
         self._eraser.note_forgotten(selection, check_now(None))
 
     def is_forgotten(self, record_id: str, now: datetime) -> bool:
-        """Whether the history of erasures names an id. See `Eraser.is_forgotten`."""
+        """Whether the history of erasures contains an id. See `Eraser.is_forgotten`."""
         return self._eraser.is_forgotten(record_id, now)
 
     def admitting(self, record_id: str, now: datetime) -> AbstractContextManager[Callable[[], None]]:
-        """Let a memory be stored under an id that may have been forgotten. See `Eraser.admitting`."""
+        """Allow storing a memory under an id that may have been forgotten. See `Eraser.admitting`."""
         return self._eraser.admitting(record_id, now)
 
     def erase_again(
         self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
     ) -> list[Intent]:
-        """Forget again what a restore of `made_at` brought back; return what was found.
+        """Forget again what restoring a backup of `made_at` brought back; return the erasures that this repeats.
 
-        `event_ids` are erased events of the journal: they count as duplicates from now on.
+        `event_ids` are erased events of the journal; they count as duplicates from now on.
         """
         moment = check_now(now)
         with self._in_use():
@@ -331,7 +331,7 @@ class Erasure:
             return intents
 
     def resume(self) -> bool:
-        """Finish an erasure that a crash or a full disk interrupted; return whether there was one."""
+        """Complete an erasure that a crash or a full disk interrupted; return whether there was one."""
         with self._in_use():
             return self._eraser.resume()
 

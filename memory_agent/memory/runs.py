@@ -1,8 +1,8 @@
 """`Memory.runs`: begin, step, end and rate runs, and read them.
 
-Each change is ingested as an event, like those of a conductor. A repeated `event_id` is ignored. `learning` derives
-quality and credit from the events. Events are facts, which count however late and often they arrive; a call that
-contradicts what is known of a run is refused instead.
+Each change is ingested as an event, like those of a conductor; a repeated `event_id` is ignored. `learning` derives
+quality and credit from the events. Events are facts and count however late or often they arrive, whereas a call that
+contradicts the stored run raises an error.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Runs:
         stored_text: Callable[[str], str],
         in_use: InUse,
     ) -> None:
-        """`take_in` ingests an event; `find` returns runs similar to a text, given a limit and a least relevance;
-        `stored_text` returns what is kept of a text.
+        """`take_in` ingests an event. `find` returns runs similar to a text, given a limit and a minimum relevance.
+        `stored_text` returns a text as it would be stored.
         """
         self._user_id = user_id
         self._archive = archive
@@ -90,8 +90,8 @@ class Runs:
     ) -> Trajectory:
         """Begin a run, under a new id unless one is given. Durable on return.
 
-        Beginning an open run again, with the same objective, returns it, and adds recalls. Raises `RunEndedError` if
-        the run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
+        Beginning an open run again with the same objective returns it, and adds recalls. Raises `RunEndedError` if the
+        run with this id has ended, and `RunBegunError` if it was begun with another objective or session.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run.id, run.state, run.objective
@@ -99,14 +99,14 @@ class Runs:
         """
         check_words("objective", objective)
         moment = check_now(now)
-        given = event_id if run_id is None else run_id  # a repeat begins the same run
+        given = event_id if run_id is None else run_id  # so that a repeat begins the same run
         name = str(ULID.from_datetime(moment)) if given is None else check_name("run_id", given)
         session = None if session_id is None else check_name("session_id", session_id)
         recalls = check_names("recall_ids", recall_ids)
         payload = {"objective": objective, "run_id": name, "recall_ids": recalls}
         with self._changing:
             if not self._is_begun(name, objective, session, recalls, moment, event_id):
-                self._tell("conductor.run.started", payload, event_id, moment, session)
+                self._ingest_event("conductor.run.started", payload, event_id, moment, session)
         return self._known(name, moment)
 
     def step(
@@ -118,9 +118,9 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """Record what a run did and which memories that step used. Durable on return.
+        """Record a step of a run and the memories that it used. Durable on return.
 
-        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for an ended one.
+        Raises `RunUnknownError` for a run that was never begun or was forgotten, and `RunEndedError` for an ended run.
 
         >>> fix = memory.remember("A mutex per session fixed the race for the token")
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
@@ -133,9 +133,9 @@ class Runs:
         moment = check_now(now)
         payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
         run = self._stored_run(name, moment)
-        if _has_ended(run, moment) and not _has_said(run, event_id):
+        if _has_ended(run, moment) and not _has_event(run, event_id):
             raise _ended(run)
-        self._tell("worker.report.received", payload, event_id, moment, run.session_id)
+        self._ingest_event("worker.report.received", payload, event_id, moment, run.session_id)
         return self._known(name, moment)
 
     def end(
@@ -149,32 +149,32 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> Trajectory:
-        """End a run. Without a quality (0..1), it follows from the outcome. Durable on return.
+        """End a run. The quality (0..1) follows from the outcome unless it is given. Durable on return.
 
-        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again, without saying
-        anything else, returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run
-        that was never begun or was forgotten, and `RunEndedError` for one that ended otherwise.
+        A cancelled run is neither a success nor a failure: it has no quality. Ending a run again with the same
+        arguments returns it; `feedback` revises the quality of an ended run. Raises `RunUnknownError` for a run that
+        was never begun or was forgotten, and `RunEndedError` for a run that ended differently.
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.end("run-7", summary="Made the token rotation atomic", quality=0.9)
         >>> run.state, run.outcome, run.quality
         ('ended', 'completed', 0.9)
         """
-        event_type, said = _ENDS[check_choice("outcome", outcome, RUN_ENDS)]
+        event_type, text_field = _ENDS[check_choice("outcome", outcome, RUN_ENDS)]
         name = check_name("run_id", run_id)
         named = check_names("memory_ids", memory_ids)
         payload: dict[str, Any] = {"run_id": name, "memory_ids": named}
         if summary is not None:
             check_text("summary", summary)
-            payload[said] = summary
+            payload[text_field] = summary
         if quality is not None:
             payload["quality"] = check_quality(quality)
         moment = check_now(now)
         with self._changing:
             run = self._stored_run(name, moment)
             if not _has_ended(run, moment):
-                self._tell(event_type, payload, event_id, moment, run.session_id)
-            elif not _has_said(run, event_id) and not self._is_end(run, outcome, summary, quality, named):
+                self._ingest_event(event_type, payload, event_id, moment, run.session_id)
+            elif not _has_event(run, event_id) and not self._is_end(run, outcome, summary, quality, named):
                 raise _ended(run)
         return self._known(name, moment)
 
@@ -193,11 +193,10 @@ class Runs:
                 return None if run is None or not run.marks else to_trajectory(snapshot, run)
 
     def similar(self, query: str, top_k: int = 5, min_relevance: float | None = None) -> list[SimilarRun]:
-        """Return at most `top_k` ended runs whose request resembles `query`, best first, with their steps in words.
+        """Return at most `top_k` ended runs with a request that resembles `query`, best first, with the text of steps.
 
-        Each is followed by those that retried it. A run that goes on, or never ended, is not among them, nor one whose
-        request was forgotten. Runs of less relevance than `min_relevance` (default: the setting
-        `recall.min_relevance`) are left out.
+        Each run is followed by the runs that retried it. Omits runs that have not ended, runs with a forgotten request,
+        and runs below `min_relevance` (default: the setting `recall.min_relevance`).
 
         >>> run = memory.runs.begin("Users get signed out", run_id="run-7")
         >>> run = memory.runs.step("run-7", "Put a mutex around the token refresh")
@@ -238,25 +237,25 @@ class Runs:
         event_id: str | None = None,
         now: datetime | None = None,
     ) -> FeedbackReport:
-        """Record feedback on a recall or a run; see `Memory.feedback`."""
+        """Record feedback on a recall or a run. See `Memory.feedback`."""
         payload = feedback_payload(recall_id, used, quality, comment)
         name, named, moment = payload["recall_id"], payload["memory_ids"], check_now(now)
         with self._in_use():
             note = self._archive.store.recall_note(name)
         run = self._stored(name, moment) if note is None else None
         if note is not None:
-            self._tell("feedback.recall", payload, event_id, moment, note.session_id)
+            self._ingest_event("feedback.recall", payload, event_id, moment, note.session_id)
         elif run is not None and run.marks:
             name = run.id
             del payload["recall_id"]
-            self._tell("feedback.run", payload, event_id, moment, run.session_id, actor_id=f"conductor:{name}")
+            self._ingest_event("feedback.run", payload, event_id, moment, run.session_id, actor_id=f"conductor:{name}")
         else:
             raise InvalidInputError("recall_id", "unknown recall or run: mistyped, or too old to be credited")
         with self._in_use():
             return self._report(name, named, note)
 
     def _report(self, name: str, named: Sequence[str], note: RecallNote | None) -> FeedbackReport:
-        """Report what became of feedback on the recall of `note`, or on the run `name`."""
+        """Report the effect of feedback on the recall of `note`, or on the run `name`."""
         with self._archive.store.snapshot() as snapshot:
             known = None if note is None else snapshot.recall_note(name) or note
             run = snapshot.trajectory(name if known is None else known.run_id or known.by_run or name)
@@ -281,7 +280,7 @@ class Runs:
         )
 
     def _known(self, name: str, moment: datetime) -> Trajectory:
-        """Return the run that a name means."""
+        """Return the run that a name denotes at this time."""
         stored = self._stored(name, moment)
         run = None if stored is None else self.get(stored.id)
         if run is None:
@@ -307,12 +306,12 @@ class Runs:
         moment: datetime,
         event_id: str | None,
     ) -> bool:
-        """Return whether all of this is known of a run. Raises as `begin` does."""
+        """Whether the run exists with all of these values. Raises as `begin`."""
         with self._in_use(), self._archive.store.snapshot() as snapshot:
             run = _run_at(snapshot, name, moment)
             begin = None if run is None else next((mark for mark in run.marks if mark.role == "begin"), None)
             request = None if begin is None else _words(snapshot, begin)
-        if run is None or _has_said(run, event_id):
+        if run is None or _has_event(run, event_id):
             return False
         if _has_ended(run, moment):
             raise _ended(run)
@@ -325,14 +324,14 @@ class Runs:
     def _is_end(
         self, run: StoredTrajectory, outcome: RunEnd, summary: str | None, quality: float | None, named: Sequence[str]
     ) -> bool:
-        """Return whether the latest end of a run said all of this."""
+        """Whether the latest end of a run had all of these values."""
         end = next((mark for mark in reversed(run.marks) if mark.role == "end"), None)
         if end is None or end.outcome != outcome or quality not in (None, end.quality):
             return False
         with self._in_use(), self._archive.store.snapshot() as snapshot:
             rows = {snapshot.row_of_id(memory_id) for memory_id in named}
-            is_said = summary is None or _words(snapshot, end) == self._words_kept(summary)
-        return is_said and rows <= {row for mark in run.marks for row in mark.named}
+            is_same_text = summary is None or _words(snapshot, end) == self._words_kept(summary)
+        return is_same_text and rows <= {row for mark in run.marks for row in mark.named}
 
     def _words_kept(self, text: str) -> Sequence[str]:
         return self._stored_text(text).split()
@@ -343,7 +342,7 @@ class Runs:
             with self._archive.batch() as batch:
                 self._run_records.enter(batch, ())
 
-    def _tell(
+    def _ingest_event(
         self,
         event_type: str,
         payload: dict[str, Any],
@@ -375,13 +374,13 @@ def _has_ended(run: StoredTrajectory, moment: datetime) -> bool:
     return run.ended_us is not None and run.ended_us <= microseconds(moment, "now")
 
 
-def _has_said(run: StoredTrajectory, event_id: str | None) -> bool:
-    """Return whether this call was carried out before."""
+def _has_event(run: StoredTrajectory, event_id: str | None) -> bool:
+    """Whether a call with this event id was carried out before."""
     return event_id in {mark.event_id for mark in run.marks}
 
 
 def _words(snapshot: Snapshot, mark: Mark) -> list[str] | None:
-    """Return what an event said, word by word; None if it became no memory, or that was forgotten."""
+    """Return the words of an event's text; None if it became no memory, or its memory was forgotten."""
     record = None if mark.row is None else snapshot.record(mark.row)
     return None if record is None else words_of(record, mark).split()
 
@@ -427,7 +426,7 @@ def check_name(field: str, name: str) -> str:
 
 
 def check_names(field: str, names: Sequence[str]) -> list[str]:
-    """Return ids, each once, at most 200."""
+    """Return the distinct ids, at most 200."""
     if isinstance(names, str | bytes) or not isinstance(names, Sequence):
         raise InvalidInputError(field, "must be a list of ids")
     if len(names) > MOST_IDS:
@@ -436,7 +435,7 @@ def check_names(field: str, names: Sequence[str]) -> list[str]:
 
 
 def check_quality(quality: object) -> float:
-    """Return a quality, which must be a number from 0 to 1."""
+    """Return a quality. Raises `InvalidInputError` for anything but a number from 0 to 1."""
     if isinstance(quality, bool) or not isinstance(quality, int | float) or not 0 <= quality <= 1:
         raise InvalidInputError("quality", "must be a number from 0 to 1")
     return float(quality)

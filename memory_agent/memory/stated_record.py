@@ -1,4 +1,4 @@
-"""What a caller says of a memory: a record of its own, checked and with secrets masked, and the ids of others."""
+"""Checks of a caller's arguments: the record of `Memory.remember`, with secrets masked, and ids of memories."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from relay import EventLimits, Masker, validate_id, validate_object
 from relay.errors import MalformedEventError
 
 _MAX_METADATA_DEPTH = 64
-_MOST_METADATA_VALUES = 10_000  # 12 bytes each in memory, to be filtered by
+_MOST_METADATA_VALUES = 10_000  # the columns of filters take 12 bytes for each
 _NAMES = ("type", "phase", "session_id", "run_id", "channel_id", "agent_id")
-_MOST_TITLE_CHARS = 1_000  # of an event 200 are kept, and of 32 tags 64 each
+_MOST_TITLE_CHARS = 1_000  # events: 200, and 32 tags of 64 characters
 _MOST_TAGS, _MOST_TAG_CHARS = 100, 200
 
 Word = TypeVar("Word", bound=str)
@@ -34,7 +34,7 @@ def check_ids(ids: object) -> list[str]:
 
 
 def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: EventLimits) -> MemoryRecord:
-    """Return the record of a caller's arguments, of any types. Raises `InvalidInputError` (with the name)."""
+    """Return the checked record. Its fields may have any type. Raises `InvalidInputError` (with the field's name)."""
     check_text("text", record.text)
     if not record.text.strip():
         raise InvalidInputError("text", "is empty")
@@ -103,7 +103,7 @@ def _optional_name(field: str, name: object, max_bytes: int) -> str | None:
 
 
 def _past(field: str, moment: object, now: datetime, max_future_s: float) -> datetime:
-    """Return a time with a zone in UTC, from 1970 until soon after now."""
+    """Return a time with a zone in UTC. It must not precede 1970 or exceed `now` by more than `max_future_s`."""
     checked = check_time(field, moment).astimezone(UTC)
     ahead_s = (checked - now).total_seconds()
     if ahead_s > max_future_s:
