@@ -1,4 +1,4 @@
-"""What can be asked of a daemon: the table of verbs, the parameters of each, and their form in bytes.
+"""The verbs of a daemon: their table, the parameters of each, and the encoding of requests and replies.
 
-The clients, the command line and the tools of MCP follow from the table. Read `table` first.
+The clients, the command line and the MCP tools follow from the table. Read `table` first.
 """

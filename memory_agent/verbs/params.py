@@ -1,9 +1,9 @@
-"""Parameters of every verb, as they travel and as a Python caller gives them. Pure, no sockets.
+"""Parameters of every verb. Pure, without sockets.
 
-Each struct is the wire form: new fields go last with defaults, and the type of a field never changes. `of` builds it
-from the arguments of a call, so that every client refuses and fills in the same; `arguments` gives the keyword
-arguments for the method of `Memory` that answers. A write that may be repeated carries an `event_id`, which identifies
-the repeat.
+Each struct is the wire format: new fields are added last, with defaults, and the type of a field never changes. `of`
+builds it from the arguments of a call, so that all clients apply the same checks and defaults; `arguments` returns the
+keyword arguments of the method of `Memory` that answers. A write that may be repeated carries an `event_id`, by which
+the repeat is recognised.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from memory_agent.records.trajectories import RunEnd, RunState
 from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
 
 AGED_AT_ONCE = 20_000
-"""Memories: their ids and those of their events take a few megabytes in one request to the journal."""
+"""A limit in memories: their ids and those of their events take a few megabytes in one request to the journal."""
 _MOST_IMPORT_BYTES = 32 << 20
-"""Many times what a learner holds; a frame above the socket's limit would end the connection without an answer."""
+"""Many times the size of a learner. A frame above the socket's limit would end the connection without an answer."""
 
 MinRelevance = Annotated[
     float | None,
@@ -65,7 +65,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Parameters of one verb."""
 
     implied: ClassVar[frozenset[str]] = frozenset()
-    """Fields that follow from the others and from the deadline: a caller who writes them by hand leaves them out."""
+    """Fields that follow from the others and from the deadline. Callers of HTTP omit them."""
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -79,18 +79,18 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
-        """Build from the fields themselves, less the implied ones, with the same checks. `deadline_ms` None: no own."""
+        """Build from the fields without the implied ones. `deadline_ms` is that of the request."""
         return cls.of(**fields)
 
     @classmethod
     def patience_ms(cls, arguments: Mapping[str, Any]) -> float | None:
-        """Return how long the caller waits, or None for the verb's own patience. Raises `InvalidInputError`."""
+        """Return the caller's timeout, or None for the verb's default. Raises `InvalidInputError`."""
         return None
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
         """Return the keyword arguments for `Memory`'s method.
 
-        `remaining_ms` is the rest of the caller's patience, `usual_ms` the deadline of a recall in the settings.
+        `remaining_ms` is the rest of the caller's timeout, `usual_ms` the recall deadline of the settings.
         """
         return asdict(self)
 
@@ -101,7 +101,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The users that the parameters name, for a verb that is about those."""
+        """The users that the parameters name, for a verb about named users."""
         return ()
 
 
@@ -112,9 +112,9 @@ class NoParams(Params, frozen=True, kw_only=True):
 class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`.
 
-    With `usual_deadline` the caller named no deadline: that of the daemon's settings holds, if it is shorter than the
+    With `usual_deadline` the caller gave no deadline: that of the daemon's settings applies, if it is shorter than the
     request's. A time on the wire is UTC, but days begin in the caller's zone: `reference_offset_s` is the offset of
-    `reference_time` from UTC, and `reference_zone` its IANA name, if any, which knows when the clocks change.
+    `reference_time` from UTC, and `reference_zone` the zone's IANA name, if any, which defines when clocks change.
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
@@ -202,7 +202,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @property
     def local_reference_time(self) -> datetime | None:
-        """The reference time in its zone, as the caller gave it. Raises `InvalidInputError` for an impossible zone."""
+        """The reference time in the caller's zone. Raises `InvalidInputError` for an impossible zone."""
         if self.reference_time is None or self.reference_offset_s is None or self.reference_time.tzinfo is None:
             return self.reference_time
         try:
@@ -214,7 +214,7 @@ class RecallParams(Params, frozen=True, kw_only=True):
 
     @property
     def protocol_version(self) -> int:
-        """That of the newest option set: older daemons would ignore it."""
+        """The version that introduced the newest option that is set."""
         newest = (self.by_session, self.by_event, self.min_relevance, self.runs, self.tiers)
         if any(value is not None for value in newest):
             return MEMORY_VERSION
@@ -246,7 +246,7 @@ class RememberParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """As `Params.of`; no metadata is an empty mapping."""
+        """As `Params.of`. Metadata defaults to an empty mapping."""
         metadata = arguments.get("metadata")
         if metadata is not None and not isinstance(metadata, Mapping):
             raise InvalidInputError("metadata", "must be a mapping")
@@ -254,14 +254,14 @@ class RememberParams(Params, frozen=True, kw_only=True):
 
     @property
     def protocol_version(self) -> int:
-        """3 where a field is set that an older daemon would ignore."""
+        """Version 3 if a field is set that older daemons would ignore."""
         names = (self.id, self.type, self.phase, self.run_id, self.channel_id, self.agent_id)
         newer = (*names, self.timestamp, self.quality_score)
         return PROTOCOL_VERSION if all(value is None for value in newer) else MEMORY_VERSION
 
 
 class ListParams(Params, frozen=True, kw_only=True):
-    """Parameters of `list`: from the cursor `after` on, at most `limit`."""
+    """Parameters of `list`: at most `limit` memories from the cursor `after` on."""
 
     filter: MemoryFilter | None = None
     order: Annotated[Order, means("Which come first.")] = "newest"
@@ -276,7 +276,7 @@ class RebuildParams(Params, frozen=True, kw_only=True):
 
     @property
     def protocol_version(self) -> int:
-        """2 with `vectors`: a daemon of version 1 would rebuild the columns alone."""
+        """Version 2 with `vectors`: a daemon of version 1 would only rebuild the columns."""
         return OPTIONS_VERSION if self.vectors else PROTOCOL_VERSION
 
 
@@ -310,7 +310,7 @@ class FeedbackParams(Params, frozen=True, kw_only=True):
 
 
 class RunBeginParams(Params, frozen=True, kw_only=True):
-    """Parameters of `run_begin`. Without a `run_id` the run gets one."""
+    """Parameters of `run_begin`. A run without a `run_id` gets a new one."""
 
     objective: str
     event_id: EventId
@@ -369,7 +369,7 @@ class SonaImportParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """As `Params.of`. Raises `InvalidInputError` for more bytes than a learner exports."""
+        """As `Params.of`. Raises `InvalidInputError` for more bytes than an export can have."""
         size = len(arguments["data"])
         if size > _MOST_IMPORT_BYTES:
             raise InvalidInputError("data", f"has {size} bytes; an export of a learner is never that large")
@@ -392,14 +392,14 @@ class EraseParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
-        """With the selection as it is."""
+        """Build from the selection itself."""
         params = cls(**fields)
         params.selection.check()
         return params
 
 
 class EraseExpiredParams(EraseParams, frozen=True, kw_only=True):
-    """`EraseParams` of what reached the age of a rule of retention."""
+    """`EraseParams` for memories that have expired by a retention rule."""
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -408,7 +408,7 @@ class EraseExpiredParams(EraseParams, frozen=True, kw_only=True):
 
 
 class EraseUserParams(EraseParams, frozen=True, kw_only=True):
-    """`EraseParams` of everything that is kept of a user."""
+    """`EraseParams` for all data of a user."""
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -417,7 +417,7 @@ class EraseUserParams(EraseParams, frozen=True, kw_only=True):
 
 
 class EraseFinishParams(Params, Intent, frozen=True, kw_only=True):
-    """Parameters of `erase_finish`, the daemon's last step: the intent that `erase_begin` returned."""
+    """Parameters of `erase_finish`, the daemon's last step of an erasure: the intent that `erase_begin` returned."""
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
         """Return the intent."""
@@ -432,7 +432,7 @@ class OwnerParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `owner`. Raises `InvalidInputError` unless there is exactly one."""
+        """Build from the arguments of `owner`. Raises `InvalidInputError` unless exactly one is given."""
         named = [name for name in ("run_id", "session_id") if arguments.get(name) is not None]
         if len(named) != 1:
             raise InvalidInputError("run_id", "name a run or a session")
@@ -455,7 +455,7 @@ class AgeParams(Params, frozen=True, kw_only=True):
     """Parameters of `age`."""
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
-        """Bound the work of one request."""
+        """Limit the work of one request."""
         return {"limit": AGED_AT_ONCE}
 
 
@@ -466,7 +466,7 @@ class WaitParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `wait`; the timeout is the patience of the request."""
+        """Build from the arguments of `wait`. The timeout becomes that of the request."""
         through = arguments["through"]
         if not isinstance(through, Mapping):
             raise InvalidInputError("through", "must map users to journal numbers")
@@ -479,7 +479,7 @@ class WaitParams(Params, frozen=True, kw_only=True):
 
     @property
     def users(self) -> tuple[str, ...]:
-        """The users whose events are waited for."""
+        """The users in `through`."""
         return tuple(self.through)
 
 
@@ -545,25 +545,25 @@ class NameParams(Params, frozen=True, kw_only=True):
 
 
 class AskSharedParams(Params, frozen=True, kw_only=True):
-    """Parameters of `ask_shared`: what a user's memory asks of the store of shared items."""
+    """Parameters of `ask_shared`: a request of a user's memory to the store of shared items."""
 
     caller: Caller
     ask: AnyAsk
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
-        """Add the time that is left."""
+        """Add the remaining time."""
         return {"caller": self.caller, "ask": self.ask, "timeout_s": remaining_ms / 1000}
 
 
 class QuarantineParams(Params, frozen=True, kw_only=True):
-    """Parameters of `quarantine_list`: entries after `after`, at most `limit`."""
+    """Parameters of `quarantine_list`: at most `limit` entries after `after`."""
 
     after: int = 0
     limit: int = 100
 
 
 class QuarantineIdsParams(Params, frozen=True, kw_only=True):
-    """Parameters of `quarantine_retry` and `quarantine_drop`; empty `ids` means every entry."""
+    """Parameters of `quarantine_retry` and `quarantine_drop`. Empty `ids` mean every entry."""
 
     ids: tuple[int, ...] = ()
 
@@ -575,14 +575,14 @@ def _list_fields(params: type[Params]) -> tuple[str, ...]:
 
 
 def _listed(field: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the values. Raises `InvalidInputError` for a single text, which would be taken for its letters."""
+    """Return the values. Raises `InvalidInputError` for a single text, which would otherwise be split into letters."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InvalidInputError(field, "must be a list of texts")
     return tuple(values)
 
 
 def _zone_fields(moment: datetime | None) -> dict[str, Any]:
-    """Return the fields of `RecallParams` that keep the zone of a reference time."""
+    """Return the fields of `RecallParams` that preserve the zone of a reference time."""
     offset = None if moment is None else moment.utcoffset()
     if moment is None or offset is None:
         return {}
@@ -591,7 +591,7 @@ def _zone_fields(moment: datetime | None) -> dict[str, Any]:
 
 
 def _in_zone(moment: datetime, zone: str | None) -> datetime:
-    """Return the moment in the zone, or unchanged where this machine does not know the zone."""
+    """Return the moment in the zone, or unchanged if this machine lacks the zone."""
     if zone is None:
         return moment
     try:

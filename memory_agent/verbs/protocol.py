@@ -1,9 +1,9 @@
-"""Requests and replies of the daemon, as MessagePack. Pure, no sockets.
+"""Requests and replies of the daemon, as MessagePack. Pure, without sockets.
 
-A request names a verb and carries its parameters (`params`) undecoded, so that the gateway forwards them to the process
-that owns the user without reading them. A reply is a result or a fault; a fault is raised as the same exception on the
-other side, with the same arguments. New fields go last with defaults; the type of a field never changes. A request that
-sets an option which an older daemon would ignore carries the version that introduced the option.
+A request names a verb and carries its parameters (`params`) undecoded, so that the gateway forwards them to the user's
+host without reading them. A reply is a result or a fault; the client raises a fault as the same exception with the same
+arguments. New fields are added last, with defaults; the type of a field never changes. A request with an option that an
+older daemon would ignore carries the version that introduced the option.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from relay import MalformedEventError, QuarantineEntry, read_event
 
 PROTOCOL_VERSION = 1
-"""The version of a request that does not name one."""
+"""The version of a request without one."""
 OPTIONS_VERSION = 2
-"""Adds a recall's profile, dates, reference time, context tokens and run; a daemon of version 1 would ignore them."""
+"""Adds profile, dates, reference time, context tokens and run of a recall, which a daemon of version 1 would ignore."""
 MEMORY_VERSION = 3
-"""Adds the id and the further fields of what is remembered, and the session and the event of a recall, whose words it
-leaves out, and its runs; an older daemon would ignore them."""
+"""Adds the id and further fields of `remember`, and session, event and runs of a recall, which older daemons ignore."""
 NEWEST_VERSION = MEMORY_VERSION
 DEFAULT_USER = "default"
 LONGEST_DEADLINE_MS = 600_000.0
-"""The longest deadline of a request: it holds a request slot while it waits."""
+"""The longest deadline of a request, which occupies a request slot while it waits."""
 
 T = TypeVar("T")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a client sends. `deadline_ms` is the rest of the caller's patience at the time of sending.
+    """A client's request. `deadline_ms` is the time left when it was sent.
 
     An empty `user_id` means the user of the key, or `default` with a key for all users.
     """
@@ -66,7 +65,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QuarantinedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event that could not be handled: why, and which event it is; of its content only `size_bytes`."""
+    """An event that could not be handled: its identity and the reason, without its content."""
 
     id: int
     code: str
@@ -81,7 +80,7 @@ class QuarantinedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     @classmethod
     def of(cls, entry: QuarantineEntry) -> Self:
-        """Describe an entry; bytes that are no event have no user, type or event id."""
+        """Describe an entry. Bytes that are no event have no user, type or event id."""
         described = cls(
             id=entry.id,
             code=entry.code,
@@ -113,9 +112,9 @@ class HostAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Journal entries of one user for its host. With `replay`, only event ids tell repeats, not journal order.
+    """Journal entries of one user for its host. With `replay`, repeats are recognised by event id alone.
 
-    `ahead` are those of the next batch, to be embedded meanwhile; not with `replay`.
+    `ahead` are the entries of the next batch, to be embedded in advance; empty with `replay`.
     """
 
     events: tuple[tuple[int, bytes], ...]
@@ -124,14 +123,14 @@ class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class HostEndpoints(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a host process takes requests, and where batches of events."""
+    """The endpoints of a host process: for requests, and for batches of events."""
 
     answer: str
     ingest: str
 
 
 class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the daemon asks a host, in front of a verb's parameters or, for no verb, of an encoded `IngestBatch`.
+    """The first frame of a request to a host. The second holds the verb's parameters or, without a verb, a batch.
 
     `sent_at_s` is wall time, which processes share. `rights` are those of the caller's key.
     """
@@ -143,7 +142,7 @@ class HostRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     rights: Rights = NO_RIGHTS
 
     def remaining_ms(self, now_s: float) -> float:
-        """Return the rest of the deadline; the time since sending has passed of it."""
+        """Return the rest of the deadline, less the time since the request was sent."""
         return self.deadline_ms - max(0.0, now_s - self.sent_at_s) * 1000
 
 
@@ -160,8 +159,8 @@ class PartStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of the daemon.
 
-    `limits`: what it starts and runs at most (`daemon.capacity`). `triggers`: blocks that were published, and causes
-    that were dropped, by reason.
+    `limits`: its numbers of hosts, threads and requests (`daemon.capacity`). `triggers`: the numbers of published
+    blocks, and of dropped causes by reason.
     """
 
     version: str
@@ -190,7 +189,7 @@ def encode(value: object) -> bytes:
 
 
 def encode_fields(fields: msgspec.Struct) -> bytes:
-    """Encode the fields of a caller. Raises `InvalidInputError` naming the field that cannot be encoded."""
+    """Encode a caller's fields. Raises `InvalidInputError` with the name of the field that cannot be encoded."""
     try:
         return _encoder.encode(fields)
     except _UNFIT as error:
@@ -199,7 +198,7 @@ def encode_fields(fields: msgspec.Struct) -> bytes:
 
 
 def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
-    """Decode `data` as `type_`. Raises `InvalidInputError` naming the field that does not fit."""
+    """Decode `data` as `type_`. Raises `InvalidInputError` with the name of the invalid field."""
     try:
         return msgspec.msgpack.decode(data, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -208,7 +207,7 @@ def decode(data: bytes | msgspec.Raw, type_: type[T]) -> T:
 
 
 def decode_request(data: bytes) -> Request:
-    """Decode a request and bound its deadline. Raises `ProtocolError`, also for an unknown version."""
+    """Decode a request and limit its deadline. Raises `ProtocolError`, also for an unknown version."""
     try:
         request = _request_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -223,7 +222,7 @@ def decode_request(data: bytes) -> Request:
 
 
 def decode_host_request(frames: Sequence[bytes]) -> tuple[HostRequest, bytes]:
-    """Return a request to a host and what follows it. Raises `ProtocolError`."""
+    """Return the two frames of a request to a host, the first decoded. Raises `ProtocolError`."""
     if len(frames) != 2:
         raise errors.ProtocolError(f"a request to a host has 2 frames, not {len(frames)}")
     try:
