@@ -1,4 +1,4 @@
-"""From the journal to the users, over a real relay: the limits of the cursor and of events in memory."""
+"""From the journal to the users: the limits of the cursor, of events in memory, and of events without an owner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.dispatcher import Dispatcher, Parked, Parking
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import EncryptionKeyMissingError
 from memory_agent.records.memories import IngestReport
@@ -20,11 +20,13 @@ from memory_agent.storage.owners import Owners
 from memory_agent.triggers.block import RECALLED
 from memory_agent.verbs.protocol import IngestBatch
 from relay import (
+    SYSTEM_USER,
     AsyncSubscriber,
     Batch,
     Broker,
     BrokerSettings,
     EncryptionSettings,
+    JournalEntry,
     Publisher,
     RelaySettings,
     Subscriber,
@@ -194,10 +196,10 @@ def test_five_thousand_users_leave_nothing_in_memory_once_they_are_handled(broke
 
 
 def test_unreadable_events_do_not_block_publishers(tmp_path: Path) -> None:
-    """It stands at the end of the journal: without more to come, the cursor has to pass it all the same."""
+    """The cursor passes events whose key was destroyed, also when no readable event follows them."""
     keys = KeyRing(tmp_path / "keys")
     settings = RelaySettings(
-        encryption=EncryptionSettings(keys_folder=str(keys.folder)), broker=BrokerSettings(max_lag=5)
+        encryption=EncryptionSettings(keys_folder=str(keys.folder)), broker=BrokerSettings(max_lag=7)
     )
 
     async def scenario() -> None:
@@ -241,3 +243,34 @@ def test_a_map_of_owners_that_fails_ends_the_dispatcher_and_is_not_taken_for_the
     with pytest.raises(BaseExceptionGroup) as caught:
         asyncio.run(go())
     assert caught.group_contains(EncryptionKeyMissingError)
+
+
+def parked(seq: int, *keys: str, until_s: float = 100.0) -> Parked:
+    return Parked(JournalEntry(seq, SYSTEM_USER, "run.noted", b"event"), keys, until_s)
+
+
+def test_an_event_is_claimed_once_by_any_of_its_keys_in_journal_order() -> None:
+    parking = Parking(10)
+    for event in (parked(3, "run:a"), parked(1, "run:a", "session:s"), parked(2, "run:b")):
+        parking.park(event)
+    assert [event.entry.seq for event in parking.claim(("run:a",))] == [1, 3]
+    assert parking.claim(("session:s",)) == []
+    assert parking.oldest() == 2
+
+
+def test_an_expired_event_stays_until_it_is_removed() -> None:
+    parking = Parking(10)
+    parking.park(parked(1, until_s=5.0))
+    parking.park(parked(2, until_s=50.0))
+    assert [event.entry.seq for event in parking.expired(5.0)] == [1]
+    assert len(parking) == 2
+    parking.leave(1)
+    parking.leave(1)
+    assert len(parking) == 1
+
+
+def test_the_oldest_above_the_limit_are_expired_first() -> None:
+    parking = Parking(2)
+    for seq in (1, 2, 3, 4):
+        parking.park(parked(seq))
+    assert [event.entry.seq for event in parking.expired(0.0)] == [1, 2]

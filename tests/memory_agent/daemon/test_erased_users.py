@@ -20,9 +20,11 @@ from served_host import absent_embedder
 from test_retention_rounds import SECRET, files_with, told, until
 
 from memory_agent import MemoryClient
+from memory_agent.embedders import open_embedder
 from memory_agent.erasure.history import read_history
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
+from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from relay import BrokerSettings, Journal, RelaySettings, encode_event, journal_folder
@@ -118,6 +120,20 @@ def test_an_erasure_killed_at_any_step_continues_at_the_next_start(step: str, da
         with client(gateway, "bob") as bob:
             assert bob.stats().memories == 1
     require_gone(data_dir)
+
+
+def test_a_half_removed_user_is_removed_at_the_start() -> None:
+    with tempfile.TemporaryDirectory(prefix="left-") as name:
+        folder = Path(name)
+        for users in (folder / "users", folder / "replaced-20261120T000000000000" / "users"):
+            (users / ".erased-01KHJY9080NWG22H9Q8BBD7B80" / "records").mkdir(parents=True)
+            (users / ".erased-01KHJY9080NWG22H9Q8BBD7B80" / "records" / "data.mdb").write_bytes(b"zanzibarquokka")
+            (users / "bob").mkdir()
+        embedder = open_embedder(EmbedderSettings(allow_download=False))
+        with gateway_without_ray(folder, embedder):
+            assert list(folder.rglob(".erased-*")) == []
+            assert len(list(folder.rglob("bob"))) == 2
+        embedder.close()
 
 
 def erase_until_killed(data_dir: Path, step: str) -> None:

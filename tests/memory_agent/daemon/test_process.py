@@ -1,12 +1,14 @@
-"""What a daemon refuses before it starts anything."""
+"""The start of a daemon: settings that are refused, and what a terminal shows."""
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 
 import pytest
 
-from memory_agent.daemon.process import serve
+from memory_agent.daemon.process import Starting, ready_words, serve
 from memory_agent.errors import SettingsError
 from memory_agent.settings import IngestSettings, Settings
 
@@ -18,3 +20,39 @@ def test_a_table_of_signals_that_cannot_be_read_is_refused_at_the_start(tmp_path
     with pytest.raises(SettingsError, match=r"ingest\.signals"):
         serve(Settings(ingest=IngestSettings(signals=str(table))), tmp_path / "data")
     assert not (tmp_path / "data").exists()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def tell(stream: io.StringIO) -> list[str]:
+    starting = Starting(stream)
+    starting.part("relay")
+    starting.part("Ray")
+    starting.ready()
+    return stream.getvalue().splitlines()
+
+
+def test_a_terminal_shows_each_part_and_readiness() -> None:
+    lines = tell(Terminal())
+    assert [line.partition(" s  ")[2] for line in lines] == ["starting relay", "starting Ray", "ready; Ctrl-C ends it"]
+
+
+def test_a_file_gets_no_progress() -> None:
+    assert tell(io.StringIO()) == []
+
+
+def test_a_terminal_reads_where_the_doors_are_and_what_to_do_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(tmp_path / "usual"))
+    ready = {"pid": 7, "data_dir": str(tmp_path / "my data"), "endpoints": {"http": "http://127.0.0.1:7421"}}
+    said = ready_words(ready)
+    assert f"http://127.0.0.1:7421/docs, with the token in {tmp_path / 'my data'}/token\n" in said
+    assert f"memory-agent status --data-dir '{tmp_path}/my data'\n" in said
+    usual = ready_words({"pid": 7, "data_dir": str(tmp_path / "usual"), "endpoints": {}})
+    assert ("--data-dir" in usual, "/docs" in usual) == (False, False)
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(usual)
