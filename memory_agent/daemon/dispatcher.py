@@ -325,7 +325,7 @@ class Dispatcher:
     async def _expire_parked(self) -> None:
         for parked in self._parking.expired(time.monotonic()):
             seq = parked.entry.seq
-            if seq in self._parking and seq not in self._erased:  # its owner may have become known meanwhile
+            if seq in self._parking and seq not in self._erased:  # its owner may be known by now
                 await self.quarantine(SYSTEM_USER, Pending(seq, parked.entry.data), "owner_unknown", _NO_OWNER)
             self._parking.leave(seq)
 

@@ -2,8 +2,8 @@
 
 `DaemonEraser` records the intent, then erases from the journal, from the lanes and at last from the memory. After a
 crash in between, `resume` continues from the intent in the user's folder at the daemon's next start. `RetentionRounds`
-wakes sleeping users, one at a time, in whose folder a small file says that memories have expired; hosts erase the
-expired memories of awake users during upkeep.
+wakes sleeping users with expired memories, one at a time; a small file in each folder records when the next memory
+expires. Hosts erase the expired memories of awake users during upkeep.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class DaemonEraser:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase and return the receipt. Idempotent: a repeat continues. Raises what the memory and the relay raise.
+        """Erase and return the receipt. Idempotent: a repeat continues. Raises the errors of the memory and the relay.
 
         Also erases the blocks that quote an erased memory, so none is published during the erasure.
         """

@@ -98,7 +98,7 @@ class Hosts:
             self._leave(user_id)
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
-        """Ingest journal entries into the user's memory. Durable on return. Raises what the memory raises."""
+        """Ingest journal entries into the user's memory. Durable on return. Raises the errors of the memory."""
         encoded, deadline_s = encode(batch), time.monotonic() + self._settings.ingest_timeout_s
         await self._enter(user_id)
         try:

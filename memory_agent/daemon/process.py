@@ -125,7 +125,7 @@ class Daemon:
         return int(self._failed)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Await `work`; cancel it and return False if the stop signal comes first. Raises what `work` raises."""
+        """Await `work`; cancel it and return False if the stop signal comes first. Raises the error of `work`."""
         task = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -188,7 +188,7 @@ class Daemon:
         self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon, self._reactor.notice)
 
     def _make_service(self, stack: contextlib.AsyncExitStack) -> Service:
-        """Make what answers requests."""
+        """Return the service that answers requests."""
         self._shared = RemoteKnowledge(ipc_endpoint(shared_socket(self._layout.run)), self._shared_folder)
         stack.callback(self._shared.close)
         ingest = relay_endpoints(self._layout.data_dir).ingest

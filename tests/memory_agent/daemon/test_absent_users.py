@@ -1,4 +1,4 @@
-"""Reads for users without a store are answered with nothing, and create nothing."""
+"""Reads for users without a store get empty answers and create nothing."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def test_wrong_requests_are_refused_as_for_a_known_user(
     assert of_absent.value.args == of_known.value.args
 
 
-def test_a_first_recall_takes_feedback_and_starts_a_run(served: Served) -> None:
-    """A planner recalls before anything is stored, and continues as usual."""
+def test_a_first_recall_accepts_feedback_and_a_run_can_begin(served: Served) -> None:
+    """A planner recalls before anything is stored, then works as usual."""
     with MemoryClient("newcomer", data_dir=served.data_dir, endpoint=served.gateway) as client:
         recall_id = client.recall("fix the proxy").recall_id
         assert client.feedback(recall_id, quality=0.5).credited == ()
@@ -130,8 +130,8 @@ def test_absent_users_are_isolated_from_each_other(served: Served) -> None:
             second.feedback(recall_id, quality=0.5)
 
 
-def test_an_absent_user_has_what_it_shared_itself_and_nothing_of_another(served: Served) -> None:
-    """The empty memories lie in folders `reads` and `recalls`, which are names of users too."""
+def test_an_absent_user_sees_its_own_shared_items_and_no_private_ones_of_others(served: Served) -> None:
+    """The empty memories use folders named `reads` and `recalls`, which are also valid user names."""
     at = {"data_dir": served.data_dir, "endpoint": served.gateway}
     token = create_key(served.data_dir, "of-reads", "reads", ALL_SCOPES, orgs=frozenset({"acme"})).token
     with (

@@ -1,4 +1,4 @@
-"""What a daemon may start, from cores and memory."""
+"""The capacity of a daemon by cores and memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_defaults_follow_the_machine(
 
 
 @given(st.integers(1, 256), st.integers(1 << 28, 1 << 40))
-def test_hosts_fit_in_memory_and_never_outnumber_what_is_useful(cores: int, memory_bytes: int) -> None:
+def test_hosts_fit_in_memory_and_are_never_more_than_useful(cores: int, memory_bytes: int) -> None:
     chosen = capacity_of(DaemonSettings(), cores, memory_bytes)
     assert 1 <= chosen.shared_hosts <= cores
     hosts = chosen.dedicated_hosts + chosen.shared_hosts
@@ -45,7 +45,7 @@ def test_hosts_fit_in_memory_and_never_outnumber_what_is_useful(cores: int, memo
 
 
 @given(st.integers(1, 256), st.integers(0, 9), st.integers(1, 9), st.integers(0, 9), st.integers(1, 9))
-def test_what_is_set_is_taken(cores: int, dedicated: int, shared: int, spare: int, requests: int) -> None:
+def test_settings_override_the_defaults(cores: int, dedicated: int, shared: int, spare: int, requests: int) -> None:
     settings = DaemonSettings(
         dedicated_hosts=dedicated, shared_hosts=shared, spare_hosts=spare, requests_in_flight=requests
     )
@@ -53,13 +53,13 @@ def test_what_is_set_is_taken(cores: int, dedicated: int, shared: int, spare: in
     assert chosen == Capacity(dedicated, shared, spare, requests, answer_threads=8, ingest_threads=4)
 
 
-def test_a_number_or_auto_may_be_set() -> None:
+def test_a_setting_is_a_number_or_auto() -> None:
     overrides = {"daemon.shared_hosts": "auto", "daemon.dedicated_hosts": "0", "daemon.spare_hosts": 3}
     settings = load_settings(environment={}, overrides=overrides).daemon
     assert (settings.shared_hosts, settings.dedicated_hosts, settings.spare_hosts) == ("auto", 0, 3)
 
 
-def test_a_limit_of_the_control_group_or_of_one_above_it_is_the_memory(tmp_path: Path) -> None:
+def test_the_least_limit_of_the_control_groups_is_the_memory(tmp_path: Path) -> None:
     own, groups = tmp_path / "cgroup", tmp_path / "groups"
     (groups / "a" / "b").mkdir(parents=True)
     assert usable_memory_bytes(own, groups) == psutil.virtual_memory().total, "no control groups"

@@ -1,4 +1,4 @@
-"""Child processes: restarted after any failure at the start, ended on request."""
+"""Child processes: restarted after any failure during startup, ended on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROGRAM = "#!/bin/sh\necho '{\"ready\": true}'\nexec sleep 1000\n"
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the program that is run as Python."""
+    """Return a program that runs in place of Python."""
     path = tmp_path / "program"
     path.write_text(PROGRAM)
     path.chmod(0o700)
@@ -32,8 +32,8 @@ async def until(fact: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_part_that_the_system_cannot_start_now_is_started_later(program: Path) -> None:
-    """No process, no memory, an upgrade under way: the watch used to end there, and the part stayed dead in silence."""
+def test_a_part_that_cannot_be_started_is_retried(program: Path) -> None:
+    """Without processes or memory, or during an upgrade, the watch used to end, and the part stayed dead silently."""
 
     async def go() -> None:
         child = Child("part", "none", ())
@@ -54,7 +54,7 @@ def test_a_part_that_the_system_cannot_start_now_is_started_later(program: Path)
     asyncio.run(go())
 
 
-def test_a_part_has_its_own_variables_unless_this_process_has_them(
+def test_environment_variables_of_this_process_override_those_of_a_part(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = 'echo "{\\"seen\\": \\"$OF_THE_PART $OF_BOTH\\"}"'
@@ -70,10 +70,8 @@ def test_a_part_has_its_own_variables_unless_this_process_has_them(
     asyncio.run(go())
 
 
-def test_a_part_that_is_stopped_while_it_starts_is_not_started_again(
-    program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another part had failed: this one became ready after its stop, was watched, died and was started once more."""
+def test_a_part_stopped_during_its_start_is_not_restarted(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After another part had failed, this one became ready after its stop, died, and was restarted."""
     started = program.with_name("started")
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ >> {started}\nsleep 0.3\n" + PROGRAM.partition("\n")[2])
 
@@ -90,7 +88,7 @@ def test_a_part_that_is_stopped_while_it_starts_is_not_started_again(
     assert len(started.read_text().split()) == 1
 
 
-def test_a_start_that_is_given_up_leaves_nothing_behind(program: Path) -> None:
+def test_a_cancelled_start_leaves_no_process(program: Path) -> None:
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
 
     async def go() -> None:
@@ -105,8 +103,8 @@ def test_a_start_that_is_given_up_leaves_nothing_behind(program: Path) -> None:
     asyncio.run(go())
 
 
-def test_a_part_does_not_get_the_ctrl_c_of_the_daemons_terminal(program: Path) -> None:
-    """The relay ended before its publisher, and was reported as dead."""
+def test_ctrl_c_in_the_daemons_terminal_does_not_reach_a_part(program: Path) -> None:
+    """The relay used to end before its publisher, and was reported as dead."""
 
     async def go() -> None:
         child = Child("part", "none", ())

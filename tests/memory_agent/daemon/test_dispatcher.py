@@ -35,7 +35,7 @@ from relay.crypto import KeyRing
 
 
 class StalledReader(AsyncSubscriber):
-    """Reads the whole journal up to a number and then stalls, as after an answer that did not come in time."""
+    """Reads the whole journal up to a number and then stalls, as after a late reply."""
 
     stalls_after = 1 << 62
 
@@ -48,7 +48,7 @@ class StalledReader(AsyncSubscriber):
 
 
 class Memories:
-    """The users' memories, which take every event but those that they are told to keep waiting."""
+    """The users' memories, which ingest every event except `stuck` ones."""
 
     def __init__(self, stuck: frozenset[int] = frozenset()) -> None:
         self.taken: list[tuple[str, int]] = []
@@ -100,7 +100,7 @@ async def until(fact: Callable[[], bool], task_alive_s: float = 20.0) -> None:
 
 
 def test_the_cursor_stays_behind_unread_events_when_a_lane_reads_ahead(broker: Broker, tmp_path: Path) -> None:
-    """Alice's lane, too full for event 2, refills itself with 2 and 4; 3 is Bob's and not read yet."""
+    """Alice's lane has no room for event 2 and later reads 2 and 4; event 3 is Bob's and not yet read."""
     publish(broker, "alice", "alice", "bob", "alice")
     memories = Memories(stuck=frozenset({4}))
     settings = DaemonSettings(lane_events=1, batch_events=1)
@@ -115,9 +115,7 @@ def test_the_cursor_stays_behind_unread_events_when_a_lane_reads_ahead(broker: B
     assert asyncio.run(go()) == 2
 
 
-def test_what_memory_published_itself_reaches_no_memory_also_when_a_lane_reads_it_again(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_events_of_the_daemon_itself_never_reach_a_memory(broker: Broker, tmp_path: Path) -> None:
     with Publisher(broker.endpoints.ingest) as publisher:
         for number, event_type in enumerate(("a.b", RECALLED, "a.b", *[RECALLED] * 150, "a.b")):
             publisher.publish({"event_type": event_type, "user_id": "alice", "event_id": f"e-{number}"})
@@ -133,7 +131,7 @@ def test_what_memory_published_itself_reaches_no_memory_also_when_a_lane_reads_i
     assert memories.taken == [("alice", 1), ("alice", 3), ("alice", 154)]
 
 
-def test_ownerless_events_are_read_no_faster_than_they_are_quarantined(broker: Broker, tmp_path: Path) -> None:
+def test_events_without_an_owner_are_read_no_faster_than_quarantined(broker: Broker, tmp_path: Path) -> None:
     publish(broker, *["system"] * 1_500, payload={"run_id": "nobody's"})
     settings = DaemonSettings(parked_events=10, owner_wait_s=3600.0)
     most = 0
@@ -177,7 +175,7 @@ def test_an_event_whose_owner_appears_in_time_is_not_quarantined(broker: Broker,
     asyncio.run(go())
 
 
-def test_five_thousand_users_leave_nothing_in_memory_once_they_are_handled(broker: Broker, tmp_path: Path) -> None:
+def test_lanes_of_five_thousand_users_are_released_once_idle(broker: Broker, tmp_path: Path) -> None:
     users = [f"user-{number}" for number in range(5_000)]
     publish(broker, *users)
 
@@ -218,15 +216,13 @@ def test_unreadable_events_do_not_block_publishers(tmp_path: Path) -> None:
 
 
 class KeylessOwners(Owners):
-    """A map of owners whose encryption key is gone."""
+    """A map of owners without its encryption key."""
 
     def learn(self, keys: Sequence[str], user_id: str) -> bool:
         raise EncryptionKeyMissingError("system", "keys")
 
 
-def test_a_map_of_owners_that_fails_ends_the_dispatcher_and_is_not_taken_for_the_relay(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_a_failing_map_of_owners_ends_the_dispatcher(broker: Broker, tmp_path: Path) -> None:
     publish(broker, "alice", payload={"run_id": "r-1"}, session_id="s-1")
 
     async def go() -> None:

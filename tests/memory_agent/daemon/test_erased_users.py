@@ -34,13 +34,13 @@ STEPS = ("erase", "forget_owner", "note_user_erased", "remove_user", "rmtree", "
 
 
 def unreadable(run_id: str) -> bytes:
-    """A conductor's message that is not an event: it has a run, and no sequence number."""
+    """A conductor's message that is not an event: it has a run, but no event type."""
     return json.dumps({"user_id": "system", "payload": {"run_id": run_id, "text": f"said of {run_id}"}}).encode()
 
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """Alice, with a session, runs, a pending event and one in quarantine; and bob."""
+    """A data folder of alice, with a session, runs, a pending and a quarantined event, and of bob."""
     with tempfile.TemporaryDirectory(prefix="user-") as name:
         data_dir = Path(name)
         now = datetime.now(UTC)
@@ -98,7 +98,7 @@ def test_a_user_is_erased_completely_and_starts_empty(data_dir: Path) -> None:
     require_gone(data_dir)
 
 
-def test_a_user_with_damaged_records_is_erased_unread(data_dir: Path) -> None:
+def test_a_user_with_damaged_records_is_erased_without_reading(data_dir: Path) -> None:
     file = user_folder(data_dir, "alice") / "records" / "data.mdb"
     file.write_bytes(file.read_bytes()[: -4 * 4_096] + bytes(4 * 4_096))
     with Journal.open(journal_folder(data_dir)) as journal:
@@ -122,7 +122,7 @@ def test_an_erasure_killed_at_any_step_continues_at_the_next_start(step: str, da
     require_gone(data_dir)
 
 
-def test_a_half_removed_user_is_removed_at_the_start() -> None:
+def test_a_half_removed_user_is_removed_at_startup() -> None:
     with tempfile.TemporaryDirectory(prefix="left-") as name:
         folder = Path(name)
         for users in (folder / "users", folder / "replaced-20261120T000000000000" / "users"):
@@ -137,7 +137,7 @@ def test_a_half_removed_user_is_removed_at_the_start() -> None:
 
 
 def erase_until_killed(data_dir: Path, step: str) -> None:
-    """Serve, erase alice, and die by SIGKILL right before a step."""
+    """Serve, erase alice, and die by SIGKILL immediately before a step."""
     import shutil
 
     from memory_agent.daemon.dispatcher import Dispatcher

@@ -1,4 +1,4 @@
-"""Memories in one host process, without Ray: failing stores, many threads, users that cost the others nothing."""
+"""Memories in one host process, without Ray: failing stores, many threads, isolation of users."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 @pytest.fixture
 def embedder(tmp_path: Path) -> Iterator[RemoteEmbedder]:
-    """The client of an embedder that is not there: memories are stored without vectors."""
+    """The client of an embedder that does not run, so that memories are stored without vectors."""
     with absent_embedder(tmp_path) as embedder:
         yield embedder
 
@@ -58,8 +58,8 @@ def ingest(host: MemoryHost, user_id: str) -> IngestReport:
     return decode_reply(host.ingest(user_id, encode(IngestBatch(events=((1, data),)))), IngestReport)
 
 
-def test_a_failed_store_is_reopened_while_other_threads_ask(host: MemoryHost) -> None:
-    """A thread that came late with its error closed the successor; one that opened early met its own lock."""
+def test_a_failed_store_is_reopened_under_concurrent_requests(host: MemoryHost) -> None:
+    """A thread with a late error used to close the successor; one that opened early met its own lock."""
     remember(host)
     failures: list[str] = []
     stop = threading.Event()
@@ -96,8 +96,8 @@ def test_the_error_of_a_memory_that_was_replaced_leaves_the_new_one_open(host: M
     assert new.stats().memories == 0
 
 
-def test_a_refused_folder_is_a_retryable_error(host: MemoryHost, tmp_path: Path) -> None:
-    """It used to leave as an OSError, which Ray turned into a dead host, and the lane into quarantined events."""
+def test_a_folder_without_permission_is_a_retryable_error(host: MemoryHost, tmp_path: Path) -> None:
+    """It used to raise OSError, which Ray reported as a dead host, so that the lane quarantined the events."""
     folder = user_folder(tmp_path, "carl")
     folder.parent.mkdir(parents=True)
     folder.write_text("in the way")
@@ -117,7 +117,7 @@ def test_a_vanished_folder_is_a_retryable_error(host: MemoryHost, tmp_path: Path
     assert ingest(host, "alice").kept == 1
 
 
-def test_vectors_are_filled_in_for_the_others_when_one_memory_fails(host: MemoryHost) -> None:
+def test_vectors_of_other_users_are_filled_in_when_one_memory_fails(host: MemoryHost) -> None:
     remember(host, "alice")
     remember(host, "bob")
     host._memories["alice"].close()
@@ -135,7 +135,7 @@ def run_of(host: MemoryHost, user_id: str) -> Trajectory:
     return decode_reply(host.call(user_id, "run_get", encode(RunIdParams(run_id="run-1")), 5_000.0), Trajectory)
 
 
-def test_abandoned_runs_expire_for_the_others_when_one_memory_fails(host: MemoryHost) -> None:
+def test_runs_of_other_users_expire_when_one_memory_fails(host: MemoryHost) -> None:
     users = ("alice", "bob", "carol")
     for user_id in users:
         begin_run(host, user_id, NOW)
@@ -147,8 +147,8 @@ def test_abandoned_runs_expire_for_the_others_when_one_memory_fails(host: Memory
     assert run_of(host, "carol").state == "expired"
 
 
-def test_a_call_with_an_old_address_wakes_no_user(host: MemoryHost) -> None:
-    """The user may live elsewhere by now; opening its store here as well would answer from a stale index."""
+def test_a_call_to_an_old_address_wakes_no_user(host: MemoryHost) -> None:
+    """The user may have moved; opening its store here as well would answer from a stale index."""
     params = encode(NoParams())
     with pytest.raises(HostDiedError):
         decode_reply(host.call_awake("alice", "stats", params, 5_000.0), MemoryStats)
@@ -179,7 +179,7 @@ def test_a_user_with_damaged_pages_does_not_affect_the_others(
     assert file.read_bytes() == damaged
 
 
-def test_a_destroyed_key_closes_that_user_alone(tmp_path: Path, embedder: RemoteEmbedder) -> None:
+def test_a_destroyed_key_closes_only_that_user(tmp_path: Path, embedder: RemoteEmbedder) -> None:
     settings = Settings(encryption=EncryptionSettings(keys_folder=str(tmp_path / "keys")))
     host = MemoryHost(tmp_path / "data", settings, embedder)
     for user_id in ("alice", "bob", "carol"):

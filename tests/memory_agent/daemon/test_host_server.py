@@ -1,4 +1,4 @@
-"""A host's sockets: recalls beside ingestion, one user beside others, junk, bugs, and the death of the process."""
+"""A host's sockets: recalls during ingestion, fairness, malformed requests, bugs, and the death of the process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def served(tmp_path: Path) -> Iterator[HostEndpoints]:
         host.close()
 
 
-def test_junk_is_refused_and_does_no_harm(served: HostEndpoints) -> None:
+def test_malformed_requests_are_refused_and_harmless(served: HostEndpoints) -> None:
     client = RequestSocket(served.answer)
     for junk in (
         [b""],
@@ -76,7 +76,7 @@ def test_junk_is_refused_and_does_no_harm(served: HostEndpoints) -> None:
     client.close()
 
 
-def test_a_bug_is_reported_with_its_place_and_without_its_text(tmp_path: Path) -> None:
+def test_a_bug_is_reported_with_its_traceback_but_without_its_text(tmp_path: Path) -> None:
     host = MemoryHost(cast(Path, None), Settings(), cast(Embedder, None))
     server = HostServer(host, endpoints_in(tmp_path), 2, 1)
     client = RequestSocket(server.endpoints.answer)
@@ -136,7 +136,7 @@ def test_a_user_with_many_requests_leaves_threads_to_others(tmp_path: Path) -> N
 
 
 class Process:
-    """A host process that can be killed and started again; a connection asks it where it listens."""
+    """A host process that can be killed and restarted, with the address that a connection needs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -164,7 +164,7 @@ class Process:
         return endpoints_in(self._folder).answer
 
 
-def test_requests_fail_when_the_process_dies_and_the_next_ones_find_its_successor(tmp_path: Path) -> None:
+def test_requests_fail_when_the_process_dies_and_later_ones_reach_the_restarted_one(tmp_path: Path) -> None:
     process = Process(tmp_path)
 
     async def scenario() -> None:

@@ -28,7 +28,7 @@ USERS = [f"user-{number}" for number in range(5_000)]
 
 
 class Host:
-    """A process that answers when its world allows it, until it is ended for good."""
+    """A host that answers unless its user is stuck, until it is ended."""
 
     def __init__(self, name: str, world: Processes) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class Host:
 
 
 class Processes:
-    """What starts processes; `stuck` users are not answered before `go_on`."""
+    """Starts hosts. Requests of `stuck` users wait for `go_on`."""
 
     def __init__(self) -> None:
         self.hosts: list[Host] = []
@@ -171,8 +171,8 @@ def test_empty_processes_are_kept_as_spares_up_to_the_limit() -> None:
     asyncio.run(go())
 
 
-def test_a_process_that_is_gone_for_good_is_replaced() -> None:
-    """It used to be asked again and again until the deadline, and so was every later call of the user."""
+def test_a_process_that_ray_does_not_restart_is_replaced() -> None:
+    """It used to be retried until the deadline, by every later call of the user."""
 
     async def go() -> None:
         world = Processes()
@@ -185,7 +185,7 @@ def test_a_process_that_is_gone_for_good_is_replaced() -> None:
     asyncio.run(go())
 
 
-def test_what_was_not_sent_because_no_process_was_up_is_sent_again_whatever_it_is() -> None:
+def test_a_request_that_was_never_sent_is_always_retried() -> None:
     async def go() -> None:
         world = Processes()
         hosts = hosts_of(world)
@@ -201,7 +201,7 @@ def test_what_was_not_sent_because_no_process_was_up_is_sent_again_whatever_it_i
     asyncio.run(go())
 
 
-def test_a_busy_user_moves_to_a_host_that_idles_and_waits_for_its_running_request() -> None:
+def test_a_busy_user_moves_to_an_idle_host_after_its_running_request() -> None:
     async def go() -> None:
         world = Processes()
         hosts = hosts_of(world, dedicated_hosts=0, shared_hosts=2)
@@ -263,7 +263,7 @@ def test_a_user_with_a_long_request_is_not_moved_and_its_other_requests_do_not_w
 
 
 def sharing(hosts: Hosts, user_id: str) -> set[str]:
-    """The awake users of one host."""
+    """Return the awake users on the host of this user."""
     seats = hosts._directory._seats
     return {other for other, seat in seats.items() if seat.host == seats[user_id].host}
 
@@ -288,7 +288,7 @@ users = st.lists(st.text("abcdefgh", min_size=1, max_size=3), max_size=40)
 
 
 @given(users, st.integers(0, 5), st.integers(1, 4))
-def test_at_most_the_limit_live_alone_and_the_others_share(names: list[str], limit: int, shared: int) -> None:
+def test_users_up_to_the_limit_have_their_own_host_and_others_share(names: list[str], limit: int, shared: int) -> None:
     directory = Directory(limit, shared)
     for name in names:
         directory.seat(name, 0.0)
@@ -316,7 +316,9 @@ def test_users_spread_evenly(names: list[str], shared: int) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefghijkl"), st.booleans()), max_size=60), st.integers(2, 5))
-def test_a_waking_user_never_joins_a_busy_one_while_a_host_idles(events: list[tuple[str, bool]], shared: int) -> None:
+def test_a_waking_user_never_joins_a_busy_user_while_a_host_is_idle(
+    events: list[tuple[str, bool]], shared: int
+) -> None:
     directory, now_s, last_s = Directory(1, shared), 0.0, {}
     for name, sleeps in events:
         now_s += 7.0
@@ -339,7 +341,7 @@ def test_a_user_returns_to_its_host_when_loads_are_equal() -> None:
     assert directory.seat("a", 9.0) == first
 
 
-def test_of_two_busy_users_at_one_host_one_moves_when_another_host_idles() -> None:
+def test_one_of_two_busy_users_on_a_host_moves_to_an_idle_host() -> None:
     directory = Directory(0, 2)
     names = [f"user-{number}" for number in range(4)]
     hosts = {name: directory.seat(name, 0.0) for name in names}
@@ -378,7 +380,7 @@ def test_removing_a_node_moves_only_its_own_keys(nodes: set[str], key: str) -> N
 
 
 @given(users, st.integers(0, 5))
-def test_who_is_apart_has_its_host_in_any_case_and_counts_for_nothing(names: list[str], limit: int) -> None:
+def test_a_user_apart_has_a_fixed_host_and_counts_towards_no_limit(names: list[str], limit: int) -> None:
     directory, without = Directory(limit, 2, {"apart": "its-own"}), Directory(limit, 2)
     for name in names:
         assert directory.seat("apart", 0.0) == "its-own"

@@ -1,4 +1,4 @@
-"""Hosts in a real Ray: woken right after they ended, restarted, and clear about unexpected errors."""
+"""Hosts in a real Ray: woken immediately after they ended, restarted, and unexpected errors reported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_ray_listens_on_loopback_alone(cluster: Cluster) -> None:
 
 
 async def _listening_beside_a_user(cluster: Cluster) -> set[tuple[str, str]]:
-    """Return the processes of this test and Ray that listen on a network while a user is awake, and where."""
+    """Return the endpoints at which this test and Ray listen while a user is awake, by process."""
     hosts = hosts_of(cluster)
     await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
@@ -83,8 +83,8 @@ def test_a_user_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:
     assert len(set(pids)) == 4
 
 
-def test_a_request_during_falling_asleep_is_answered(cluster: Cluster) -> None:
-    """No process is kept, so each time one is started while the former one dies."""
+def test_a_request_while_the_user_falls_asleep_is_answered(cluster: Cluster) -> None:
+    """Without spare processes, a new one starts each time while the former one ends."""
     settings = msgspec.structs.replace(Settings().daemon, idle_sleep_s=1e-9, spare_hosts=0)
 
     async def go() -> None:
@@ -102,7 +102,7 @@ def test_a_request_during_falling_asleep_is_answered(cluster: Cluster) -> None:
     asyncio.run(go())
 
 
-def test_a_host_ended_for_good_is_told_from_a_restarting_one(cluster: Cluster) -> None:
+def test_a_permanently_ended_host_is_distinguished_from_a_restarting_one(cluster: Cluster) -> None:
     async def go() -> None:
         host = cluster.start_host()
         os.kill(await host.pid(60.0), signal.SIGKILL)
@@ -129,8 +129,8 @@ async def _answers(host: Host) -> bool:
         return False
 
 
-def test_ray_keeps_nothing_of_each_call(cluster: Cluster) -> None:
-    """Its gcs used to keep a record of each of the last hundred thousand: 5 KB each, measured."""
+def test_ray_keeps_no_record_of_calls(cluster: Cluster) -> None:
+    """Its gcs used to keep a record of 5 KB (measured) for each of the last 100,000 calls."""
 
     async def go() -> int:
         host = cluster.start_host()
@@ -156,8 +156,8 @@ def _own_bytes(process: psutil.Process) -> int:
     return int(memory.rss - memory.shared)
 
 
-def test_a_run_is_begun_once_although_its_host_is_killed(cluster: Cluster) -> None:
-    """The caller of the second request sees nothing of the death: it carries its event's id, so it may be repeated."""
+def test_a_run_begins_once_even_if_its_host_is_killed(cluster: Cluster) -> None:
+    """The second caller does not notice the death: the request has an event id, so it may be repeated."""
     too_short_to_embed = "Fix"
     params = encode(RunBeginParams(objective=too_short_to_embed, event_id="begin-1"))
 

@@ -1,4 +1,4 @@
-"""One user's lane under faults: nothing lost, nothing passed over, order kept, memory bounded."""
+"""One user's lane under faults: no event lost or skipped, order kept, memory bounded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HICCUPS = {
 
 
 class World:
-    """A journal and a memory that fail as they are told; an event's number says how it behaves."""
+    """A journal and a memory with faults that depend on the event's number."""
 
     def __init__(self, journal: Sequence[int], *, rejects: set[int] = frozenset(), crashes: set[int] = frozenset(),
                  poisons: set[int] = frozenset(), hiccups: Sequence[str] = (),
@@ -141,7 +141,7 @@ seqs = st.integers(1, 60)
     lane_events=st.integers(1, 20),
     tolerance=st.integers(1, 3),
 )
-def test_every_event_is_handled_once_in_order_or_set_aside(
+def test_every_event_is_handled_once_in_order_or_quarantined(
     journal: list[int],
     rejects: set[int],
     crashes: set[int],
@@ -169,14 +169,14 @@ def test_a_full_lane_reads_the_rest_from_the_journal() -> None:
     assert world.backlog_reads > 0
 
 
-def test_the_batch_that_follows_is_announced_once_it_cannot_grow() -> None:
+def test_the_next_batch_is_announced_once_it_is_complete() -> None:
     world = World(range(1, 19))
     run_lane_through(world, settings=DaemonSettings(batch_events=5))
     assert world.announced == [(6, 7, 8, 9, 10), (11, 12, 13, 14, 15)]
     assert world.delivered == [(1, 2, 3, 4, 5), *world.announced, (16, 17, 18)]
 
 
-def test_a_backlog_is_read_on_in_time_to_announce_its_batches() -> None:
+def test_a_backlog_is_read_early_enough_to_announce_its_batches() -> None:
     world = World(range(1, 81))
     run_lane_through(world, settings=DaemonSettings(batch_events=4, lane_events=12))
     assert world.handled == list(range(1, 81))
@@ -184,14 +184,14 @@ def test_a_backlog_is_read_on_in_time_to_announce_its_batches() -> None:
     assert world.largest_batch == 4
 
 
-def test_a_batch_full_by_its_bytes_is_announced_too() -> None:
+def test_a_batch_that_reaches_its_byte_limit_is_announced() -> None:
     world = World(range(1, 26))
     run_lane_through(world, settings=DaemonSettings(batch_bytes=1024))
     assert world.announced == [tuple(range(11, 21))]
     assert world.delivered == [tuple(range(1, 11)), tuple(range(11, 21)), tuple(range(21, 26))]
 
 
-def test_what_is_erased_or_late_is_not_announced() -> None:
+def test_erased_and_late_events_are_not_announced() -> None:
     world = World(range(1, 21))
     world.erased = {8}
     run_lane_through(world, late=range(30, 45), settings=DaemonSettings(batch_events=5))
@@ -199,7 +199,7 @@ def test_what_is_erased_or_late_is_not_announced() -> None:
     assert sorted(world.handled) == [*range(1, 8), *range(9, 21), *range(30, 45)]
 
 
-def test_a_crash_by_an_event_that_was_announced_is_not_charged_to_the_batch_before() -> None:
+def test_a_crash_caused_by_an_announced_event_does_not_count_against_the_current_batch() -> None:
     world = World(range(1, 13), crashes={5})
     run_lane_through(world, settings=DaemonSettings(batch_events=4, crashes_before_quarantine=1))
     assert world.set_aside == {5: "host_died"}
@@ -212,26 +212,26 @@ def test_an_unexpected_error_does_not_end_a_lane() -> None:
     assert world.handled == [1, 2, 3]
 
 
-def test_the_reason_of_quarantine_is_the_error() -> None:
+def test_the_reason_for_quarantine_is_the_error() -> None:
     world = World([1, 2, 3, 4], rejects={1}, crashes={2}, poisons={3})
     run_lane(world, DaemonSettings())
     assert world.set_aside == {1: "unhandled_event", 2: "host_died", 3: "invalid_input"}
 
 
-def test_a_host_that_is_killed_from_outside_costs_no_event() -> None:
+def test_no_event_is_lost_when_a_host_is_killed_from_outside() -> None:
     world = World(range(1, 30), hiccups=["died", "died"])
     run_lane(world, DaemonSettings(batch_events=5))
     assert world.handled == list(range(1, 30))
     assert world.set_aside == {}
 
 
-def test_late_events_are_handled_beside_the_ordered_ones() -> None:
+def test_late_events_are_handled_besides_the_ordered_ones() -> None:
     world = World(range(10, 20))
     run_lane(world, DaemonSettings(), late=[3, 5], room_bytes=500)
     assert Counter(world.handled) == Counter([3, 5, *range(10, 20)])
 
 
-def test_a_relay_that_is_away_is_waited_for() -> None:
+def test_a_lane_waits_for_an_unavailable_relay() -> None:
     class Flaky(World):
         async def quarantine(self, user_id: str, event: Pending, code: str, reason: str) -> None:
             if not self.set_aside and not getattr(self, "failed", False):
@@ -245,7 +245,7 @@ def test_a_relay_that_is_away_is_waited_for() -> None:
 
 
 def test_a_damaged_store_sends_nothing_to_quarantine() -> None:
-    """The store is broken, not the event: events wait until it is repaired."""
+    """The store is broken, not the event, so events wait until it is repaired."""
     world = World([1, 2, 3], hiccups=["damaged"] * 5)
     run_lane(world, DaemonSettings())
     assert world.handled == [1, 2, 3]
@@ -267,7 +267,7 @@ def test_a_late_event_missing_from_the_journal_is_skipped() -> None:
 
 
 def test_waiting_events_are_read_again_after_an_erasure() -> None:
-    """The numbers are unknown: the erasure was repeated, and the second one found nothing left to erase."""
+    """The numbers are unknown, because the erasure was repeated and found nothing the second time."""
 
     class Busy(World):
         under_way, goes_on = asyncio.Event(), asyncio.Event()
@@ -332,9 +332,9 @@ def test_late_events_beyond_the_lanes_limit_wait_in_the_journal() -> None:
     assert [seq for seq in world.handled if seq >= 100] == list(late)
 
 
-def test_while_all_keys_were_away_nothing_is_set_aside() -> None:
+def test_nothing_is_quarantined_while_the_key_folder_is_missing() -> None:
     class Returning(World):
-        """The journal reads again when the folder of keys is back."""
+        """A journal that is readable again once the key folder returns."""
 
         async def content(self, seq: int) -> bytes | None:
             self.locked = False

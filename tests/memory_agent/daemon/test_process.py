@@ -13,8 +13,8 @@ from memory_agent.errors import SettingsError
 from memory_agent.settings import IngestSettings, Settings
 
 
-def test_a_table_of_signals_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path) -> None:
-    """Hosts read it when a user wakes; there the same mistake sends every event of every user to quarantine."""
+def test_an_unreadable_table_of_signals_is_refused_at_startup(tmp_path: Path) -> None:
+    """If only hosts read the table, the mistake would send every event of every user to quarantine."""
     table = tmp_path / "signals.toml"
     table.write_text("no table [")
     with pytest.raises(SettingsError, match=r"ingest\.signals"):
@@ -35,7 +35,7 @@ def tell(stream: io.StringIO) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_a_terminal_shows_each_part_and_readiness() -> None:
+def test_a_terminal_shows_the_progress_of_the_start() -> None:
     lines = tell(Terminal())
     assert [line.partition(" s  ")[2] for line in lines] == ["starting relay", "starting Ray", "ready; Ctrl-C ends it"]
 
@@ -44,9 +44,7 @@ def test_a_file_gets_no_progress() -> None:
     assert tell(io.StringIO()) == []
 
 
-def test_a_terminal_reads_where_the_doors_are_and_what_to_do_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ready_message_has_the_address_and_commands_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMORY_AGENT_DATA_DIR", str(tmp_path / "usual"))
     ready = {"pid": 7, "data_dir": str(tmp_path / "my data"), "endpoints": {"http": "http://127.0.0.1:7421"}}
     said = ready_words(ready)

@@ -1,4 +1,4 @@
-"""The folder that Ray runs in: private, and removed after its daemon was killed."""
+"""Ray's temporary folder: private, and removed after its daemon was killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_folders_of_killed_daemons_are_removed_and_held_ones_stay(temporary: Path) -> None:
+def test_folders_of_killed_daemons_are_removed_and_locked_ones_stay(temporary: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     left = Path(holder.stdout.readline().strip())
@@ -45,7 +45,7 @@ def test_folders_of_killed_daemons_are_removed_and_held_ones_stay(temporary: Pat
 
 
 def started_in(folder: Path, title: str) -> subprocess.Popen[bytes]:
-    """A process that calls itself `title` and has a file open in the folder."""
+    """A process with the title `title` and an open file in the folder."""
     with open(folder / "log", "w") as log:
         process = subprocess.Popen(["bash", "-c", f"exec -a '{title}' sleep 1000"], stdout=log)
     while psutil.Process(process.pid).cmdline()[:1] != [title]:

@@ -1,4 +1,4 @@
-"""The reactor: last in line, late causes dropped, paused for an erasure. A real relay; hosts that the tests hold up."""
+"""The reactor: lowest priority, late causes dropped, paused for an erasure. A real relay; hosts that tests delay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PATIENCE_S = 30.0
 
 
 class Memories:
-    """Hosts that answer with empty blocks once they are open, and fail for the users they are told."""
+    """Hosts that answer with empty blocks once `open` is set, and fail for `failing` users."""
 
     def __init__(self, failing: frozenset[str] = frozenset()) -> None:
         self.calls_under_way = 0
@@ -52,7 +52,7 @@ class Memories:
 
 
 class World:
-    """A reactor with its memories, and what it published."""
+    """A reactor with its memories and its published blocks."""
 
     def __init__(self, broker: Broker, publisher: Publisher, memories: Memories) -> None:
         self.memories = memories
@@ -119,7 +119,7 @@ def check(
     asyncio.run(go())
 
 
-def test_two_recalls_run_at_a_time_and_one_of_a_user(broker: Broker) -> None:
+def test_two_recalls_run_at_a_time_but_one_per_user(broker: Broker) -> None:
     async def story(here: World) -> None:
         for event_id, user_id in (("a-1", "alice"), ("a-2", "alice"), ("b-1", "bob"), ("c-1", "carol")):
             here.say(user_id, event_id)
@@ -149,7 +149,7 @@ def test_nothing_starts_while_callers_or_events_wait(broker: Broker, busy: str) 
     check(broker, story)
 
 
-def test_a_backlog_after_downtime_causes_nothing(broker: Broker) -> None:
+def test_a_backlog_after_downtime_causes_no_recalls(broker: Broker) -> None:
     async def story(here: World) -> None:
         here.memories.open.set()
         for number in range(100):
@@ -162,7 +162,7 @@ def test_a_backlog_after_downtime_causes_nothing(broker: Broker) -> None:
     check(broker, story)
 
 
-def test_a_user_whose_memory_fails_is_counted_and_the_next_one_is_asked(broker: Broker) -> None:
+def test_a_failing_memory_is_counted_and_does_not_delay_other_users(broker: Broker) -> None:
     async def story(here: World) -> None:
         here.memories.open.set()
         here.say("alice", "a-1")
@@ -174,7 +174,7 @@ def test_a_user_whose_memory_fails_is_counted_and_the_next_one_is_asked(broker: 
     check(broker, story, frozenset({"alice"}))
 
 
-def test_an_erasure_ends_what_runs_drops_what_waits_and_lets_others_go_on(broker: Broker) -> None:
+def test_an_erasure_cancels_the_users_recalls_and_no_others(broker: Broker) -> None:
     async def story(here: World) -> None:
         for event_id, user_id in (("a-1", "alice"), ("a-2", "alice"), ("b-1", "bob")):
             here.say(user_id, event_id)
@@ -191,7 +191,7 @@ def test_an_erasure_ends_what_runs_drops_what_waits_and_lets_others_go_on(broker
     check(broker, story)
 
 
-def test_one_cause_that_is_read_again_has_one_block(broker: Broker) -> None:
+def test_a_cause_read_twice_has_one_block(broker: Broker) -> None:
     async def story(here: World) -> None:
         here.memories.open.set()
         for _ in range(3):

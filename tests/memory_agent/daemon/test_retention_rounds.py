@@ -1,4 +1,4 @@
-"""Retention in a daemon: of awake and of sleeping users, in the journal too, without waking users needlessly."""
+"""Retention in a daemon, for awake and sleeping users and in the journal, without waking users needlessly."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def embedder() -> Iterator[Embedder]:
 
 @pytest.fixture
 def data_dir(embedder: Embedder) -> Iterator[Path]:
-    """Three users who sleep: alice has old and new progress, bob new progress alone, carol was never looked at."""
+    """Three sleeping users: alice has old and new progress, bob only new progress, carol was never scanned."""
     with tempfile.TemporaryDirectory(prefix="aged-") as name:
         data_dir = Path(name)
         events = [
@@ -93,7 +93,7 @@ def files_with(text: str, folder: Path) -> list[str]:
 
 
 def until(fact: object) -> None:
-    """Wait for a fact that has to come true."""
+    """Wait until `fact` returns true."""
     assert callable(fact)
     end_s = time.monotonic() + PATIENCE_S
     while not fact():
@@ -121,7 +121,7 @@ def test_retention_erases_from_every_file_of_a_sleeping_user(data_dir: Path, emb
         assert (figures.memories, figures.expired) == (1, {"progress": 2})
 
 
-def test_awake_users_age_with_the_upkeep(data_dir: Path, embedder: Embedder) -> None:
+def test_memories_of_awake_users_expire_during_upkeep(data_dir: Path, embedder: Embedder) -> None:
     with (
         gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served,
         MemoryClient("alice", endpoint=served.gateway, token=Layout(data_dir).token()) as alice,
@@ -131,7 +131,7 @@ def test_awake_users_age_with_the_upkeep(data_dir: Path, embedder: Embedder) -> 
         assert alice.stats().memories == 1
 
 
-def test_an_unreadable_user_does_not_stop_the_round(data_dir: Path, embedder: Embedder) -> None:
+def test_an_unreadable_user_does_not_end_the_round(data_dir: Path, embedder: Embedder) -> None:
     lock = data_dir / "users" / "bob" / "owner.lock"
     lock.unlink()
     lock.mkdir()  # cannot be read, by root either
@@ -141,7 +141,7 @@ def test_an_unreadable_user_does_not_stop_the_round(data_dir: Path, embedder: Em
 
 
 def test_the_store_of_shared_items_is_never_visited(data_dir: Path, embedder: Embedder) -> None:
-    """After a visit it would be put to sleep, and users' hosts ask it without waking it."""
+    """A visit would put it to sleep, but users' hosts connect to it without waking it."""
     for kind, user_id in ((Knowledge, SHARED_USER), (Memory, "zoe")):
         with kind.open(user_folder(data_dir, user_id), user_id=user_id, embedder=embedder) as memory:
             memory.remember("harmless")
@@ -161,7 +161,7 @@ def test_without_rules_no_user_is_woken(data_dir: Path, embedder: Embedder) -> N
     assert {file: file.read_bytes() for file in owners} == owners
 
 
-def test_an_awaiting_client_erases_as_a_blocking_one_does(data_dir: Path, embedder: Embedder) -> None:
+def test_async_and_blocking_clients_erase_alike(data_dir: Path, embedder: Embedder) -> None:
     async def erase(served: Served) -> list[ErasureReceipt]:
         async with AsyncMemoryClient("alice", endpoint=served.gateway, token=Layout(data_dir).token()) as alice:
             planned = await alice.erasure.erase_expired(dry_run=True)

@@ -26,7 +26,7 @@ PATIENCE_S = 20.0
 
 
 class Memories:
-    """The users' memories, which note whose each event became."""
+    """The users' memories, which record the user of each event."""
 
     def __init__(self) -> None:
         self.taken: dict[int, str] = {}
@@ -58,14 +58,14 @@ class World:
         return seq
 
     async def became(self, seq: int) -> str | None:
-        """Return whose an event became, None where it waits for an owner."""
+        """Return the owner of an event, or None while it waits for one."""
         async with asyncio.timeout(PATIENCE_S):
             while seq not in self._memories.taken and seq not in self.dispatcher._parking:
                 await asyncio.sleep(0.005)
         return self._memories.taken.get(seq)
 
     async def found_its_owner(self, seq: int) -> str:
-        """Return whose an event became that may have waited."""
+        """Wait until an event has an owner, and return it."""
         async with asyncio.timeout(PATIENCE_S):
             while (owner := await self.became(seq)) is None:
                 await asyncio.sleep(0.005)
@@ -114,7 +114,7 @@ def check(folder: Path, story: Callable[[World], Any], **settings: Any) -> None:
 
 
 @pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
-def test_naming_anothers_run_first_gains_nothing(folder: Path, named: dict[str, Any]) -> None:
+def test_naming_anothers_run_first_gains_no_ownership(folder: Path, named: dict[str, Any]) -> None:
     async def story(here: World) -> None:
         guess = await here.tell("mallory", "mallory", **named)
         early = await here.tell("conductor", "system", **named, event_id="early")
@@ -129,7 +129,7 @@ def test_naming_anothers_run_first_gains_nothing(folder: Path, named: dict[str, 
 
 
 @pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
-def test_naming_anothers_run_later_takes_nothing(folder: Path, named: dict[str, Any]) -> None:
+def test_naming_anothers_run_later_takes_no_ownership(folder: Path, named: dict[str, Any]) -> None:
     async def story(here: World) -> None:
         await here.tell("conductor", "alice", **named)
         await here.tell("mallory", "mallory", **named)
@@ -152,7 +152,7 @@ def test_a_conductor_may_name_the_owner_of_a_run_and_session(folder: Path) -> No
     check(folder, story)
 
 
-def test_a_session_vouched_for_two_users_has_no_owner_but_named_events_do(folder: Path) -> None:
+def test_a_session_claimed_for_two_users_has_no_owner_but_events_that_name_a_user_do(folder: Path) -> None:
     async def story(here: World) -> None:
         for user_id in ("alice", "bob"):
             await here.tell("conductor", user_id, **OF_SESSION)
@@ -180,8 +180,8 @@ def served(folder: Path) -> Iterator[Served]:
     embedder.close()
 
 
-def test_two_users_who_guess_each_others_runs_see_none_of_them_in_any_answer(served: Served) -> None:
-    """Through the gateway: runs begun by clients, events by their keys, and a conductor that works for both."""
+def test_users_who_guess_each_others_run_ids_see_nothing_of_them(served: Served) -> None:
+    """Uses the gateway: clients begin runs and publish events, and a conductor works for both users."""
     keys = {name: create_key(served.data_dir, f"of-{name}", name, ALL_SCOPES) for name in ("alice", "mallory")}
     clients = {
         name: MemoryClient(name, endpoint=served.gateway, token=key.token, data_dir=served.data_dir)

@@ -1,4 +1,4 @@
-"""The queue of causes: bounds, turns, pauses and deadlines, by a clock that the tests turn."""
+"""The queue of causes: limits, turns, pauses and deadlines, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_messages_come_before_documents() -> None:
     assert drained(queue, 0.0) == [("alice", 2), ("alice", 3), ("alice", 1)]
 
 
-def test_a_user_has_one_recall_under_way() -> None:
+def test_a_user_has_one_running_recall() -> None:
     queue = TriggerQueue(10, 5)
     queue.offer(cause("alice", 1), 0.0)
     queue.offer(cause("alice", 2), 0.0)
@@ -46,7 +46,7 @@ def test_a_user_has_one_recall_under_way() -> None:
     assert drained(queue, 0.0) == [("alice", 2)]
 
 
-def test_a_storm_of_one_user_costs_that_users_oldest_causes_alone() -> None:
+def test_too_many_causes_of_one_user_drop_only_that_users_oldest() -> None:
     queue = TriggerQueue(20, 8)
     queue.offer(cause("bob", 1), 0.0)
     for seq in range(2, 2_002):
@@ -56,7 +56,7 @@ def test_a_storm_of_one_user_costs_that_users_oldest_causes_alone() -> None:
     assert queue.counts == {"full": 1_992}
 
 
-def test_a_storm_of_many_users_is_bounded_too() -> None:
+def test_causes_of_many_users_are_bounded() -> None:
     queue = TriggerQueue(20, 8)
     for seq in range(2_000):
         queue.offer(cause(f"user-{seq % 50}", seq), 0.0)
@@ -72,7 +72,7 @@ def test_bytes_are_bounded() -> None:
     assert queue.counts == {"full": 4}
 
 
-def test_a_document_that_changes_each_second_is_asked_for_once_a_pause_with_its_last_text() -> None:
+def test_a_document_that_changes_every_second_causes_one_recall_per_pause() -> None:
     queue = TriggerQueue(10, 5)
     taken = []
     for second in range(60):
@@ -91,7 +91,7 @@ def test_two_documents_do_not_wait_for_each_other() -> None:
     assert sorted(drained(queue, 0.0)) == [("alice", 1), ("alice", 2), ("bob", 3)]
 
 
-def test_what_is_late_is_dropped_and_a_pause_does_not_make_late() -> None:
+def test_late_causes_are_dropped_and_a_pause_extends_the_deadline() -> None:
     queue = TriggerQueue(10, 5)
     queue.offer(cause("alice", 1, deadline_s=5.0, document="d"), 0.0)
     assert drained(queue, 0.0) == [("alice", 1)]
@@ -102,7 +102,7 @@ def test_what_is_late_is_dropped_and_a_pause_does_not_make_late() -> None:
     assert drained(queue, 10.0) == [("alice", 2)]
 
 
-def test_dropping_a_user_leaves_the_others() -> None:
+def test_dropping_one_users_causes_leaves_those_of_others() -> None:
     queue = TriggerQueue(10, 5)
     queue.offer(cause("alice", 1), 0.0)
     queue.offer(cause("bob", 2), 0.0)

@@ -1,4 +1,4 @@
-"""An encrypted memory works as any other, and its folder reveals nothing without the key."""
+"""An encrypted memory works like any other, and its folder reveals nothing without the key."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def opened(folder: Path, embedder: Embedder | None = None, keys: Path | None = N
 
 
 def fill(memory: Memory) -> dict[str, bytes]:
-    """Memories, a run that used them, a lesson, an erasure that was begun; what of it could be found in a file."""
+    """Store memories, a run that used them, a lesson and a pending erasure; return marks to look for in files."""
     for number in range(30):
         memory.remember(f"{WORDS['text']} number {number} is a small marsupial", session_id=WORDS["session"], now=NOW)
     record = memory.remember(
@@ -98,7 +98,7 @@ def _int8(vector: Embedding) -> bytes:
 
 
 def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:
-    """Which marks are in which files."""
+    """Return the marks found, by file."""
     contents = {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     held = {name: {mark for mark, data in marks.items() if data in content} for name, content in contents.items()}
     return {name: names for name, names in held.items() if names}
@@ -112,7 +112,7 @@ def learnt_in(store: Store) -> bytes:
     return data[len(data) // 2 :][:64]
 
 
-def test_nothing_of_it_is_in_any_file_neither_in_use_nor_closed(tmp_path: Path, embedder: Embedder) -> None:
+def test_no_file_contains_plain_text_while_open_or_closed(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
         marks = fill(memory)
         assert found(tmp_path / "alice", marks) == {}
@@ -123,8 +123,8 @@ def test_nothing_of_it_is_in_any_file_neither_in_use_nor_closed(tmp_path: Path, 
     assert names >= expected
 
 
-def test_without_a_key_all_of_it_would_be_found(tmp_path: Path, embedder: Embedder) -> None:
-    """Else the test above would look for the wrong bytes."""
+def test_without_encryption_the_files_contain_every_mark(tmp_path: Path, embedder: Embedder) -> None:
+    """This proves that the test above looks for the right bytes."""
     with opened(tmp_path / "alice", embedder) as memory:
         marks = fill(memory)
         held = found(tmp_path / "alice", marks)
@@ -135,7 +135,7 @@ def test_without_a_key_all_of_it_would_be_found(tmp_path: Path, embedder: Embedd
     assert {"closed data.mdb", "closed columns.arrays", INTENT_FILE} <= held.keys()
 
 
-def test_it_answers_as_one_that_is_not_encrypted(tmp_path: Path, embedder: Embedder) -> None:
+def test_it_answers_like_a_plain_memory(tmp_path: Path, embedder: Embedder) -> None:
     answers = []
     for name, keys in (("plain", None), ("encrypted", tmp_path / "keys")):
         with opened(tmp_path / name, embedder, keys) as memory:
@@ -164,7 +164,7 @@ def test_the_learner_and_a_pending_erasure_survive_reopening(tmp_path: Path, emb
         assert memory.get([record_id]) == []  # the erasure went on
 
 
-def test_a_destroyed_key_ends_every_call_and_nothing_opens_it_again(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_destroyed_key_ends_every_call_permanently(tmp_path: Path, embedder: Embedder) -> None:
     memory = opened(tmp_path / "alice", embedder, tmp_path / "keys")
     marks = fill(memory)
     KeyRing(tmp_path / "keys").destroy("alice")
@@ -185,7 +185,7 @@ def test_a_destroyed_key_ends_every_call_and_nothing_opens_it_again(tmp_path: Pa
     assert found(tmp_path / "alice", marks) == {}
 
 
-def test_plain_and_encrypted_folders_are_never_taken_for_each_other(tmp_path: Path) -> None:
+def test_plain_and_encrypted_folders_are_never_confused(tmp_path: Path) -> None:
     opened(tmp_path / "plain").close()
     opened(tmp_path / "encrypted", keys=tmp_path / "keys").close()
     before = {file: file.read_bytes() for file in tmp_path.rglob("*.mdb") if file.name == "data.mdb"}
@@ -197,7 +197,7 @@ def test_plain_and_encrypted_folders_are_never_taken_for_each_other(tmp_path: Pa
     assert KeyRing(tmp_path / "keys").users() == ["encrypted"]
 
 
-def test_a_key_of_one_user_opens_nothing_of_another(tmp_path: Path) -> None:
+def test_a_users_key_does_not_open_another_users_memory(tmp_path: Path) -> None:
     for name in ("alice", "bob"):
         opened(tmp_path / name, keys=tmp_path / "keys").close()
     (tmp_path / "bob").rename(tmp_path / "was-bob")
@@ -206,7 +206,7 @@ def test_a_key_of_one_user_opens_nothing_of_another(tmp_path: Path) -> None:
         opened(tmp_path / "bob", keys=tmp_path / "keys")
 
 
-def test_an_open_memory_continues_when_the_folder_of_keys_is_back(tmp_path: Path) -> None:
+def test_an_open_memory_continues_when_the_key_folder_returns(tmp_path: Path) -> None:
     keys, away = tmp_path / "keys", tmp_path / "away"
     with opened(tmp_path / "alice", keys=keys) as memory:
         kept = memory.remember("before", now=NOW).id
@@ -219,7 +219,7 @@ def test_an_open_memory_continues_when_the_folder_of_keys_is_back(tmp_path: Path
         assert memory.stats().memories == 2
 
 
-def test_while_the_folder_of_keys_is_away_none_is_made_for_a_new_user(tmp_path: Path) -> None:
+def test_no_key_is_made_while_the_key_folder_is_missing(tmp_path: Path) -> None:
     keys, away, data = tmp_path / "keys", tmp_path / "away", tmp_path / "data"
     Journal.open(journal_folder(data), keys=KeyRing(keys)).close()
     opened(user_folder(data, "alice"), keys=keys).close()
@@ -233,7 +233,7 @@ def test_while_the_folder_of_keys_is_away_none_is_made_for_a_new_user(tmp_path: 
 
 
 @pytest.mark.parametrize("folder", ["alice", "users/alice"])
-def test_keys_do_not_lie_in_the_folder_that_they_encrypt(tmp_path: Path, folder: str) -> None:
+def test_keys_are_not_stored_in_the_folder_that_they_encrypt(tmp_path: Path, folder: str) -> None:
     with pytest.raises(SettingsError, match=r"encryption\.keys_folder"):
         opened(tmp_path / folder, keys=tmp_path / folder.removesuffix("users/alice") / "keys")
 

@@ -1,4 +1,4 @@
-"""Erased memories are in no byte of any file, also after a crash."""
+"""Erased memories leave no byte in any file, also after a crash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS = ("write_intent", "forget", "save", "remove_set_aside", "compact", "close
 
 
 def files_with(text: str, folder: Path) -> list[str]:
-    """The files that contain a text, or its stem."""
+    """Return the files that contain a text or its stem."""
     words = (text.encode(), text[:-1].encode(), text.encode("utf-16-le"))
     return sorted(
         str(file.relative_to(folder))
@@ -44,7 +44,7 @@ def files_with(text: str, folder: Path) -> list[str]:
 
 
 def fill(memory: Memory, others: int = 150) -> list[str]:
-    """Memories, some of them secret, that were written, recalled, updated and used by runs."""
+    """Memories, some of them secret, that were stored, recalled, updated and used by runs."""
     ids = []
     for number in range(others):
         memory.remember(f"{OTHER} {number}", session_id="plain")
@@ -214,7 +214,7 @@ def quiet(*_: object) -> None:
         ({"min_quality": 70}, "filter.min_quality"),
     ],
 )
-def test_a_filter_with_a_mistake_erases_nothing(memory: Memory, filter: dict[str, Any], field: str) -> None:
+def test_an_invalid_filter_erases_nothing(memory: Memory, filter: dict[str, Any], field: str) -> None:
     memory.remember("Staging needs the VPN", tags=["deploy"], quality_score=1.0)
     with pytest.raises(InvalidInputError) as caught:
         memory.erasure.erase(filter=filter)
@@ -222,7 +222,7 @@ def test_a_filter_with_a_mistake_erases_nothing(memory: Memory, filter: dict[str
     assert memory.stats().memories == 1
 
 
-def test_readers_and_writers_go_on_while_the_file_is_replaced(tmp_path: Path, embedder: Embedder) -> None:
+def test_reads_and_writes_continue_while_the_file_is_replaced(tmp_path: Path, embedder: Embedder) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory, ThreadPoolExecutor(3) as pool:
@@ -237,7 +237,7 @@ def test_readers_and_writers_go_on_while_the_file_is_replaced(tmp_path: Path, em
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_process_killed_at_any_step_leaves_an_erasure_that_the_next_one_finishes(
+def test_an_erasure_killed_at_any_step_is_completed_by_the_next_process(
     step: str, tmp_path: Path, embedder: Embedder
 ) -> None:
     folder = tmp_path / "alice"
@@ -257,7 +257,7 @@ def test_a_process_killed_at_any_step_leaves_an_erasure_that_the_next_one_finish
 
 
 def erase_until_killed(folder: Path, step: str, ids: list[str]) -> None:
-    """Erase, and die by SIGKILL right before a step."""
+    """Erase, and die by SIGKILL immediately before a step."""
     import os
 
     from memory_agent.erasure import eraser
@@ -301,7 +301,7 @@ def told(memory: Memory, count: int) -> list[str]:
     return sorted(one.record.id for one in memory.recall(SECRET, count, mode="lexical").memories)
 
 
-def test_an_erasure_that_overtakes_another_leaves_its_journal_part_open(tmp_path: Path, embedder: Embedder) -> None:
+def test_an_erasure_leaves_the_journal_part_of_an_earlier_one_pending(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path, user_id="alice", embedder=embedder) as memory:
         one, other, plain = told(memory, 3)
         first = memory.erasure.begin(memory.erasure.plan(Selection(ids=(one,)), NOW))
@@ -336,7 +336,7 @@ def test_an_erasure_waiting_for_the_journal_is_one_line_of_history_however_often
         assert len(read_history(tmp_path, "alice").erasures) == 2
 
 
-def test_reimported_memories_and_continued_sessions_are_noted_again(tmp_path: Path) -> None:
+def test_reimported_memories_and_continued_sessions_are_recorded_again(tmp_path: Path) -> None:
     later, intent = NOW + timedelta(hours=1), Intent(started_at=NOW, record_ids=("one", "two"))
     for _ in range(2):
         note_erasure(tmp_path, "alice", intent, NOW, once=True)

@@ -1,4 +1,4 @@
-"""Retention: what expires when, its erasure from every file, and when a store is scanned."""
+"""Retention: when memories expire, their erasure from every file, and when a store is scanned."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nothing_expires_without_a_rule(tmp_path: Path, embedder: Embedder) -> N
     assert not (tmp_path / RETENTION_FILE).exists()
 
 
-def test_a_memory_expires_at_its_moment_and_not_before(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_memory_expires_exactly_at_its_age(tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, told(1, 30 * DAY))
     just = timedelta(microseconds=1)
     with opened(tmp_path, embedder, USUAL, now=NOW - just) as memory:
@@ -129,7 +129,7 @@ def test_a_rule_matches_when_all_its_conditions_hold(
         assert sorted({text for id_, text in before.items() if id_ not in left}) == gone
 
 
-def test_the_first_matching_rule_decides_and_one_without_age_keeps_for_ever(tmp_path: Path, embedder: Embedder) -> None:
+def test_the_first_matching_rule_applies_and_one_without_age_never_expires(tmp_path: Path, embedder: Embedder) -> None:
     kept = RetentionRule(name="kept", events=("chat.*",))
     short = RetentionRule(name="short", signals=("task-progress",), age_s=DAY_S)
     rest = RetentionRule(name="rest", age_s=10 * DAY_S)
@@ -161,7 +161,7 @@ def files_and_bytes(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "lock.mdb"}
 
 
-def test_expired_cannot_be_combined_with_other_selections(tmp_path: Path, embedder: Embedder) -> None:
+def test_selecting_expired_memories_excludes_other_selections(tmp_path: Path, embedder: Embedder) -> None:
     from memory_agent.erasure.selection import Selection
 
     with pytest.raises(InvalidInputError):
@@ -199,7 +199,7 @@ def test_a_host_scans_a_large_memory_only_after_waking(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Whether a closed memory has to be scanned, this many days from now."""
+    """Whether a closed memory must be scanned in this many days."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )
@@ -219,7 +219,7 @@ def test_a_closed_memory_is_due_when_something_expires(tmp_path: Path, embedder:
     assert not due(tmp_path, 4_000)
 
 
-def test_other_rules_and_other_owners_make_a_user_due(tmp_path: Path, embedder: Embedder) -> None:
+def test_changed_rules_and_other_writers_make_a_user_due(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, DAY)], now=NOW)
     assert not due(tmp_path, 0)
@@ -242,7 +242,7 @@ def run_here(folder: Path, step: str) -> int:
     return subprocess.run([sys.executable, __file__, str(folder), step], env=environment, timeout=120).returncode
 
 
-def test_a_memory_whose_process_was_killed_is_due(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_memory_is_due_after_its_process_was_killed(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, DAY)], now=NOW)
     assert not due(tmp_path, 0)
@@ -251,7 +251,7 @@ def test_a_memory_whose_process_was_killed_is_due(tmp_path: Path, embedder: Embe
 
 
 @pytest.mark.parametrize("step", ["write_intent", "first part", "second part", "purge", "close_intent"])
-def test_killed_half_way_it_continues(step: str, tmp_path: Path, embedder: Embedder) -> None:
+def test_an_interrupted_expiry_continues(step: str, tmp_path: Path, embedder: Embedder) -> None:
     filled(tmp_path, embedder, *(told(number, 40 * DAY) for number in range(6)), told(9, DAY, text="harmless"))
     assert run_here(tmp_path, step) == -signal.SIGKILL
     with opened(tmp_path, embedder, USUAL) as memory:
@@ -261,7 +261,7 @@ def test_killed_half_way_it_continues(step: str, tmp_path: Path, embedder: Embed
     assert not (tmp_path / INTENT_FILE).exists()
 
 
-def test_in_a_daemons_folder_the_journal_part_is_left_open_and_reported(tmp_path: Path, embedder: Embedder) -> None:
+def test_in_a_daemons_folder_the_journal_part_stays_pending_and_is_reported(tmp_path: Path, embedder: Embedder) -> None:
     folder = user_folder(tmp_path, "alice")
     filled(folder, embedder, told(1, 40 * DAY))
     (tmp_path / "journal").mkdir()
@@ -278,7 +278,7 @@ def test_in_a_daemons_folder_the_journal_part_is_left_open_and_reported(tmp_path
     assert read_intent(folder) is None
 
 
-def test_invalid_rules_are_refused_by_name() -> None:
+def test_invalid_rules_are_reported_by_name() -> None:
     table = SignalTable.load()
     with pytest.raises(SettingsError, match="name of another rule"):
         RetentionRules(rules(PROGRESS, PROGRESS), table)
@@ -302,7 +302,7 @@ def test_an_age_beyond_the_calendar_never_expires() -> None:
 
 
 def age_until_killed(folder: Path, step: str) -> None:
-    """Open under the rules, and die by SIGKILL right before a step, or right after opening."""
+    """Open with retention rules, and die by SIGKILL immediately before a step or after opening."""
     import os
 
     from memory_agent.erasure import eraser, forgetting

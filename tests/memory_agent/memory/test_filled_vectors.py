@@ -1,4 +1,4 @@
-"""Vectors and words that come later: of former stores, after a change of the model, after a crash in between."""
+"""Vectors and word vectors filled in later: in old stores, after a change of the model, after a crash."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found(memory: Memory, query: str, mode: str = "vector") -> str:
 
 
 def assert_whole(memory: Memory, embedder: MadeVectors, count: int = COUNT) -> None:
-    """Check that every memory has what the embedder makes, in the store and in the columns."""
+    """Check that every memory has the embedder's vectors, in the store and in the columns."""
     view, store = memory._archive.view, memory._archive.store
     assert view.live == store.count == count + 1
     with store.snapshot() as snapshot:
@@ -48,7 +48,7 @@ def assert_whole(memory: Memory, embedder: MadeVectors, count: int = COUNT) -> N
     assert memory._archive.store.verify() == count + 1
 
 
-def test_a_store_without_words_is_served_marked_and_completed(tmp_path: Path) -> None:
+def test_a_store_without_word_vectors_is_searchable_and_completed(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "a", embedder=MadeVectors(words="")) as memory:
         remember(memory)
         assert (memory.stats().waiting, memory.recall("topic3").degraded) == (0, ())
@@ -83,7 +83,7 @@ def test_memories_stored_without_a_model_get_vectors_and_words_together(tmp_path
         assert_whole(memory, embedder, 20)
 
 
-def test_all_is_embedded_again_in_the_background_by_a_model_of_other_dimensions(tmp_path: Path) -> None:
+def test_a_model_of_other_dimensions_reembeds_everything_in_the_background(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
         remember(memory)
     embedder = MadeVectors(ndim=64, model="other")
@@ -113,7 +113,7 @@ def test_all_is_embedded_again_in_the_background_by_a_model_of_other_dimensions(
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True], ids=["plain", "encrypted"])
-def test_what_a_crash_interrupts_is_continued_and_no_memory_is_lost(tmp_path: Path, is_encrypted: bool) -> None:
+def test_an_interrupted_fill_continues_and_no_memory_is_lost(tmp_path: Path, is_encrypted: bool) -> None:
     keys = {"encryption_settings": EncryptionSettings(keys_folder=str(tmp_path / "keys"))} if is_encrypted else {}
     with Memory.open(tmp_path / "a", embedder=MadeVectors(), **keys) as memory:  # type: ignore[arg-type]
         remember(memory)
@@ -132,7 +132,7 @@ def test_what_a_crash_interrupts_is_continued_and_no_memory_is_lost(tmp_path: Pa
         assert_whole(memory, embedder)
 
 
-def test_closing_stops_the_work_in_the_background(tmp_path: Path) -> None:
+def test_closing_stops_the_background_thread(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
         remember(memory)
     embedder = MadeVectors(model="other")
@@ -151,7 +151,7 @@ def test_closing_stops_the_work_in_the_background(tmp_path: Path) -> None:
         assert_whole(memory, embedder)
 
 
-def test_words_made_in_another_way_are_made_again_and_vectors_stay(tmp_path: Path) -> None:
+def test_incompatible_word_vectors_are_remade_and_vectors_stay(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
         remember(memory, 30)
         changes = memory._archive.store.last_change
@@ -165,7 +165,7 @@ def test_words_made_in_another_way_are_made_again_and_vectors_stay(tmp_path: Pat
         assert_whole(memory, embedder, 30)
 
 
-def test_an_embedder_without_words_leaves_what_others_made(tmp_path: Path) -> None:
+def test_an_embedder_without_word_vectors_keeps_existing_ones(tmp_path: Path) -> None:
     embedder = MadeVectors()
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         remember(memory, 30)
@@ -179,7 +179,7 @@ def test_an_embedder_without_words_leaves_what_others_made(tmp_path: Path) -> No
         assert_whole(memory, embedder, 30)
 
 
-def test_a_format_that_holds_words_is_refused_by_versions_that_would_leave_them(tmp_path: Path) -> None:
+def test_versions_that_would_drop_word_vectors_refuse_the_format(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "a", embedder=MadeVectors(words="")) as memory:
         memory.remember("one")
         assert memory._archive.store.state.format == 1

@@ -25,7 +25,7 @@ TAGS = ["auth", "web", "data", "rare"]
 
 
 def sample(number: int) -> dict[str, Any]:
-    """Return an event with spread fields, so that filters keep from none to all."""
+    """Return an event with varied fields, so that filters keep between none and all."""
     random = np.random.default_rng(number)
     event_type, quality = [
         ("chat.user_msg", {}),
@@ -55,7 +55,7 @@ def sample(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
-    """Read-only. Few candidates per side, so that a filter cannot succeed by taking everything."""
+    """A read-only memory with few candidates per side, so that a filter must select."""
     recall = RecallSettings(candidates=20, min_relevance=0.0)
     with Memory.open(tmp_path_factory.mktemp("filters") / "a", embedder=embedder, recall_settings=recall) as memory:
         assert memory.ingest([sample(number) for number in range(COUNT)], now=NOW).kept == COUNT
@@ -69,7 +69,7 @@ def everything(filled: Memory) -> list[MemoryRecord]:
 
 
 def passes(record: MemoryRecord, chosen: MemoryFilter) -> bool:
-    """Reference implementation of a filter, without the floor on the score."""
+    """Reference implementation of a filter, without `min_score`."""
     return all(
         (
             not chosen.kinds or record.kind in chosen.kinds,
@@ -204,7 +204,7 @@ def test_fields_together_are_exact(
     check(filled, everything, embedder, chosen, mode)
 
 
-def test_excluded_records_are_left_out_one_by_one(filled: Memory, everything: list[MemoryRecord]) -> None:
+def test_each_excluded_record_is_omitted(filled: Memory, everything: list[MemoryRecord]) -> None:
     excluded = tuple(record.id for record in everything[:590])
     found = filled.recall("keys", 1000, MemoryFilter(exclude=Exclusion(records=(*excluded, "unknown"))), "vector")
     assert {memory.record.id for memory in found.memories} == {record.id for record in everything[590:]}
@@ -225,7 +225,7 @@ def test_a_filter_may_be_a_plain_mapping(filled: Memory) -> None:
     ]
 
 
-def test_all_fields_are_tried_here() -> None:
+def test_every_field_of_a_filter_is_tested() -> None:
     assert {field for fields in ONE_FIELD_EACH for field in fields} == set(msgspec.structs.asdict(MemoryFilter()))
 
 
@@ -235,7 +235,7 @@ def test_an_empty_name_matches_everything(filled: Memory) -> None:
     assert len(filled.recall("auth", top_k=5, filter=nothing_asked).memories) == 5
 
 
-def test_each_result_says_how_its_filter_was_applied(filled: Memory, everything: list[MemoryRecord]) -> None:
+def test_each_result_reports_how_its_filter_was_applied(filled: Memory, everything: list[MemoryRecord]) -> None:
     chosen = MemoryFilter(tags=("rare",))
     for memory in filled.recall("keys", top_k=3, filter=chosen).memories:
         right = sum(passes(record, chosen) for record in everything)

@@ -68,8 +68,8 @@ def test_journal_numbers_that_overlap_are_handled_once_and_counted_once(memory: 
     assert stats.events_dropped == {"heartbeat": 1, "no_text": 1, "not_high_signal": 1, "too_short": 1}
 
 
-def test_new_events_of_another_journal_are_not_taken_for_old_ones(memory: Memory) -> None:
-    """The journal was lost, or the folder moved to another machine: numbers restart, ids do not."""
+def test_new_events_of_another_journal_are_not_mistaken_for_old_ones(memory: Memory) -> None:
+    """After the journal is lost or the folder moved, numbers restart, but ids do not."""
     memory.ingest(BATCH[5:], seqs=range(6, 13), now=NOW)
     report = memory.ingest([*BATCH[:5], *NOISE, BATCH[7]], seqs=range(1, 7 + len(NOISE)), now=NOW)
     assert (report.kept, report.duplicates) == (5, 1 + len(NOISE))
@@ -77,7 +77,7 @@ def test_new_events_of_another_journal_are_not_taken_for_old_ones(memory: Memory
     assert memory.stats().cursor == 12
 
 
-def test_numbers_that_do_not_fit_the_events_are_refused(memory: Memory) -> None:
+def test_journal_numbers_that_do_not_match_the_events_are_refused(memory: Memory) -> None:
     with pytest.raises(InvalidInputError, match="seqs"):
         memory.ingest(BATCH, seqs=[1], now=NOW)
     with pytest.raises(InvalidInputError, match="seqs"):
@@ -118,7 +118,7 @@ def test_a_single_event_instead_of_a_list_is_refused(memory: Memory, events: Any
     assert memory.stats().memories == 0
 
 
-def test_encoded_events_are_read_as_the_journal_holds_them(memory: Memory) -> None:
+def test_encoded_events_are_read_in_the_format_of_the_journal(memory: Memory) -> None:
     encoded = [encode_event(event_from_mapping(event, EventLimits(), NOW)) for event in BATCH]
     report = memory.ingest_encoded([*encoded, b"\xc1 no event"], seqs=range(1, 14))
     assert (report.kept, [rejected.position for rejected in report.rejected]) == (12, [12])
@@ -126,7 +126,7 @@ def test_encoded_events_are_read_as_the_journal_holds_them(memory: Memory) -> No
 
 
 def test_a_rejected_event_is_reported_again_on_replay(memory: Memory) -> None:
-    """The process that quarantines it may have died between the two commits."""
+    """The process that quarantines the event may have died between the two commits."""
     encoded = [encode_event(event_from_mapping(event, EventLimits(), NOW)) for event in BATCH[:2]]
     batch = [encoded[0], b"\xc1 no event", encoded[1]]
     memory.ingest_encoded(batch, seqs=[1, 2, 3])
@@ -134,7 +134,7 @@ def test_a_rejected_event_is_reported_again_on_replay(memory: Memory) -> None:
     assert (again.kept, again.duplicates, [rejected.position for rejected in again.rejected]) == (0, 2, [1])
 
 
-def test_event_objects_are_taken_as_mappings_are(memory: Memory) -> None:
+def test_event_objects_and_mappings_are_equivalent(memory: Memory) -> None:
     events = [event_from_mapping(event, EventLimits(), NOW) for event in BATCH]
     assert memory.ingest(events, now=NOW).kept == 12
     assert memory.ingest(BATCH, now=NOW).duplicates == 12
@@ -143,7 +143,7 @@ def test_event_objects_are_taken_as_mappings_are(memory: Memory) -> None:
 LINES = ["Reading the tests", "Running the tests", "Reading the tests", "Reading the tests", "Writing the fix"]
 
 
-def test_progress_with_the_text_of_the_last_one_is_noise(memory: Memory) -> None:
+def test_progress_that_repeats_the_last_text_is_noise(memory: Memory) -> None:
     report = memory.ingest([progress(number, line) for number, line in enumerate(LINES)], now=NOW)
     assert (report.kept, report.dropped) == (4, {"repeated_progress": 1})
     elsewhere = memory.ingest([progress(50, LINES[-1], run_id="run_8"), message(51, LINES[-1])], now=NOW)
@@ -156,7 +156,7 @@ def test_progress_with_the_text_of_the_last_one_is_noise(memory: Memory) -> None
     numbered=st.booleans(),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_progress_is_judged_the_same_however_often_it_is_replayed(
+def test_a_replay_of_progress_has_the_same_outcome(
     tmp_path_factory: pytest.TempPathFactory,
     lines: list[tuple[str, str]],
     cuts: list[tuple[int, int]],
@@ -188,7 +188,7 @@ def test_a_long_text_is_kept_up_to_the_limit(tmp_path: Path, embedder: Embedder)
             memory.remember("word " * 100)
 
 
-def test_an_invalid_table_is_refused_at_opening_and_the_folder_is_released(tmp_path: Path, embedder: Embedder) -> None:
+def test_an_invalid_table_fails_the_opening_and_releases_the_folder(tmp_path: Path, embedder: Embedder) -> None:
     table = tmp_path / "signals.toml"
     table.write_text("[colours]")
     with pytest.raises(SettingsError, match="colours"):
@@ -217,9 +217,7 @@ with open_without_model(Path(sys.argv[1])) as memory:
 
 
 @pytest.mark.parametrize("acknowledged", [0, 3, 20])
-def test_a_process_killed_in_the_middle_of_ingesting_loses_nothing_and_doubles_nothing(
-    tmp_path: Path, acknowledged: int
-) -> None:
+def test_a_process_killed_while_ingesting_neither_loses_nor_repeats_events(tmp_path: Path, acknowledged: int) -> None:
     folder = tmp_path / "alice"
     command = [sys.executable, "-c", INGESTING, str(folder), str(Path(__file__).parents[1])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

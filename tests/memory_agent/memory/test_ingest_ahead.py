@@ -1,4 +1,4 @@
-"""Batches that are announced by the one before: embedded meanwhile, and with the same outcome as without."""
+"""Batches announced with the previous one: embedded in advance, with the same outcome."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 
 class Following(Embedder):
-    """The real embedder; notes the texts begun, and waits with their vectors while `goes_on` is not set."""
+    """The real embedder. Records texts, and delays their vectors until `goes_on` is set."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -103,9 +103,7 @@ def test_the_next_batch_is_at_the_embedder_before_this_one_is_committed(tmp_path
         assert np.allclose(vectors, expected, atol=1e-3)
 
 
-def test_only_exactly_the_batch_that_was_announced_is_taken_from_what_was_prepared(
-    tmp_path: Path, following: Following
-) -> None:
+def test_a_prepared_batch_is_used_only_for_exactly_its_events(tmp_path: Path, following: Following) -> None:
     others = encoded(*(message(number, f"Another event, number {number}") for number in range(4, 8)))
     with Memory.open(tmp_path / "alice", embedder=following) as memory:
         memory.ingest_encoded(FIRST, seqs=FIRST_SEQS, ahead=numbered(SECOND, 5))
@@ -115,7 +113,7 @@ def test_only_exactly_the_batch_that_was_announced_is_taken_from_what_was_prepar
         assert len(stored_texts(memory)) == 8
 
 
-def test_an_error_in_what_is_announced_is_raised_when_it_comes_itself(tmp_path: Path, following: Following) -> None:
+def test_an_error_in_an_announced_batch_is_raised_when_it_arrives(tmp_path: Path, following: Following) -> None:
     bug = encoded(message(9, "an event with a bug"))
     with Memory.open(tmp_path / "alice", embedder=following) as memory:
         assert memory.ingest_encoded(FIRST, seqs=FIRST_SEQS, ahead=numbered(bug, 5)).kept == 4
@@ -185,7 +183,7 @@ def event_of(kind: str, number: int) -> bytes:
 def cut(
     events: Sequence[tuple[int, bytes]], sizes: Sequence[int], replays: Sequence[bool]
 ) -> list[list[tuple[int, bytes]]]:
-    """Return the events in batches of these sizes; a replayed batch begins with the last event of the one before."""
+    """Return the events in batches of these sizes. A replayed batch begins with the last event of the previous one."""
     batches: list[list[tuple[int, bytes]]] = []
     start = 0
     for size, replay in zip(sizes, replays, strict=True):

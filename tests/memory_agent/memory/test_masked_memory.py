@@ -1,4 +1,4 @@
-"""No way into a memory leaves a secret in any file of it."""
+"""No input leaves a secret in any file of a memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bytes_below(folder: Path) -> bytes:
     return b"\n".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
-def test_no_way_into_a_memory_leaves_a_secret_in_any_file_of_it(tmp_path: Path, embedder: Embedder) -> None:
+def test_no_input_leaves_a_secret_in_any_file(tmp_path: Path, embedder: Embedder) -> None:
     folder = tmp_path / "alice"
     with Memory.open(folder, embedder=embedder) as memory:
         event = {"event_type": "user_input", "user_id": "alice", "payload": {"text": f"deploy with {TOKEN} please"}}
@@ -49,8 +49,8 @@ def test_masking_can_be_switched_off(tmp_path: Path, embedder: Embedder) -> None
         assert memory.stats().masked == {}
 
 
-def test_masked_secrets_are_counted_by_user_durably(tmp_path: Path, embedder: Embedder) -> None:
-    """Counted by the marks in events: a relay masks secrets before a daemon's memory sees them."""
+def test_masked_secrets_are_counted_durably_per_user(tmp_path: Path, embedder: Embedder) -> None:
+    """Counts the marks in events, since the relay masks secrets before a daemon's memory receives them."""
     folder = tmp_path / "alice"
     masked = {"event_type": "user_input", "user_id": "alice", "payload": {"text": "deploy with [masked:github_token]"}}
     noise = {
@@ -67,7 +67,7 @@ def test_masked_secrets_are_counted_by_user_durably(tmp_path: Path, embedder: Em
         assert memory.stats().masked == {"github_token": 2, "jwt": 1, "other": 1}
 
 
-def test_the_types_of_dropped_events_are_counted_up_to_a_bound(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_limited_number_of_dropped_event_types_is_counted(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         for number in range(60):
             event = {"event_type": f"made.up{number}", "user_id": "alice", "payload": {"text": "a noise of some words"}}

@@ -1,4 +1,4 @@
-"""One user's memory from opening to closing: remember, get, forget, figures, and who may use the folder."""
+"""One user's memory from opening to closing: remember, get, forget, statistics, and ownership of the folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from memory_agent.memory import Memory
 from memory_agent.settings import IngestSettings
 
 
-def test_a_folder_is_all_that_is_needed(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_needs_only_a_folder(tmp_path: Path, model_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMORY_AGENT_MODEL_CACHE", str(model_cache))
     with memory_agent.Memory.open(str(tmp_path / "data" / "alice")) as memory:
         memory.ingest([message(0), message(3)], now=NOW)
@@ -120,7 +120,9 @@ def nested(depth: int) -> dict[str, Any]:
         ({"now": datetime(2026, 1, 1)}, "now"),  # noqa: DTZ001
     ],
 )
-def test_invalid_memories_are_refused_by_name(memory: Memory, arguments: dict[str, Any], field: str) -> None:
+def test_invalid_memories_are_refused_with_the_fields_name(
+    memory: Memory, arguments: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InvalidInputError) as caught:
         memory.remember(**({"text": "Something"} | arguments))
     assert caught.value.field.startswith(field)
@@ -148,13 +150,13 @@ def test_an_unknown_option_of_recall_is_refused_with_a_suggestion(memory: Memory
     assert str(caught.value) == message
 
 
-def test_feedback_on_an_unknown_recall_says_why_it_may_be_unknown(memory: Memory) -> None:
+def test_feedback_on_an_unknown_recall_explains_the_possible_causes(memory: Memory) -> None:
     with pytest.raises(InvalidInputError) as caught:
         memory.feedback("01JM0000000000000000000000", quality=1.0)
     assert str(caught.value) == "recall_id: unknown recall or run: mistyped, or too old to be credited"
 
 
-def test_forgotten_memories_are_gone_from_store_and_indexes_and_stay_so(tmp_path: Path, embedder: Embedder) -> None:
+def test_forgotten_memories_leave_store_and_indexes_permanently(tmp_path: Path, embedder: Embedder) -> None:
     events = [message(number) for number in range(16)]
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest(events, seqs=range(1, 17), now=NOW)
@@ -173,12 +175,12 @@ def test_forgotten_memories_are_gone_from_store_and_indexes_and_stay_so(tmp_path
 
 
 @pytest.mark.parametrize("ids", ["01JM", [3], ["\ud800"]])
-def test_ids_that_can_be_none_are_refused(memory: Memory, ids: Any) -> None:
+def test_invalid_ids_are_refused(memory: Memory, ids: Any) -> None:
     with pytest.raises(InvalidInputError, match="ids"):
         memory.forget(ids)
 
 
-def test_the_figures_add_up(memory: Memory) -> None:
+def test_the_statistics_add_up(memory: Memory) -> None:
     empty = memory.stats()
     assert (empty.memories, empty.oldest, empty.newest, empty.by_kind) == (0, None, None, {})
     memory.ingest([message(0), message(5), message(0), message(6, "no"), message(7, event_type="x.y")], now=NOW)
@@ -193,7 +195,7 @@ def test_the_figures_add_up(memory: Memory) -> None:
     assert stats.disk_bytes > 0
 
 
-def test_the_figures_are_those_after_a_rebuild(memory: Memory) -> None:
+def test_the_statistics_are_the_same_after_a_rebuild(memory: Memory) -> None:
     memory.ingest([message(0), message(1)], now=NOW)
     memory._archive._start_rebuild(from_records=True)
     assert memory.stats().by_kind == {"episode": 2}
@@ -209,7 +211,7 @@ def test_a_folder_has_one_owner(tmp_path: Path, memory: Memory, embedder: Embedd
         Memory.open(tmp_path / "alice", embedder=embedder)
 
 
-def test_closing_twice_does_no_harm_and_a_closed_memory_says_so(tmp_path: Path, embedder: Embedder) -> None:
+def test_closing_is_idempotent_and_a_closed_memory_raises(tmp_path: Path, embedder: Embedder) -> None:
     memory = Memory.open(tmp_path / "a", embedder=embedder)
     memory.close()
     memory.close()
@@ -238,7 +240,7 @@ def use_until_refused(memory: Memory) -> None:
         memory.get(["01JM"])
 
 
-def test_closing_waits_for_the_calls_under_way(tmp_path: Path, embedder: Embedder) -> None:
+def test_closing_waits_for_running_calls(tmp_path: Path, embedder: Embedder) -> None:
     memory = Memory.open(tmp_path / "a", embedder=embedder)
     event = HeldEvent(message(0))
     kept: list[int] = []
@@ -258,7 +260,7 @@ def test_closing_waits_for_the_calls_under_way(tmp_path: Path, embedder: Embedde
         assert again.stats().memories == 1
 
 
-def test_an_abandoned_memory_has_lost_nothing_that_was_promised(tmp_path: Path, embedder: Embedder) -> None:
+def test_an_abandoned_memory_loses_nothing_committed(tmp_path: Path, embedder: Embedder) -> None:
     memory = Memory.open(tmp_path / "a", embedder=embedder)
     memory.ingest([message(number) for number in range(8)], now=NOW)
     memory.abandon()
@@ -275,7 +277,7 @@ def test_nothing_is_printed_unless_an_entry_point_asked_for_it(
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_log_has_one_line_a_call_and_no_word_of_a_memory(memory: Memory) -> None:
+def test_the_log_has_one_line_per_call_and_no_text_of_memories(memory: Memory) -> None:
     with structlog.testing.capture_logs() as lines:
         structlog.configure()
         memory.ingest([message(0, "a very secret text"), message(1, "hm")], now=NOW)
@@ -285,20 +287,20 @@ def test_the_log_has_one_line_a_call_and_no_word_of_a_memory(memory: Memory) -> 
     assert "secret" not in str(lines)
 
 
-def test_the_names_of_the_package_lead_to_their_homes() -> None:
+def test_the_public_names_of_the_package_can_be_imported() -> None:
     assert all(getattr(memory_agent, name).__name__ == name for name in memory_agent.__all__)
     with pytest.raises(AttributeError, match="Nemory"):
         memory_agent.Nemory  # noqa: B018
 
 
 @pytest.mark.parametrize("first", ["memory_agent.storage.vector_table", "memory_agent.embedders.minilm"])
-def test_both_engines_live_in_one_process_whichever_is_loaded_first(first: str) -> None:
+def test_both_engines_work_in_one_process_in_either_import_order(first: str) -> None:
     program = f"import {first}, memory_agent.storage.vector_table, memory_agent.embedders.minilm; print('alive')"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout.strip()) == (0, "alive"), result.stderr
 
 
-def test_limits_of_the_settings_hold(tmp_path: Path, embedder: Embedder) -> None:
+def test_the_limits_of_the_settings_apply(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "a", embedder=embedder, ingest_settings=IngestSettings(min_text_chars=30)) as memory:
         report = memory.ingest([message(0, "Less than thirty characters"), message(1)], now=NOW)
         assert (report.kept, report.dropped) == (1, {"too_short": 1})

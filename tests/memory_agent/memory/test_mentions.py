@@ -1,4 +1,4 @@
-"""What a text tells of people, accounts and machines, found before it is published."""
+"""People, accounts and machines that a text mentions."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def found(text: str, *own_names: str) -> list[tuple[str, str]]:
         ("from Monday to Friday", []),
     ],
 )
-def test_what_is_mentioned(text: str, expected: list[tuple[str, str]]) -> None:
+def test_mentions_are_found_by_kind(text: str, expected: list[tuple[str, str]]) -> None:
     assert found(text) == expected
 
 
-def test_the_authors_own_names_are_mentioned_whatever_their_case() -> None:
+def test_the_authors_own_names_are_found_in_any_case() -> None:
     assert found("ALICE-7 says alice-77 is not her", "alice-7") == [("account", "ALICE-7")]
     assert found("a letter", "a") == []
 
 
-def test_each_is_told_once_with_its_field_and_at_most_two_hundred() -> None:
+def test_each_mention_is_listed_once_and_at_most_two_hundred_are() -> None:
     told = mentions({"title": "Ann Lee", "body": "Ann Lee met Ann Lee"})
     assert [(one.text, one.field) for one in told] == [("Ann Lee", "title"), ("Ann Lee", "body")]
     assert len(mentions({"body": " ".join(f"/srv/{number}" for number in range(1_000))})) == 200
@@ -47,7 +47,7 @@ def test_each_is_told_once_with_its_field_and_at_most_two_hundred() -> None:
 
 @pytest.mark.parametrize("piece", ["a" * 50, "A" * 50, "Aa ", "a.", "a@", "/a", "1.", "@", "a-", "A. "])
 def test_hostile_text_takes_linear_time(piece: str) -> None:
-    """Processor time grows less than tenfold beyond the text: the least of three runs, for a hundred times the text."""
+    """For a hundred times the text, the processor time of the fastest of three runs grows less than 1,000-fold."""
 
     def least_s(text: str) -> float:
         taken = []

@@ -1,4 +1,4 @@
-"""`Memory.open` takes one settings struct; the keywords of former versions replace one table each."""
+"""`Memory.open` takes one settings struct; keywords of earlier versions replace one table each."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_keyword_replaces_its_table_and_no_other() -> None:
     assert changed == Settings(relay=BusSettings(events=limits, masking=masking))
 
 
-def test_a_keyword_that_is_none_leaves_its_table_as_it_is(tmp_path: Path) -> None:
+def test_a_keyword_of_none_leaves_its_table_unchanged(tmp_path: Path) -> None:
     settings = Settings(recall=RecallSettings(deadline_ms=123.0), embedder=NOWHERE)
     assert with_keywords(settings, {"recall_settings": None}) == settings
     with Memory.open(tmp_path / "alice", settings=settings, recall_settings=None) as memory:
@@ -97,7 +97,7 @@ def test_an_unknown_keyword_is_a_type_error(tmp_path: Path) -> None:
     assert not (tmp_path / "alice").exists()
 
 
-def test_the_data_folder_of_a_daemon_is_no_memory(tmp_path: Path) -> None:
+def test_the_data_folder_of_a_daemon_is_not_a_memory(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "users" / "alice") as memory:
         memory.remember("Staging needs the VPN")
     with pytest.raises(InvalidInputError, match="data folder"):

@@ -1,4 +1,4 @@
-"""Models that want a prefix before queries and one before texts: the bundled model, with settings that carry both."""
+"""Models with prefixes for queries and for texts: the bundled model, with settings for both."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def shown(result: RecallResult) -> set[tuple[str, str, tuple[str, ...]]]:
     return {(hit.record.id, hit.record.text, hit.highlights) for hit in result.memories}
 
 
-def test_queries_and_texts_are_embedded_each_with_its_prefix(
+def test_queries_and_texts_are_embedded_with_their_prefixes(
     tmp_path: Path, embedder: Embedder, prefixed: Embedder
 ) -> None:
     with Memory.open(tmp_path / "a", embedder=prefixed) as memory:
@@ -75,7 +75,7 @@ def test_queries_and_texts_are_embedded_each_with_its_prefix(
         assert abs(float(embedder.embed_query(QUERIES[1]) @ expected) - float(query @ expected)) > 0.02
 
 
-def test_prefixes_show_nowhere(tmp_path: Path, embedder: Embedder, prefixed: Embedder) -> None:
+def test_prefixes_never_appear_in_answers(tmp_path: Path, embedder: Embedder, prefixed: Embedder) -> None:
     with (
         Memory.open(tmp_path / "a", embedder=prefixed) as memory,
         Memory.open(tmp_path / "b", embedder=embedder) as usual,
@@ -107,7 +107,7 @@ def test_prefixes_show_nowhere(tmp_path: Path, embedder: Embedder, prefixed: Emb
         assert all(begin <= before for (begin, _), (_, before) in zip(spans[1:], spans, strict=False))
 
 
-def test_another_prefix_asks_for_a_rebuild_which_answers_as_a_new_store_does(
+def test_a_changed_prefix_requires_a_rebuild_that_equals_a_new_store(
     tmp_path: Path, embedder: Embedder, prefixed: Embedder
 ) -> None:
     with Memory.open(tmp_path / "new", embedder=prefixed) as memory:
@@ -135,7 +135,7 @@ def test_each_prefix_is_part_of_the_stamp(opened: Opened, embedder: Embedder, pr
     assert [has_prefixes(stamp) for stamp in (embedder.info.stamp, prefixed.info.stamp)] == [False, True]
 
 
-def test_relevance_is_unknown_where_a_prefix_moves_the_cosines_that_it_is_calibrated_on(
+def test_relevance_is_unknown_with_a_prefix_that_shifts_cosines(
     tmp_path: Path, embedder: Embedder, prefixed: Embedder
 ) -> None:
     for folder, one in (("a", prefixed), ("b", embedder)):

@@ -1,4 +1,4 @@
-"""`remember` with an id replaces the memory that has it, everywhere, and loses nothing beside."""
+"""`remember` with an id replaces that memory everywhere and affects no other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def none(*_: object) -> None:
     """No progress."""
 
 
-def test_a_memory_is_replaced_whole_and_keeps_its_time_and_usage(memory: Memory) -> None:
+def test_a_memory_is_replaced_entirely_but_keeps_its_time_and_usage(memory: Memory) -> None:
     memory.remember("Something else entirely", now=NOW)
     old = memory.remember(
         VPN,
@@ -73,7 +73,7 @@ def test_a_memory_is_replaced_whole_and_keeps_its_time_and_usage(memory: Memory)
         assert [one.id for one in memory.list(held).records] == ["vpn"]
 
 
-def test_only_the_fields_are_replaced_where_the_words_stay(memory: Memory) -> None:
+def test_only_fields_are_replaced_if_the_text_is_unchanged(memory: Memory) -> None:
     memory.remember(VPN, id="vpn", now=NOW)
     before = memory._archive.store.vectors([1])
     memory.remember(VPN, id="vpn", phase="act", timestamp=NOW - timedelta(hours=1), now=LATER)
@@ -83,7 +83,7 @@ def test_only_the_fields_are_replaced_where_the_words_stay(memory: Memory) -> No
     assert texts(memory.recall("is there a VPN?", filter={"phase": "act"})) == [VPN]
 
 
-def test_the_same_again_changes_nothing(memory: Memory) -> None:
+def test_an_identical_memory_changes_nothing(memory: Memory) -> None:
     fields: dict[str, Any] = {"tags": ["ops"], "metadata": {"host": "staging"}, "id": "vpn"}
     first = memory.remember(VPN, **fields, now=NOW)
     memory.recall("do I need the VPN?", top_k=1)
@@ -100,7 +100,7 @@ def test_calls_without_an_id_add_memories(memory: Memory) -> None:
     assert len(ids) == memory.stats().memories == 3
 
 
-def test_a_memory_of_an_event_stays_known_by_its_event(memory: Memory) -> None:
+def test_a_replaced_memory_keeps_its_event_id(memory: Memory) -> None:
     [record_id] = memory.ingest([message(0)], now=NOW).record_ids
     event_id = memory.get([record_id])[0].event_id
     assert memory.remember(VPN, id=record_id, now=LATER).event_id == event_id
@@ -110,7 +110,7 @@ def test_a_memory_of_an_event_stays_known_by_its_event(memory: Memory) -> None:
     assert memory.ingest([message(0)], now=LATER).duplicates == 1
 
 
-def test_an_id_is_that_of_one_user_alone(tmp_path: Path, embedder: Embedder) -> None:
+def test_ids_are_separate_for_each_user(tmp_path: Path, embedder: Embedder) -> None:
     with (
         Memory.open(tmp_path / "alice", embedder=embedder) as alice,
         Memory.open(tmp_path / "bob", embedder=embedder) as bob,
@@ -167,7 +167,7 @@ def test_a_replaced_memory_survives_reopening_rebuilding_and_an_export(
             assert bob.get(["vpn"]) == [record]
 
 
-def test_nothing_of_the_former_text_is_left_after_an_erasure(tmp_path: Path, embedder: Embedder) -> None:
+def test_an_erasure_leaves_nothing_of_the_former_text(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         for number in range(50):
             memory.remember(f"{LUNCH} on day {number}", now=NOW)
@@ -180,7 +180,7 @@ def test_nothing_of_the_former_text_is_left_after_an_erasure(tmp_path: Path, emb
         assert not any(word in held for word in (b"zanzibarquokka", b"xylotag", b"ytterphase")), file
 
 
-def test_a_forgotten_id_may_return_and_the_history_says_so(memory: Memory) -> None:
+def test_a_forgotten_id_may_return_and_the_history_records_it(memory: Memory) -> None:
     memory.remember(VPN, id="vpn", now=NOW)
     memory.forget(["vpn"])
     history = read_history(memory._archive.store.folder, "alice")
@@ -243,7 +243,7 @@ def test_recalls_and_readers_see_whole_memories_while_one_is_replaced(memory: Me
     assert wrong == []
 
 
-def test_remembering_races_with_forgetting_and_nothing_is_left_between(memory: Memory) -> None:
+def test_remembering_and_forgetting_concurrently_leaves_a_consistent_store(memory: Memory) -> None:
     done = threading.Event()
     counts: list[int] = []
 
@@ -266,7 +266,9 @@ def test_remembering_races_with_forgetting_and_nothing_is_left_between(memory: M
     memory._archive.store.verify()
 
 
-def test_a_memory_that_cannot_be_stored_leaves_the_former_one(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_that_cannot_be_stored_leaves_the_old_memory(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = memory.remember(VPN, id="vpn", now=NOW)
 
     def fail(*_: object, **__: object) -> None:
@@ -282,7 +284,7 @@ def test_a_memory_that_cannot_be_stored_leaves_the_former_one(memory: Memory, mo
 
 
 def _together(others: list[Callable[[], None]], last: Callable[[], None], done: threading.Event) -> None:
-    """Run functions until the last one has ended; raise what any raised."""
+    """Run functions in threads until all have ended; raise the first error."""
     failures: list[BaseException] = []
 
     def guarded(function: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""A model that makes what cannot be stored or compared costs its memories and recalls nothing but the vector."""
+"""Unusable vectors of a model affect nothing else in memories and recalls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GOOD, BAD = "the kiln is fired with olive wood", "the canteen serves lunch at no
 
 
 class Spoiled(MadeVectors):
-    """Spoils one field of what it makes of texts that name the canteen, and of all queries, while `is_broken`."""
+    """While `is_broken`, spoils one field of the vectors of all queries and of texts that mention the canteen."""
 
     def __init__(self, field: str, spoil: Spoil) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def kept(memory: Memory) -> list[str]:
     ],
     ids=["nan", "infinite", "zero", "dimensions", "none", "more than spans", "words"],
 )
-def test_a_memory_outlives_what_its_model_made_of_it_and_waits(tmp_path: Path, field: str, spoil: Spoil) -> None:
+def test_a_memory_with_an_unusable_vector_is_stored_and_waits(tmp_path: Path, field: str, spoil: Spoil) -> None:
     embedder = Spoiled(field, spoil)
     events = [
         {"event_type": "user_input", "user_id": "alice", "event_id": text, "payload": {"text": text}}
@@ -105,7 +105,7 @@ def test_a_query_without_a_usable_vector_is_answered_by_words(tmp_path: Path, fi
             assert answer.degraded == (() if mode == "lexical" else ("no_model",))
 
 
-def test_memories_that_cannot_be_embedded_keep_none_behind_them_waiting(tmp_path: Path) -> None:
+def test_memories_that_cannot_be_embedded_do_not_delay_later_ones(tmp_path: Path) -> None:
     no_model = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
     with Memory.open(tmp_path / "alice", settings=no_model) as memory:
         for number in range(260):  # more than are embedded at once

@@ -1,4 +1,4 @@
-"""Events as emitters send them, read by the table that comes with the package."""
+"""Events as emitters send them, read with the package's table."""
 
 from __future__ import annotations
 

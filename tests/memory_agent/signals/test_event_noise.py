@@ -1,4 +1,4 @@
-"""What becomes no memory: noise is named, what cannot be stored is refused by field, and nothing else is raised."""
+"""Events that become no memory: noise has a reason, invalid fields are named, and nothing else is raised."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_noise_is_dropped_for_a_reason(event_type: str, payload: dict[str, Any],
         "Use 2 tokens",
     ],
 )
-def test_words_about_noise_are_no_noise(text: str) -> None:
+def test_text_about_noise_is_not_noise(text: str) -> None:
     assert kept("worker.task.progress", {"message": text}).text == text
 
 
@@ -84,7 +84,7 @@ event_types = st.sampled_from([event_type.replace("*", "given") for row in SIGNA
 @given(event_types, st.dictionaries(names, json_values, max_size=8))
 @example("user_input", {"text": '{"a":' * 2000 + "1" + "}" * 2000})
 @example("user_input", {"text": "[" * 100_000})
-def test_any_payload_becomes_a_storable_memory_or_noise_or_is_refused(event_type: str, payload: dict[str, Any]) -> None:
+def test_any_payload_becomes_a_storable_memory_or_noise_or_an_error(event_type: str, payload: dict[str, Any]) -> None:
     try:
         record = read(event_type, payload)
     except UnhandledEventError as error:

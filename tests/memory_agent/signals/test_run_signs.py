@@ -1,4 +1,4 @@
-"""What events say about runs, by the default table and by a custom one."""
+"""What events report about runs, with the default table and a custom one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_run_begins_with_its_objective_and_not_with_its_strategy() -> None:
         ("conductor.assignment.started", {"assignment_id": "a-1"}, ""),
     ],
 )
-def test_a_sign_has_the_events_own_words(event_type: str, payload: dict[str, Any], words: str) -> None:
+def test_a_run_sign_has_the_text_of_its_event(event_type: str, payload: dict[str, Any], words: str) -> None:
     assert said(event_type, payload | {"run_id": "r"}).words == words
 
 
@@ -117,12 +117,12 @@ def test_ids_are_read_singly_or_in_a_list_also_inside_a_report() -> None:
     assert (read.recall_ids, read.parents, read.retries) == (("x", "y"), ("p",), ())
 
 
-def test_an_event_without_a_row_is_a_step_where_it_names_what_was_used() -> None:
+def test_an_event_without_a_row_is_a_step_if_it_names_used_memories() -> None:
     assert sign("tool.called", {"run_id": "r", "tool": "grep"}) is None
     assert said("tool.called", {"run_id": "r", "memory_ids": "m-1"}).role == "step"
 
 
-def test_rows_of_ones_own_take_part(tmp_path: Path) -> None:
+def test_rows_of_a_users_table_define_roles(tmp_path: Path) -> None:
     file = tmp_path / "signals.toml"
     row = '[signal.deploy]\nevents = ["deploy.done"]\nsource = "worker_result"\nkind = "episode"\nrun = "end"\n'
     file.write_text(row + 'quality = 0.0\n[signal.report]\nrun = "step"', encoding="utf-8")

@@ -218,7 +218,7 @@ ROWS: list[tuple[str, dict[str, Any], str, str, float | None, str]] = [
 @pytest.mark.parametrize(
     ("event_type", "payload", "source", "kind", "quality", "text"), ROWS, ids=[row[0] for row in ROWS]
 )
-def test_each_row_of_the_design_becomes_its_memory(
+def test_each_event_type_of_the_design_becomes_its_memory(
     event_type: str, payload: dict[str, Any], source: str, kind: str, quality: float | None, text: str
 ) -> None:
     record = kept(event_type, payload)
@@ -233,7 +233,7 @@ def test_the_rows_of_this_test_are_all_rows_of_the_table() -> None:
     assert len(signals) == len(rows)
 
 
-def test_a_memory_has_its_user_and_origin() -> None:
+def test_a_memory_keeps_the_origin_of_its_event() -> None:
     payload = {
         "message": OBJECTIVE,
         "title": "Auth\nrace",
@@ -271,12 +271,12 @@ def test_a_memory_has_its_user_and_origin() -> None:
     }
 
 
-def test_the_run_of_the_payload_comes_before_that_of_the_actor() -> None:
+def test_the_run_of_the_payload_precedes_that_of_the_actor() -> None:
     assert kept("chat.user_msg", {"text": OBJECTIVE, "run_id": 9}, actor_id="conductor:run_7").run_id == "9"
     assert kept("chat.user_msg", {"text": OBJECTIVE}, actor_id="worker:w-1").run_id is None
 
 
-def test_the_id_is_of_the_time_of_the_event_and_the_same_whenever_it_is_read() -> None:
+def test_the_id_depends_only_on_the_event_and_sorts_by_its_time() -> None:
     first, again = kept("user_input", {"text": OBJECTIVE}), kept("user_input", {"text": "Other words"})
     other = kept("user_input", {"text": OBJECTIVE}, event_id="e-2")
     assert first.id == again.id != other.id
@@ -366,12 +366,12 @@ def test_the_outcome_comes_from_the_event(payload: dict[str, Any], quality: floa
     assert kept("conductor.run.completed", {"summary": "It is done"} | payload).quality_score == pytest.approx(quality)
 
 
-def test_a_failed_run_stays_failed_whatever_else_it_says() -> None:
+def test_a_failed_run_stays_failed_despite_other_fields() -> None:
     assert kept("conductor.run.failed", {"error": "Timed out", "status": "ok", "success": True}).quality_score == 0.0
 
 
 @given(st.text("aé\u0301👩\u200d💻", min_size=30, max_size=60), st.integers(5, 29))
-def test_a_long_text_is_cut_between_characters_and_says_so(text: str, limit: int) -> None:
+def test_a_long_text_is_truncated_between_characters_and_marked(text: str, limit: int) -> None:
     reader = EventReader(SignalTable.load(), IngestSettings(max_text_chars=limit))
     record = reader.read(make_event("user_input", {"text": "x" + text + "x"}))
     assert isinstance(record, MemoryRecord)
@@ -382,5 +382,5 @@ def test_a_long_text_is_cut_between_characters_and_says_so(text: str, limit: int
     assert whole[len(record.text)] not in "\u0301\u200d" or not record.text
 
 
-def test_a_text_that_fits_says_nothing_of_cutting() -> None:
+def test_a_text_within_the_limit_is_not_marked_as_truncated() -> None:
     assert "truncated_from_chars" not in kept("user_input", {"text": OBJECTIVE}).metadata

@@ -1,4 +1,4 @@
-"""A custom table adds, changes and removes rows without code; errors name row and field."""
+"""A user's table adds, changes and removes rows; errors name row and field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def own_table(tmp_path: Path, toml: str) -> SignalTable:
     return SignalTable.load(str(file))
 
 
-def test_a_table_of_ones_own_adds_changes_and_removes_rows(tmp_path: Path) -> None:
+def test_a_users_table_adds_changes_and_removes_rows(tmp_path: Path) -> None:
     table = own_table(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""An event without any known field still becomes the text that a person would read, and never a JSON dump."""
+"""An event without a known field becomes its readable text, never a JSON dump."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def test_payloads_without_language_make_no_memory(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["result_summary", "resultSummary", "final-message", "FullText", "last_error", "my_result"]
 )
-def test_a_field_with_a_telling_name_is_read(name: str) -> None:
+def test_a_field_with_a_descriptive_name_is_read(name: str) -> None:
     longer = f"{SENTENCE}, which nobody had thought of before"
     assert kept("conductor.worker.result", {"note": longer, name: SENTENCE}).text == SENTENCE
 
 
-def test_the_outermost_field_is_read_and_of_several_the_summary() -> None:
+def test_the_outermost_field_is_read_and_a_summary_is_preferred() -> None:
     inner = {"deep_summary": "This one lies deeper"}
     payload = {"a": inner, "worker_result": "Third", "exit_message": "Second", "result_summary": SENTENCE}
     assert kept("conductor.worker.result", payload).text == SENTENCE
@@ -114,12 +114,12 @@ def test_the_outermost_field_is_read_and_of_several_the_summary() -> None:
     assert kept("conductor.worker.result", {"result_summary": ["One thing", "Another"]}).text == "One thing\nAnother"
 
 
-def test_a_telling_name_with_a_token_or_a_dump_in_it_is_passed_over() -> None:
+def test_a_descriptive_field_with_a_token_or_a_dump_is_skipped() -> None:
     for junk in (UUID, BASE64, 7, None, {"a": 1}, json.dumps({"a": SENTENCE})[:-1], ""):
         assert kept("conductor.worker.result", {"result_summary": junk, "note": SENTENCE}).text == SENTENCE
 
 
-def test_one_word_is_enough_under_a_telling_name_and_not_elsewhere() -> None:
+def test_one_word_is_enough_in_a_descriptive_field_only() -> None:
     assert kept("conductor.worker.result", {"exit_message": "Finished"}).text == "Finished"
     assert read("conductor.worker.result", {"state": "Finished"}) == Dropped("no_text")
 
@@ -138,13 +138,13 @@ def test_json_in_a_field_is_decoded() -> None:
     assert kept("conductor.worker.result", payload).text == SENTENCE
 
 
-def test_known_fields_come_first_whatever_else_there_is() -> None:
+def test_known_fields_precede_unknown_ones() -> None:
     payload = {"description": "Known", "result_summary": SENTENCE}
     assert kept("conductor.worker.result", payload).text == "Known"
     assert kept("conductor.worker.result", {"output": "12 of 12", "result_summary": SENTENCE}).text == "12 of 12"
 
 
-def test_a_known_field_without_a_letter_counts_as_empty() -> None:
+def test_a_known_field_without_letters_counts_as_empty() -> None:
     assert kept("conductor.worker.result", {"value": 12345, "result_summary": SENTENCE}).text == SENTENCE
     assert read("conductor.worker.result", {"value": 12345}) == Dropped("no_text")
 
@@ -153,7 +153,7 @@ def test_accompanying_fields_alone_make_no_memory() -> None:
     assert read("conductor.run.completed", {"goal": SENTENCE}) == Dropped("no_text")
 
 
-def test_a_very_long_text_is_found_and_cut() -> None:
+def test_a_very_long_text_is_found_and_truncated() -> None:
     record = kept("conductor.worker.result", {"story": f"{SENTENCE}. " * 20_000})
     assert record.text.startswith(SENTENCE)
     assert len(record.text) == Settings().ingest.max_text_chars
@@ -168,7 +168,7 @@ def test_the_largest_event_is_read_in_linear_time(filler: str) -> None:
     assert time.process_time() - started_s < 5.0
 
 
-def test_text_that_is_not_unicode_is_passed_over_in_unknown_fields() -> None:
+def test_invalid_unicode_in_unknown_fields_is_skipped() -> None:
     assert kept("user_input", {"broken_summary": "a\ud800b", "note": SENTENCE}).text == SENTENCE
 
 
@@ -195,7 +195,7 @@ documents = st.dictionaries(names, words | st.integers() | st.lists(words, max_s
 
 @st.composite
 def dumps(draw: st.DrawFn) -> str:
-    """A JSON document as a string: whole, cut short, escaped again, after a few words, or one a line."""
+    """A JSON document as a string: complete, truncated, escaped, after a few words, or one per line."""
     text = draw(st.sampled_from([json.dumps, str]))(draw(documents | st.lists(documents, min_size=1, max_size=3)))
     cut = draw(st.integers(0, 40))
     text = text[: max(len(text) - cut, len(text) // 2, 12)]

@@ -1,4 +1,4 @@
-"""What an event calls for, asked of an embedded memory: own words left out, budgets, deadlines, unusual payloads."""
+"""Reactions of an embedded memory: omitted texts, budgets, deadlines, unusual payloads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_event_that_was_ingested_before_is_not_its_own_answer(memory: Memory)
     assert [one.id for one in block.memories] == [other.id]
 
 
-def test_what_the_run_and_the_session_said_is_not_an_answer(memory: Memory) -> None:
+def test_events_of_the_run_and_the_session_are_not_in_the_answer(memory: Memory) -> None:
     other = memory.remember(VPN, kind="finding")
     memory.remember(f"{VPN}, said the run", run_id="run-1")
     memory.remember(f"{VPN}, said the session", session_id="s-1")
@@ -62,7 +62,7 @@ def test_what_the_run_and_the_session_said_is_not_an_answer(memory: Memory) -> N
 
 
 def test_a_block_names_every_memory_that_its_runs_quote(memory: Memory) -> None:
-    """Or it would outlive them: a block is erased with the memories that it names."""
+    """A block is erased with the memories that it names."""
     steps = ["Created the folder of the service", "Added the dependencies to the manifest", "Wrote the first tests"]
     for number in range(4):
         run_id = f"run-{number}"
@@ -87,7 +87,7 @@ REQUESTS = (
 
 
 def asked_before(memory: Memory) -> None:
-    """Let four runs set up a service; every second one finds out how."""
+    """Record four runs that set up a service; every second one succeeds."""
     for number, request in enumerate(REQUESTS):
         run_id, session_id, began = f"run-{number}", f"s-{number}", NOW - timedelta(days=20 - number)
         told = {"event_id": f"message-{number}", "session_id": session_id, "timestamp": (began - SECOND).isoformat()}
@@ -113,9 +113,7 @@ STEPS = {"Created the project structure from the template", "Started postgres in
         ("chat.user_msg", ENDS | STEPS),
     ],
 )
-def test_requests_made_before_give_way_to_what_was_done_and_how_it_ended(
-    memory: Memory, event_type: str, told: set[str]
-) -> None:
+def test_earlier_requests_rank_below_steps_and_outcomes(memory: Memory, event_type: str, told: set[str]) -> None:
     asked_before(memory)
     text = "Set up the billing service with integration tests"
     block = reaction(memory, event_type, {"objective": text, "text": text, "run_id": "run-9"}, session_id="s-9")
@@ -126,7 +124,7 @@ def test_requests_made_before_give_way_to_what_was_done_and_how_it_ended(
     assert "postgres" in block.text
 
 
-def test_requests_made_before_stay_where_nothing_else_is_known(memory: Memory) -> None:
+def test_earlier_requests_are_shown_if_there_is_nothing_else(memory: Memory) -> None:
     memory.runs.begin(REQUESTS[0], "run-0", now=NOW - timedelta(days=3))
     memory.runs.end("run-0", now=NOW - timedelta(days=3) + SECOND)
     block = reaction(memory, "conductor.run.started", {"objective": "Set up the billing service", "run_id": "run-9"})
@@ -134,14 +132,14 @@ def test_requests_made_before_stay_where_nothing_else_is_known(memory: Memory) -
     assert [record.text for record in memory.get([one.id for one in block.memories])] == [REQUESTS[0]]
 
 
-def test_labels_are_not_asked_for(memory: Memory) -> None:
+def test_labels_are_not_part_of_the_query(memory: Memory) -> None:
     memory.remember("Assigned to: worker-7", kind="strategy")
     block = reaction(memory, "conductor.worker.call", {"objective": "Order lunch", "worker_id": "worker-7"})
     assert block is not None
     assert block.memories == ()
 
 
-def test_a_block_keeps_its_budget_with_its_heading(memory: Memory) -> None:
+def test_a_block_with_its_heading_keeps_within_its_budget(memory: Memory) -> None:
     for number in range(10):
         memory.remember(f"{VPN}. {'The queue of staging is long. ' * 20} {number}", kind="strategy")
     block = reaction(memory, "conductor.run.started", {"objective": QUESTION, "run_id": "r"})
@@ -154,19 +152,19 @@ def test_a_block_keeps_its_budget_with_its_heading(memory: Memory) -> None:
 @pytest.mark.parametrize(
     "payload", [{}, {"text": ""}, {"text": None}, {"text": "ping"}, {"type": "heartbeat", "text": QUESTION}]
 )
-def test_an_event_without_words_calls_for_nothing(memory: Memory, payload: dict[str, Any]) -> None:
+def test_an_event_without_text_causes_no_block(memory: Memory, payload: dict[str, Any]) -> None:
     assert reaction(memory, "user_input", payload) is None
 
 
 @pytest.mark.parametrize(
     "text", ["x" * 200_000, "🙂 why " * 100, "为什么部署到预发布环境会挂起？", "a\x00b hangs on deploy"]
 )
-def test_any_words_have_a_block(memory: Memory, text: str) -> None:
+def test_any_text_has_a_block(memory: Memory, text: str) -> None:
     memory.remember(VPN)
     assert reaction(memory, "user_input", {"text": text}) is not None
 
 
-def test_without_a_model_words_alone_answer(tmp_path: Path) -> None:
+def test_without_a_model_the_answer_uses_words_alone(tmp_path: Path) -> None:
     settings = Settings(embedder=EmbedderSettings(folder="none", allow_download=False))
     with Memory.open(tmp_path / "bob", settings=settings) as memory:
         known = memory.remember(VPN)
@@ -177,7 +175,7 @@ def test_without_a_model_words_alone_answer(tmp_path: Path) -> None:
             assert "no_model" in block.degraded
 
 
-def test_a_table_of_ones_own_may_ask_for_types_that_no_signal_keeps(tmp_path: Path) -> None:
+def test_a_users_table_may_name_types_that_no_signal_keeps(tmp_path: Path) -> None:
     table = tmp_path / "triggers.toml"
     table.write_text(
         '[trigger.deploy]\nevents = ["deploy.requested"]\nrole = "deployer"\nheading = "Past deploys"\n',
@@ -195,7 +193,7 @@ def test_an_unknown_trigger_is_refused(memory: Memory) -> None:
         memory.triggers.react(event("user_input", {"text": QUESTION}), "no-such", 1_000.0)
 
 
-def test_what_memory_publishes_is_neither_a_memory_nor_of_a_run_whatever_the_table_keeps(tmp_path: Path) -> None:
+def test_events_of_the_daemon_itself_are_never_read_as_signals(tmp_path: Path) -> None:
     table = tmp_path / "signals.toml"
     table.write_text('[signal.all]\nevents = ["*"]\nsource = "worker_result"\nkind = "finding"\n', encoding="utf-8")
     with Memory.open(tmp_path / "bob", settings=Settings(ingest=IngestSettings(signals=str(table)))) as memory:

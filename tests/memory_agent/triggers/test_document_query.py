@@ -50,7 +50,7 @@ def test_title_and_headings_come_first_and_the_central_sentences_follow(embedder
     assert LUNCH not in lines  # farthest from the centroid of the five
 
 
-def test_what_changed_since_the_last_revision_comes_before_what_is_central(embedder: Embedder) -> None:
+def test_changed_sentences_precede_central_ones(embedder: Embedder) -> None:
     revisions = Revisions()
     document_query("", STAGING, "d", revisions, embedder.embed_texts)
     lines = document_query("", f"{STAGING} {LUNCH}", "d", revisions, embedder.embed_texts).splitlines()
@@ -64,7 +64,7 @@ def test_a_document_without_a_name_counts_as_unchanged(embedder: Embedder) -> No
     assert document_query("", STAGING, "", revisions, embedder.embed_texts) == first
 
 
-def test_only_the_last_documents_are_remembered() -> None:
+def test_only_the_latest_documents_are_remembered() -> None:
     revisions = Revisions()
     for number in range(17):
         assert revisions.changed(f"d-{number}", ["one"]) == []
@@ -79,7 +79,7 @@ def test_without_a_model_the_first_sentences_are_taken() -> None:
     ]
 
 
-def test_a_megabyte_costs_some_fifty_sentences_and_a_bounded_query(embedder: Embedder) -> None:
+def test_a_megabyte_takes_some_fifty_embeddings_and_a_bounded_query(embedder: Embedder) -> None:
     counting = Counting(embedder)
     revisions = Revisions()
     text = "\n".join(f"Service {number} restarts when its queue of {number} jobs is full." for number in range(17_000))
@@ -92,7 +92,7 @@ def test_a_megabyte_costs_some_fifty_sentences_and_a_bounded_query(embedder: Emb
 
 
 @pytest.mark.parametrize("text", ["", "   \n\n ", "#", "word", "=====\n", "\x00", "🙂" * 10, "。" * 1_000])
-def test_text_that_says_nothing_gives_an_empty_query(embedder: Embedder, text: str) -> None:
+def test_text_without_sentences_gives_an_empty_query(embedder: Embedder, text: str) -> None:
     assert document_query("", text, "d", Revisions(), embedder.embed_texts) == ""
 
 
@@ -101,7 +101,7 @@ def test_other_scripts_have_sentences_too() -> None:
     assert len(split_sentences(text)) == 2
 
 
-def test_text_without_any_end_is_cut() -> None:
+def test_text_without_sentence_ends_is_split() -> None:
     sentences = split_sentences("".join(f"word{number} " for number in range(100_000)))
     assert {len(sentence) for sentence in sentences[:-1]} <= {300, 299, 298}
     assert len(sentences) > 1_000

@@ -1,4 +1,4 @@
-"""The table of triggers: which types react, a table laid over it, and errors by row, field and line."""
+"""The table of triggers: event types, a user's table, and errors with row, field and line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_defaults_react_to_messages_runs_assignments_and_documents() -> None
     assert {event_type: table.name_of(event_type) for event_type in expected} == expected
 
 
-def test_a_table_of_ones_own_adds_changes_removes_and_switches_off_rows(tmp_path: Path) -> None:
+def test_a_users_table_adds_changes_removes_and_disables_rows(tmp_path: Path) -> None:
     table = own_table(
         tmp_path,
         f'remove = ["document"]\n{ROW}[trigger.message]\ntop_k = 9\n[trigger.assignment]\nenabled = false\n',
@@ -85,7 +85,7 @@ def test_a_table_with_errors_is_refused_by_row_field_and_line(
     assert line is None or f".toml: line {line}:" in str(refused.value)
 
 
-def test_a_row_with_one_name_never_reacts_to_the_type_of_anothers_own_row(tmp_path: Path) -> None:
+def test_a_users_row_takes_the_event_types_it_names_from_other_rows(tmp_path: Path) -> None:
     table = own_table(tmp_path, ROW.replace("deploy.*", "user_input"))
     assert table.name_of("user_input") == "deploy"
     assert table.name_of("chat.user_msg") == "message"
@@ -114,9 +114,9 @@ def revision(payload: dict[str, Any], session_id: str | None = None) -> Event:
         ({"title": "x" * 10_000}, "x" * 256),
     ],
 )
-def test_a_document_is_known_by_its_name_else_by_its_session(payload: dict[str, Any], document: str) -> None:
+def test_a_document_is_identified_by_its_name_else_by_its_session(payload: dict[str, Any], document: str) -> None:
     assert TriggerTable.load().document_of(revision(payload, "s-1"), "document") == document
 
 
-def test_what_is_no_document_has_no_pause() -> None:
+def test_events_without_a_document_have_no_pause() -> None:
     assert TriggerTable.load().document_of(revision({"title": "x"}), "message") is None

@@ -1,4 +1,4 @@
-"""Requests and replies: round trips, the same error on the other side, nothing but our errors for any bytes."""
+"""Requests and replies: round trips, errors that keep their type, and arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_error_is_raised_as_the_same_type(code: str) -> None:
     assert (caught.value.args, str(caught.value)) == (error.args, str(error))
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
+def test_every_error_has_its_own_code() -> None:
     def family(root: type[errors.MemoryAgentError]) -> list[type[errors.MemoryAgentError]]:
         return [root, *(error for child in root.__subclasses__() for error in family(child))]
 
@@ -123,7 +123,7 @@ def test_a_reference_time_of_an_older_client_is_utc() -> None:
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "America", "../../etc/passwd", "", "\0", "Asia/Tokyo"])
-def test_a_zone_with_another_offset_here_is_ignored(zone: str) -> None:
+def test_a_zone_with_a_different_local_offset_is_ignored(zone: str) -> None:
     moment = datetime(2026, 2, 10, tzinfo=UTC)
     params = RecallParams(query="x", reference_time=moment, reference_offset_s=-3600.0, reference_zone=zone)
     arrived = params.local_reference_time
