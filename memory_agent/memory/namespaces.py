@@ -64,20 +64,11 @@ class Sona:
             with store.snapshot() as snapshot:
                 runs = sum(1 for _ in snapshot.trajectories())
             found = self._learner.figures(store.ndim or 1)
-            evidence, gain = found.evidence, found.gain
-            counters = store.counters()
+            gain, counters = found.gain, store.counters()
             return SonaStatus(
                 user_id=self._user_id,
                 mode=self._learner.settings.mode,
-                gate=GateEvidence(
-                    state=evidence.state,
-                    won=evidence.won,
-                    lost=evidence.lost,
-                    tied=evidence.tied,
-                    evidence=evidence.evidence,
-                    harm=evidence.harm,
-                    threshold=evidence.threshold,
-                ),
+                gate=msgspec.convert(found.evidence, GateEvidence, from_attributes=True),
                 trajectories=runs,
                 credited=found.credited,
                 exemplars=found.exemplars,

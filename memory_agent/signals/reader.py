@@ -28,7 +28,7 @@ from memory_agent.signals.payloads import (
     small_fields,
 )
 from memory_agent.signals.table import Signal, SignalTable
-from memory_agent.signals.verdicts import judge
+from memory_agent.signals.verdicts import verdict
 from relay import Event
 
 _MARKS = ("type", "kind", "phase")
@@ -149,8 +149,8 @@ class EventReader:
         return words if any(map(str.isalpha, words)) else read_unknown(objects[0], without) or words
 
     def _quality(self, signal: Signal, objects: Objects) -> float | None:
-        judged = judge(objects, self.table.outcomes) if signal.outcome else None
-        return signal.quality if judged is None else judged
+        stated = verdict(objects, self.table.outcomes) if signal.outcome else None
+        return signal.quality if stated is None else stated.quality
 
     def _marked_as_noise(self, objects: Objects) -> str | None:
         marks = (read_value(objects, name) for name in _MARKS)

@@ -5,7 +5,7 @@ Sources are approvals, ratings, exit codes and statuses. `learning.outcomes` rev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from memory_agent.records.trajectories import Reason
@@ -28,36 +28,26 @@ class Verdict(NamedTuple):
 
 
 def verdict(objects: Objects, outcomes: Mapping[str, float]) -> Verdict | None:
-    """Return the quality that `judge` reads, with its reason, or None."""
-    quality = judge(objects, outcomes)
-    if quality is None:
-        return None
+    """Return the quality stated by the most explicit field of the payload, with its reason, or None.
+
+    `outcomes` maps words such as `completed` to qualities.
+    """
     objects = with_reports(objects)
-    if _by_quality(objects) is not None:
+    if (quality := _by_quality(objects)) is not None:
         return Verdict(quality, "rated", True)
-    if _by_approval(objects) is not None:
+    if (quality := _by_approval(objects)) is not None:
         return Verdict(quality, reason_of(quality), True)
-    return Verdict(quality, "rated", True) if _by_rating(objects) is not None else _implied(quality)
+    if (quality := _by_rating(objects)) is not None:
+        return Verdict(quality, "rated", True)
+    for implied in (_by_exit_code(objects), _by_success(objects), _by_words(objects, outcomes)):
+        if implied is not None:
+            return Verdict(implied, reason_of(implied), implied not in (_DONE, _FAILED))
+    return None
 
 
 def reason_of(quality: float) -> Reason:
     """Return the reason of a quality that was not stated as a number."""
     return _REASONS.get(quality, "rated")
-
-
-def _implied(quality: float) -> Verdict:
-    return Verdict(quality, reason_of(quality), quality not in (_DONE, _FAILED))
-
-
-def judge(objects: Objects, outcomes: Mapping[str, float]) -> float | None:
-    """Return the quality stated by the most explicit field of the payload, or None.
-
-    `outcomes` maps words such as `completed` to qualities.
-    """
-    objects = with_reports(objects)
-    verdicts = (reader(objects) for reader in _READERS)
-    explicit = next((verdict for verdict in verdicts if verdict is not None), None)
-    return _by_words(objects, outcomes) if explicit is None else explicit
 
 
 def _by_quality(objects: Objects) -> float | None:
@@ -94,19 +84,10 @@ def _by_success(objects: Objects) -> float | None:
 
 
 def _by_words(objects: Objects, outcomes: Mapping[str, float]) -> float | None:
-    said = (read_value(objects, name) for name in _WORDS)
-    found = (outcomes.get(word.strip().lower()) for word in said if isinstance(word, str))
+    stated = (read_value(objects, name) for name in _WORDS)
+    found = (outcomes.get(word.strip().lower()) for word in stated if isinstance(word, str))
     return next((quality for quality in found if quality is not None), None)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_READERS: tuple[Callable[[Objects], float | None], ...] = (
-    _by_quality,
-    _by_approval,
-    _by_rating,
-    _by_exit_code,
-    _by_success,
-)
