@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import xxhash
 
@@ -30,6 +31,8 @@ from relay.log import log
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _MOVE_PATIENCE_S = 0.5
+T = TypeVar("T")
+
 _OF_SHARED = "shared-knowledge"
 """The host of shared items, a process of its own."""
 
@@ -118,10 +121,12 @@ class Hosts:
         await self.wake(user_id, deadline_ms)
         return HostAddress(actor=self._host_of(user_id).name, namespace=NAMESPACE)
 
-    async def sleep(self, user_id: str) -> None:
-        """Put a user to sleep, unless it has a running request."""
-        if user_id in self._directory.awake():
-            await self._sleep(user_id)
+    async def sleep(self, user_id: str, *, force: bool = False) -> None:
+        """Put a user to sleep, unless it has a running request. With `force`, in any case."""
+        if user_id in self._directory:
+            async with self._locked(user_id):
+                if force or user_id not in self._busy:
+                    await self._close(user_id)
 
     @asynccontextmanager
     async def kept_asleep(self, user_id: str, patience_s: float | None = None) -> AsyncIterator[None]:
@@ -140,7 +145,7 @@ class Hosts:
     async def sleep_idle(self) -> None:
         """Put users to sleep that have had no request for `daemon.idle_sleep_s`."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
-            await self._sleep(user_id)
+            await self.sleep(user_id)
 
     async def balance(self) -> None:
         """Move one busy user from a shared host with other busy users to an idle host, if there are both.
@@ -157,21 +162,21 @@ class Hosts:
 
     async def fill_vectors(self) -> int:
         """Make every host embed memories that lack a vector; return how many vectors were added."""
-        filled = 0
-        for host in list(self._hosts.values()):
-            try:
-                filled += await host.fill_vectors(self._settings.ingest_timeout_s)
-            except MemoryAgentError as error:
-                log.warning("vectors.not_filled", host=host.name, code=error.code)
-        return filled
+        return sum(await self._on_every_host("vectors.not_filled", lambda host, left_s: host.fill_vectors(left_s)))
 
     async def keep_up(self) -> None:
         """Make every host run its upkeep: expire abandoned runs and old memories, consolidate."""
+        await self._on_every_host("host.not_kept_up", lambda host, left_s: host.keep_up(left_s))
+
+    async def _on_every_host(self, failure: str, work: Callable[[Host, float], Awaitable[T]]) -> list[T]:
+        """Run `work` on one host after another; return the results. Logs errors as `failure`."""
+        results: list[T] = []
         for host in list(self._hosts.values()):
             try:
-                await host.keep_up(self._settings.ingest_timeout_s)
+                results.append(await work(host, self._settings.ingest_timeout_s))
             except MemoryAgentError as error:
-                log.warning("host.not_kept_up", host=host.name, code=error.code)
+                log.warning(failure, host=host.name, code=error.code)
+        return results
 
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""
@@ -188,11 +193,11 @@ class Hosts:
 
     def is_awake(self, user_id: str) -> bool:
         """Whether the user is awake."""
-        return self._directory.has(user_id)
+        return user_id in self._directory
 
     async def close(self) -> None:
         """Put all users to sleep and end the hosts."""
-        await asyncio.gather(*(self._sleep(user_id, force=True) for user_id in self._directory.awake()))
+        await asyncio.gather(*(self.sleep(user_id, force=True) for user_id in self._directory.awake()))
         while self._spares:
             self._spares.pop().end()
 
@@ -251,7 +256,7 @@ class Hosts:
         """Put the least recently used idle user to sleep, or wait for one to become idle."""
         idle = next((user for user in self._directory if user not in self._busy and user not in self._user_locks), None)
         if idle is not None:
-            await self._sleep(idle)
+            await self.sleep(idle)
             return
         self._changed.clear()
         await self._changed.wait()
@@ -274,11 +279,6 @@ class Hosts:
         if host.is_gone and self._hosts.get(name) is host:
             log.warning("host.gone", host=host.name)
             del self._hosts[name]
-
-    async def _sleep(self, user_id: str, *, force: bool = False) -> None:
-        async with self._locked(user_id):
-            if force or user_id not in self._busy:
-                await self._close(user_id)
 
     async def _close(self, user_id: str) -> None:
         if user_id not in self._directory:
@@ -379,17 +379,9 @@ class Directory:
         shared = (user for user, seat in self._seats.items() if not seat.dedicated and busy[seat.host] > 1)
         return next((user for user in shared if self._seats[user].is_busy(now_s)), None)
 
-    def has(self, user_id: str) -> bool:
-        """Whether the user is awake."""
-        return user_id in self._seats
-
     def awake(self) -> tuple[str, ...]:
         """Return the awake users, least recently used first."""
         return tuple(self._seats)
-
-    def hosts(self) -> frozenset[str]:
-        """Return the used hosts."""
-        return frozenset(seat.host for seat in self._seats.values())
 
     def _assign(self, user_id: str, now_s: float) -> Seat:
         if user_id in self._apart:
