@@ -36,7 +36,7 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.settings import Settings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.protocol import DEFAULT_USER

@@ -22,7 +22,7 @@ from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import counted, plain, print_document
 from memory_agent.client import MemoryClient
 from memory_agent.errors import DeadlineExceededError, UnavailableError
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from relay import (
     BusSettings,
     FlushReport,

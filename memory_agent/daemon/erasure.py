@@ -34,7 +34,7 @@ from memory_agent.erasure.user_removal import (
 from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError, MemoryAgentError, StoreDamagedError
 from memory_agent.records.shared_requests import Caller, ForgetUser, SharedPart
 from memory_agent.settings import RetentionSettings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import keys_of
 from memory_agent.storage.user_key import open_user_key

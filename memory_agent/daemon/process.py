@@ -40,7 +40,7 @@ from memory_agent.errors import MemoryAgentError, ModelError, SettingsError, Una
 from memory_agent.knowledge.remote import RemoteKnowledge
 from memory_agent.layout import CONSUMER, Layout, default_data_dir
 from memory_agent.settings import Settings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from memory_agent.storage.user_key import open_user_key, require_keys

@@ -20,7 +20,7 @@ from memory_agent.erasure.intent_log import write_atomically
 from memory_agent.errors import SettingsError, StoreError
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import RetentionRule, RetentionSettings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage.environment import has_records, last_epoch
 from memory_agent.storage.store import Store
 from relay import matches_any

@@ -19,7 +19,7 @@ from memory_agent.learning.run_links import link_asked, link_named, link_same_re
 from memory_agent.learning.run_writer import RunWriter
 from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.settings import LearningSettings
-from memory_agent.signals.runs import RunSign
+from memory_agent.signals import RunSign
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import CITING, OPEN, Mark, StoredSign, StoredTrajectory

@@ -23,8 +23,7 @@ from memory_agent.learning.run_records import Entry, RunRecords
 from memory_agent.memory.vectors import MemoryVectors, PendingTexts
 from memory_agent.records.embedded import Embedded, embedded_text
 from memory_agent.records.memories import IngestReport, MemoryRecord, RejectedEvent
-from memory_agent.signals.reader import Dropped, EventReader
-from memory_agent.signals.runs import RunSign, read_run_sign
+from memory_agent.signals import Dropped, EventReader, RunSign, read_run_sign
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch, is_same
 from relay import Event, masked_kinds, read_event

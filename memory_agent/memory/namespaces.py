@@ -30,7 +30,7 @@ from memory_agent.recall.query import check_now
 from memory_agent.records.memories import Compacted, MemoryFilter
 from memory_agent.records.trajectories import GateEvidence, SonaStatus
 from memory_agent.settings import RetentionSettings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.open_calls import InUse
 from relay.disk import Role

@@ -4,3 +4,9 @@
 recognises text in unknown fields) and the outcome from `verdicts`; `runs` reads what an event reports about a run. Read
 `table` first.
 """
+
+from memory_agent.signals.reader import Dropped, EventReader
+from memory_agent.signals.runs import RunSign, read_run_sign
+from memory_agent.signals.table import SignalTable
+
+__all__ = ["Dropped", "EventReader", "RunSign", "SignalTable", "read_run_sign"]
