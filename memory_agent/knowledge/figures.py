@@ -1,59 +1,149 @@
-"""The figures of one version of a shared item: what its users contributed, and what of it is released.
+"""The feedback statistics ("figures") of one version of a shared item: what users contribute, and what is released.
 
 There are three figures: retrievals, quality (with uses and users) and rating. Each is released when at least five users
-stand behind it, and again when at least five are new or changed since. Each user has one vote, the mean quality of the
-own runs, and the author none.
+contribute to it, and again when at least five contributions are new or changed since. Each user has one vote, the mean
+quality of the user's own runs. The author has none. Reports hold counts and sums only: no text, vector, query or run.
 
-What all releases together tell of one user
-    They are computed from a level of each user's mean quality, a level of the rating, and counts capped at 3. So even
-    who controls all other users, and knows what they contributed, learns no more than these, as they were at each
-    release. The level is floor(4 q + u) / 4 for a mean of q; the offset u in [0, 1) is secret, and stays the same for
-    this user and version (the memoised rounding of Ding, Kulkarni and Yekhanin 2017). So a level leaves open all q
-    within 1/4 of it, for levels 0 and 1 on one side: no estimate of q is within .125 for all q that are left. Further
-    releases tell nothing more of an unchanged q. Scores are rounded to .05 and counts down to fives, which only slows
-    who knows less than all others.
+Privacy. All releases together reveal at most this of one user: a level of the user's mean quality, a level of the
+rating, and counts capped at 3, as they were at each release. This holds against an attacker who controls all other
+users. The level is floor(4 q + u) / 4 for a mean of q. The offset u in [0, 1) is secret and constant for a user and
+version (memoised rounding; Ding, Kulkarni and Yekhanin 2017), so further releases reveal nothing more of an unchanged
+q. A level is consistent with all q within 1/4 of it (on one side, for levels 0 and 1): no estimate of q is within .125
+for all of them. Rounding scores to .05 and counts down to fives only slows a weaker attacker.
 
-What they do not hide
-    That another user exists, has reported since the last release or was erased, from who supplies the rest of the five.
-    Whether one's only run went well or badly: those levels are far apart. More than a level from who knows otherwise
-    how q has changed, or that the rating, whose offset is another, says the same. This is no differential privacy,
-    which requires noise in the number of users, before the threshold, and in the mean: Laplace noise of epsilon 1 takes
-    the error of the mean of five users from .09 to .23, the levels to .10 (decision 0054).
+Not hidden: that another user exists, has reported since the last release or was erased, from an attacker who supplies
+the rest of the five; whether a user's only run succeeded or failed, since those levels are far apart; more than a level
+from an attacker who knows how q changed, or that it equals the rating, which has an offset of its own. This is not
+differential privacy, which needs noise in the number of users, before the threshold, and in the mean: Laplace noise of
+epsilon 1 raises the error of the mean of five users from .09 to .23; the levels raise it to .10 (decision 0054).
 
-Erasing a user takes the contribution out, exactly. A figure that counted it is withdrawn at once, since an updated one
-would differ from it by this user alone, and returns when five of the others are new or changed since its release.
+Erasing a user removes the contribution exactly. A figure that counts it is withdrawn at once, because an updated one
+would differ from it by this user alone. It is released again when five other users are new or changed.
 
-What is released lies with the sums that it is made of in one small value, a `Standing`; what each user contributed
-lies apart, as a `Part`. So a report, a release and an erasure touch the same few bytes however many users there are.
+A `Standing` holds the releases of a version and the sums behind them. Each user's contribution is a separate `Part`. So
+a report, a release and an erasure change the same few bytes, however many users there are.
 
-Whether the runs of those who use a shared version go better than runs usually do.
-
-The lower bound of their mean comes from betting (Waudby-Smith and Ramdas 2023). A wealth of 1 is divided in two.
-Against the claim that the mean is m, one half is staked in full on each user in turn, of the other always three fifths:
+Proof. A version is proven if the lower bound of the mean quality of its users exceeds the prior. The bound comes from
+betting (Waudby-Smith and Ramdas 2023): against the claim that the mean is m, half of a wealth of 1 is staked in full on
+each user in turn, and three fifths of the other half:
 
     K(m) = 1/2 prod (x / m) + 1/2 prod (.4 + .6 x / m)        x = the level of each user, 0 to 1
 
-If the mean is at most m, K(m) has an expectation of at most 1, and as users join it ever reaches 1/a with probability
-at most a (Ville), whatever the distribution and however often one looks. (A level that moves with the user's later runs
-is a new sample: then the bound holds at each look.) K falls as m rises; the bound is the m at which it is 1/a. It does
-not depend on the order of the users, and rises with the level of each.
-
-With a = .1, six users, all at level 1, prove a version above a prior of .6, and eight above .7. Decision 0054 compares
-other bounds: those that prove more are false too often, or when looked at again.
+If the mean is at most m, the expectation of K(m) is at most 1, and K(m) ever reaches 1/a with probability at most a
+(Ville), for any distribution and any number of looks. (A level that changes with the user's later runs is a new sample:
+then the bound holds at each look.) K falls as m rises; the bound is the m where K(m) = 1/a. It does not depend on the
+order of the users, and rises with the level of each. With a = .1, six users at level 1 prove a version above a prior of
+.6, eight above .7. Decision 0054 compares other bounds: those that prove more are wrong too often, or wrong when looked
+at repeatedly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
+from hashlib import blake2b
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from memory_agent.knowledge.contributions import QUARTERS, Contribution, Vote
+from memory_agent.errors import InvalidInputError
 from memory_agent.records.shared import QualityMetrics
-from memory_agent.records.shared_requests import ReportedItem
+from memory_agent.records.shared_requests import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
+
+QUARTERS = 4
+"""A value counts as one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting: what a release tells depends on it."""
+
+COUNTS_PER_USER = 3
+"""What counts at most of the retrievals, and of the uses, of one user. Not a setting: sums of it are stored."""
+
+_THOUSAND = 1_000
+_LARGEST_NUMBER = 1 << 53  # what JSON carries exactly
+_OFFSET_BYTES = 8
+
+
+class Vote(NamedTuple):
+    """What counts of one user for one figure: a capped count, and a level where the figure has one."""
+
+    counted: int = 0
+    level: int | None = None
+
+
+class Contribution(msgspec.Struct, frozen=True, array_like=True):
+    """The sums of one user for one version. `report` is the number of the last report that counted.
+
+    `quality` and `rating` are in thousandths; `rating` is None without one.
+    """
+
+    report: int = 0
+    retrievals: int = 0
+    uses: int = 0
+    quality: int = 0
+    rating: int | None = None
+
+    def with_item(self, number: int, item: ReportedItem) -> Contribution:
+        """Add an item of the report with this number; without effect unless the number is above all counted ones.
+
+        A lower number that was never counted is lost, since it cannot be told from one that was.
+        """
+        if number <= self.report:
+            return self
+        return Contribution(
+            number,
+            self.retrievals + item.retrievals,
+            self.uses + item.uses,
+            self.quality + round(item.quality * _THOUSAND),
+            self.rating,
+        )
+
+    def with_rating(self, rating: float | None) -> Contribution:
+        """Replace the rating; None removes it. Raises `InvalidInputError` for a rating outside 0 to 1."""
+        if rating is not None and not 0.0 <= rating <= 1.0:
+            raise InvalidInputError("rating", f"is 0 to 1, not {rating}")
+        return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
+
+    def votes(self, user: bytes, key: bytes) -> tuple[Vote | None, Vote | None, Vote | None]:
+        """Return what counts for usage, quality and rating; None where the user does not contribute."""
+        usage = Vote(min(self.retrievals, COUNTS_PER_USER)) if self.retrievals else None
+        quality = Vote(min(self.uses, COUNTS_PER_USER), self.quality_level(user, key)) if self.uses else None
+        return usage, quality, None if self.rating is None else Vote(level=self.rating_level(user, key))
+
+    def quality_level(self, user: bytes, key: bytes) -> int:
+        """Return the level of the mean quality of the user's runs that used the version; there is at least one."""
+        return _level(self.quality, self.uses, user, key, b"quality")
+
+    def rating_level(self, user: bytes, key: bytes) -> int:
+        """Return the level of the rating; there is one."""
+        return _level(self.rating or 0, 1, user, key, b"rating")
+
+
+def check_report(report: Report) -> None:
+    """Raise `InvalidInputError`, naming the field, for a report that cannot be true."""
+    if not 1 <= report.number <= _LARGEST_NUMBER:
+        raise InvalidInputError("number", "is 1 to 2^53")
+    if not 1 <= len(report.items) <= LARGEST_REPORT:
+        raise InvalidInputError("items", f"a report names 1 to {LARGEST_REPORT} items, not {len(report.items)}")
+    if len({(item.item_id, item.version) for item in report.items}) < len(report.items):
+        raise InvalidInputError("items", "a report names each version once")
+    for place, item in enumerate(report.items):
+        for name, count in (("retrievals", item.retrievals), ("uses", item.uses)):
+            if not 0 <= count <= LARGEST_COUNT:
+                raise InvalidInputError(f"items[{place}].{name}", f"is 0 to {LARGEST_COUNT}, not {count}")
+        if not item.retrievals and not item.uses:
+            raise InvalidInputError(f"items[{place}]", "was neither retrieved nor used")
+        if not 0.0 <= item.quality <= item.uses:
+            raise InvalidInputError(f"items[{place}].quality", f"of {item.uses} uses is 0 to {item.uses}")
+
+
+def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> int:
+    """Return floor(4 q + u) for the mean q = `total` / `count` thousandths and the user's secret offset u in [0, 1).
+
+    Over the offsets its mean is 4 q: rounding to the nearest level would move the mean of five users by up to .1.
+    """
+    offset = int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
+    whole = 1 << 8 * _OFFSET_BYTES
+    return (QUARTERS * total * whole + offset * count * _THOUSAND) // (count * _THOUSAND * whole)
+
 
 KEY_BYTES = 16
 _BOOST_STEPS = 5

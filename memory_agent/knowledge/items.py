@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from datetime import datetime
@@ -12,8 +11,20 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.figures import Standing
-from memory_agent.knowledge.kept_figures import FORMER, begin_figures, standings_at, versions_at
-from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, OFFERERS, PARTS, SECRET, USED, place_of
+from memory_agent.knowledge.pseudonyms import (
+    DUE,
+    FIGURES,
+    FILE,
+    FORMER_NAMED,
+    NAME,
+    OFFERERS,
+    PARTS,
+    USED,
+    authors_with_names,
+    name_in,
+    place_of,
+)
+from memory_agent.knowledge.stored_figures import FORMER, standings_at, versions_at
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import Attachment, ContentType, GlobalRecord, QualityMetrics, SharedContent
 from memory_agent.records.shared_content import (
@@ -29,11 +40,8 @@ from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 ABOUT = "shared"  # the metadata of a record that make it an item
-FORMER_NAMED = "shared:named:"  # of former versions, in which a name was one user's alone
-_END_CHARS = 6
 _USERS_STEP = 5  # of the number that is shown, so that nobody sees one user come or go
 _ids = msgspec.msgpack.Decoder(list[str])
-_names = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -166,32 +174,10 @@ def item_in(snapshot: Snapshot, item_id: str) -> MemoryRecord | None:
     return None if row is None else snapshot.record(row)
 
 
-def is_repeat(known: MemoryRecord, about: About) -> bool:
-    """Return whether an item is published again as it is."""
-    former = about_of(known)
+def is_repeat(known: MemoryRecord, record: MemoryRecord) -> bool:
+    """Return whether an item is published again unchanged."""
+    former, about = about_of(known), about_of(record)
     return (former.author, former.version, former.digest) == (about.author, about.version, about.digest)
-
-
-def name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    """Return the name that others see of an author: the chosen one with an end that nobody chooses, else the pseudonym.
-
-    So no two authors look alike, and nobody learns that somebody else has a name.
-    """
-    blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
-    if blob is None:
-        return pseudonym
-    _, chosen = _names.decode(blob)
-    return f"{chosen} #{pseudonym.removeprefix('user-')[:_END_CHARS]}"
-
-
-def keep_name(batch: Batch, author: str, name: str) -> None:
-    """Store the name that an author chose."""
-    batch.set_blob(place_of(batch, NAME, author), msgspec.msgpack.encode((author, name)))
-
-
-def authors_with_names(snapshot: Snapshot) -> list[str]:
-    """Return the authors who chose a name."""
-    return [_names.decode(snapshot.blob(place) or b"")[0] for place in snapshot.blobs(NAME)]
 
 
 def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
@@ -222,16 +208,8 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
     file = content.attachment
     if file != attachment_of(data, None if file is None or data is None else file.name):
         raise InvalidInputError("attachment", "is not the file that the item names")
-    is_whole = record == record_of(content, about, record.timestamp) and about.digest == digest_of(content)
-    if not is_whole or not is_pseudonym(about.author):
+    if record != record_of(content, about.author, record.timestamp) or not is_pseudonym(about.author):
         raise InvalidInputError("record", "is not as its item was published")
-
-
-def keep_item(batch: Batch, record: MemoryRecord, data: bytes | None) -> None:
-    """Store the attachment of a checked item, and reset its figures."""
-    if batch.blob(SECRET) is None:
-        batch.set_blob(SECRET, secrets.token_bytes(32))
-    keep_beside(batch, record, None, data)
 
 
 def _size_of(record: MemoryRecord, about: About) -> int:
@@ -241,8 +219,18 @@ def _size_of(record: MemoryRecord, about: About) -> int:
     return sum(len(text.encode()) for text in texts) + (0 if file is None else file.size_bytes)
 
 
-def record_of(content: SharedContent, about: About, now: datetime) -> MemoryRecord:
+def record_of(content: SharedContent, author: str, now: datetime) -> MemoryRecord:
     """Return the record of an item."""
+    about = About(
+        author=author,
+        version=content.version,
+        content_type=content.content_type,
+        policy=content.access_policy,
+        digest=digest_of(content),
+        summary_chars=len(content.summary),
+        reference=content.reference,
+        attachment=content.attachment,
+    )
     return MemoryRecord(
         id=content.item_id,
         text=text_of_item(content.summary, content.body),
@@ -253,15 +241,6 @@ def record_of(content: SharedContent, about: About, now: datetime) -> MemoryReco
         tags=content.tags,
         metadata={ABOUT: msgspec.to_builtins(about)},
     )
-
-
-def keep_beside(batch: Batch, record: MemoryRecord, former: MemoryRecord | None, data: bytes | None) -> None:
-    """Store an attachment, begin the figures of a version, and count what the author has published by now."""
-    about, place = about_of(record), place_in(batch, record.id)
-    batch.set_blob(FILE + place, data)
-    begin_figures(batch, place, about.version, about.author)
-    used = used_by(batch, about.author)
-    keep_used(batch, about.author, (used if former is None else used.with_item(former, -1)).with_item(record))
 
 
 def is_former(snapshot: Snapshot) -> bool:

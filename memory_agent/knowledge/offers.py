@@ -27,23 +27,21 @@ from ulid import ULID
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.items import (
-    About,
     Offerers,
     about_of,
     all_offerers,
     item_in,
-    keep_beside,
     keep_offerers,
     place_in,
     record_of,
 )
-from memory_agent.knowledge.kept_figures import erase_user
-from memory_agent.knowledge.places import OFFERS, place_of
-from memory_agent.knowledge.publish_log import note_published
+from memory_agent.knowledge.pseudonyms import OFFERS, place_of
+from memory_agent.knowledge.publish_log import add_published
+from memory_agent.knowledge.stored_figures import erase_user
 from memory_agent.records.embedded import Embedded, Embedding
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import OfferedPattern, SharedContent
-from memory_agent.records.shared_content import PSEUDONYM_BYTES, digest_of, parts_of_text, pseudonym
+from memory_agent.records.shared_content import PSEUDONYM_BYTES, parts_of_text, pseudonym
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
@@ -177,9 +175,8 @@ def keep_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Embe
         stands = all(id_ in _offers_of(batch, author) for author, id_ in offerers.items())
         if stands and _said_by_item(record) not in said:
             batch.upsert(record, vector)
-            keep_beside(batch, record, None, None)
             keep_offerers(batch, Offerers(item_id=record.id, offers=offerers))
-            note_published(batch, record)
+            add_published(batch, record)
 
 
 def join_offerers(batch: Batch) -> None:
@@ -251,15 +248,8 @@ def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:
         tags=tuple(sorted(set.intersection(*(set(one.tags) for one in contents)))),
         body=body or None,
     )
-    about = About(
-        author=pseudonym(secrets.token_bytes(PSEUDONYM_BYTES)),
-        version=content.version,
-        content_type=content.content_type,
-        policy=content.access_policy,
-        digest=digest_of(content),
-        summary_chars=len(content.summary),
-    )
-    return Proposal(record_of(content, about, now), {author: one.content.item_id for author, one in group.items()})
+    author = pseudonym(secrets.token_bytes(PSEUDONYM_BYTES))
+    return Proposal(record_of(content, author, now), {author: one.content.item_id for author, one in group.items()})
 
 
 def _said(policy: str, title: str, summary: str, body: str | None) -> Said:

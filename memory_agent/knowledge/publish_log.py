@@ -16,7 +16,9 @@ from datetime import datetime
 import msgspec
 
 from memory_agent.erasure.history import fingerprint
-from memory_agent.knowledge.items import about_of
+from memory_agent.knowledge.items import about_of, keep_used, place_in, used_by
+from memory_agent.knowledge.pseudonyms import FILE, ensured_secret
+from memory_agent.knowledge.stored_figures import begin_figures
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared_changes import SharedChange, Untold
 from memory_agent.storage.batch import Batch
@@ -51,9 +53,20 @@ class _Went(msgspec.Struct, frozen=True, array_like=True, tag="went"):
 _entries = msgspec.msgpack.Decoder(_Came | _Went)
 
 
-def note_published(batch: Batch, record: MemoryRecord, former: MemoryRecord | None = None) -> None:
-    """Note that a version was published, in place of a former one. Under another policy, that one went."""
-    if former is not None and about_of(former).policy != about_of(record).policy:
+def add_published(
+    batch: Batch, record: MemoryRecord, attachment: bytes | None = None, former: MemoryRecord | None = None
+) -> None:
+    """Store what accompanies the record of a new version: attachment, empty figures, the author's usage, log entry.
+
+    A change of policy also logs that the former version is gone for its readers.
+    """
+    ensured_secret(batch)
+    about, place = about_of(record), place_in(batch, record.id)
+    batch.set_blob(FILE + place, attachment)
+    begin_figures(batch, place, about.version, about.author)
+    used = used_by(batch, about.author)
+    keep_used(batch, about.author, (used if former is None else used.with_item(former, -1)).with_item(record))
+    if former is not None and about_of(former).policy != about.policy:
         note_gone(batch, former, record.timestamp)
     _append(batch, _Came(_row(batch, record), _mark(record), record.timestamp))
 

@@ -13,19 +13,26 @@ from functools import partial
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure
 from memory_agent.erasure.intent_log import Intent
-from memory_agent.knowledge.authors import drop_name
 from memory_agent.knowledge.items import (
     about_of,
-    authors_with_names,
     keep_used,
     offerers_of,
     place_in,
     used_by,
 )
-from memory_agent.knowledge.kept_figures import drop_figures, erase_user, parts_in, places_with
 from memory_agent.knowledge.offers import authors_with_offers, drop_offers, fallen_without
-from memory_agent.knowledge.places import ERASED, FIGURES, FILE, OFFERERS, mark_removal, place_of
+from memory_agent.knowledge.pseudonyms import (
+    ERASED,
+    FIGURES,
+    FILE,
+    OFFERERS,
+    authors_with_names,
+    drop_name,
+    mark_removal,
+    place_of,
+)
 from memory_agent.knowledge.publish_log import note_gone
+from memory_agent.knowledge.stored_figures import drop_figures, erase_user, parts_in, places_with
 from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch

@@ -22,6 +22,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -30,21 +31,17 @@ import msgspec
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.history import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError
-from memory_agent.knowledge.authors import Authors, move_former_names
-from memory_agent.knowledge.contributions import check_report
-from memory_agent.knowledge.figures import Figures, Rules
+from memory_agent.knowledge.figures import Figures, Rules, check_report
 from memory_agent.knowledge.items import (
     ABOUT,
-    About,
     about_of,
     due_in,
+    faults_of_items,
     is_former,
     is_repeat,
     item_in,
-    keep_beside,
     keep_due,
     keep_used,
-    name_in,
     offerers_of,
     place_in,
     record_of,
@@ -53,9 +50,9 @@ from memory_agent.knowledge.items import (
     used_by,
     used_in,
 )
-from memory_agent.knowledge.kept_figures import StoredParts, divide_former, keep_standings, ratings_by, standings_at
 from memory_agent.knowledge.offers import (
     CHANGED,
+    faults_of_offers,
     items_offered_by,
     join_offerers,
     keep_offer,
@@ -64,9 +61,19 @@ from memory_agent.knowledge.offers import (
     proposals,
     version_of_offer,
 )
-from memory_agent.knowledge.places import DUE, FILE, PURGE, mark_removal, place_of
-from memory_agent.knowledge.publish_log import drop_told, note_published, note_rated, untold
+from memory_agent.knowledge.pseudonyms import (
+    DUE,
+    FILE,
+    PURGE,
+    Authors,
+    mark_removal,
+    move_former_names,
+    name_in,
+    place_of,
+)
+from memory_agent.knowledge.publish_log import add_published, drop_told, faults_of_log, note_rated, untold
 from memory_agent.knowledge.removal import ItemForgetting, Removal
+from memory_agent.knowledge.stored_figures import StoredParts, divide_former, keep_standings, ratings_by, standings_at
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query
 from memory_agent.records.embedded import embedded_text
@@ -87,7 +94,6 @@ from memory_agent.records.shared_content import (
     check_content,
     check_name,
     check_offer,
-    digest_of,
 )
 from memory_agent.records.shared_requests import (
     AnyAsk,
@@ -115,6 +121,13 @@ from memory_agent.storage.snapshot import Snapshot
 from relay.rwlock import ReadWriteLock
 
 _WRITES = (Publish, Offer, Rate, SetName, Report, ForgetUser)
+
+
+def faults_of_knowledge(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the inconsistencies between the readable values of a store."""
+    yield from faults_of_items(snapshot)
+    yield from faults_of_offers(snapshot)
+    yield from faults_of_log(snapshot)
 
 
 class Knowledge(Memory):
@@ -241,22 +254,12 @@ class Knowledge(Memory):
         file = content.attachment
         if file != attachment_of(ask.data, None if file is None else file.name):
             raise InvalidInputError("attachment", "is not the file that the item names")
-        about = About(
-            author=self._authors.pseudonym(caller.user_id),
-            version=content.version,
-            content_type=content.content_type,
-            policy=content.access_policy,
-            digest=digest_of(content),
-            summary_chars=len(content.summary),
-            reference=content.reference,
-            attachment=file,
-        )
-        record = record_of(content, about, now)
+        record = record_of(content, self._authors.pseudonym(caller.user_id), now)
         words = embedded_text(record)
         vectors = self._intake.embed((words,), is_awaited=True)
         with self.erasure.admitting(record.id, now) as admit, self._archive.batch() as batch:
             known = item_in(batch, content.item_id)
-            if known is not None and is_repeat(known, about):
+            if known is not None and is_repeat(known, record):
                 return shown_item(batch, known, standing_in(batch, known))
             if self.erasure.is_forgotten(record.id, now):
                 raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
@@ -264,8 +267,7 @@ class Knowledge(Memory):
             if known is None:
                 admit()
             batch.upsert(record, vectors.admitted(batch).get(words))
-            keep_beside(batch, record, known, ask.data)
-            note_published(batch, record, known)
+            add_published(batch, record, ask.data, known)
             if known is not None:
                 mark_removal(batch)  # of the former version
             return shown_item(batch, record, standing_in(batch, record))

@@ -12,7 +12,7 @@ from sharing_world import UNLIMITED, World
 
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.knowledge import Knowledge
-from memory_agent.knowledge.places import SECRET
+from memory_agent.knowledge.pseudonyms import SECRET
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from memory_agent.records.shared_requests import AnyAsk, Caller, PendingItems, SearchItems

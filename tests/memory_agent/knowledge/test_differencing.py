@@ -10,8 +10,7 @@ from counted_version import CountedVersion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.knowledge.contributions import QUARTERS, Contribution
-from memory_agent.knowledge.figures import Rules
+from memory_agent.knowledge.figures import QUARTERS, Contribution, Rules
 from memory_agent.records.shared import QualityMetrics
 from memory_agent.records.shared_requests import ReportedItem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sharing_world import World, parts_of
 
-from memory_agent.knowledge.contributions import Contribution
+from memory_agent.knowledge.figures import Contribution
 from memory_agent.records.shared import FoundItem, GlobalRecord
 from memory_agent.records.shared_requests import Caller, ForgetUser, Rate, Report, ReportedItem
 

@@ -9,7 +9,7 @@ from sharing_world import World
 
 from memory_agent.embedders import Embedder
 from memory_agent.errors import RateLimitedError
-from memory_agent.knowledge.store import SearchQuota
+from memory_agent.knowledge import SearchQuota
 from memory_agent.settings import Settings, SharedSettings
 
 

@@ -25,7 +25,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge import Knowledge
-from memory_agent.knowledge.places import FIGURES, NAME, PARTS, place_of
+from memory_agent.knowledge.pseudonyms import FIGURES, NAME, PARTS, place_of
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_requests import Caller, ForgetUser
 from memory_agent.settings import EncryptionSettings, RetentionRule, RetentionSettings, Settings

@@ -1,12 +1,12 @@
-"""What a store of shared items calls its users: pseudonyms, and the names that they choose."""
+"""What a store of shared items writes in place of names: pseudonyms of users, and keyed digests as names of blobs."""
 
 from __future__ import annotations
 
 import secrets
 from hashlib import blake2b
 
-from memory_agent.knowledge.items import FORMER_NAMED, keep_name, name_in
-from memory_agent.knowledge.places import ERASED, NAME, SECRET, mark_removal, place_of
+import msgspec
+
 from memory_agent.memory.namespaces import Erasure
 from memory_agent.recall.query import check_now
 from memory_agent.records.shared_content import PSEUDONYM_BYTES, pseudonym
@@ -14,7 +14,55 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
+SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
+FILE, FIGURES, PARTS = "shared:file:", "shared:standing:", "shared:part:"
+NAME, USED = "shared:called:", "shared:used:"
+OFFERS = "shared:offers:"  # of one user
+OFFERERS = "shared:offerers:"  # of an item that many offered
+ERASED = "shared:erased:"  # pseudonyms that are no more
+PLACE_CHARS = 32
+_USER_BYTES = 10
+
+
+def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
+    """Return the name of a blob: without the secret it tells neither the item, the author nor the chosen name."""
+    return kind + blake2b(name.encode(), key=secret_in(snapshot), digest_size=PLACE_CHARS // 2).hexdigest()
+
+
+def part_of(key: bytes, place: str, user: bytes) -> str:
+    """Return the name of a user's part in the item at a place; `key` is the secret.
+
+    Without that it tells how many users an item has, but not that one user is behind two names.
+    """
+    return f"{PARTS}{place}{blake2b(place.encode() + user, key=key, digest_size=_USER_BYTES).hexdigest()}"
+
+
+def secret_in(snapshot: Snapshot) -> bytes:
+    """Return the secret of a store; empty before there is anything to keep."""
+    known = snapshot.kept.get(SECRET) or snapshot.blob(SECRET)
+    if known:
+        snapshot.kept[SECRET] = known
+    return known or b""
+
+
+def ensured_secret(batch: Batch) -> bytes:
+    """Return the secret of a store, creating it first if there is none."""
+    known = batch.blob(SECRET)
+    if known is None:
+        known = secrets.token_bytes(32)
+        batch.set_blob(SECRET, known)
+    return known
+
+
+def mark_removal(batch: Batch) -> None:
+    """Note that bytes are left of what goes, for the next upkeep."""
+    batch.set_blob(PURGE, secrets.token_bytes(8))
+
+
 _FORMER_NAME = "shared:name:"
+FORMER_NAMED = "shared:named:"  # of former versions, in which a name was one user's alone
+_END_CHARS = 6
+_names = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 class Authors:
@@ -57,11 +105,30 @@ class Authors:
         known = self._archive.store.blob(SECRET)
         if known is None:
             with self._archive.batch() as batch:
-                known = batch.blob(SECRET)
-                if known is None:
-                    known = secrets.token_bytes(32)
-                    batch.set_blob(SECRET, known)
+                known = ensured_secret(batch)
         return known
+
+
+def name_in(snapshot: Snapshot, pseudonym: str) -> str:
+    """Return the name that others see of an author: the chosen one with an end that nobody chooses, else the pseudonym.
+
+    So no two authors look alike, and nobody learns that somebody else has a name.
+    """
+    blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
+    if blob is None:
+        return pseudonym
+    _, chosen = _names.decode(blob)
+    return f"{chosen} #{pseudonym.removeprefix('user-')[:_END_CHARS]}"
+
+
+def keep_name(batch: Batch, author: str, name: str) -> None:
+    """Store the name that an author chose."""
+    batch.set_blob(place_of(batch, NAME, author), msgspec.msgpack.encode((author, name)))
+
+
+def authors_with_names(snapshot: Snapshot) -> list[str]:
+    """Return the authors who chose a name."""
+    return [_names.decode(snapshot.blob(place) or b"")[0] for place in snapshot.blobs(NAME)]
 
 
 def drop_name(batch: Batch, author: str) -> None:

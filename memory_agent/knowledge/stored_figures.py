@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from memory_agent.knowledge.contributions import Contribution
-from memory_agent.knowledge.figures import KEY_BYTES, Figures, Part, Quality, Rating, Series, Standing
-from memory_agent.knowledge.places import FIGURES, PARTS, PLACE_CHARS, part_of, secret_in
+from memory_agent.knowledge.figures import KEY_BYTES, Contribution, Figures, Part, Quality, Rating, Series, Standing
+from memory_agent.knowledge.pseudonyms import FIGURES, PARTS, PLACE_CHARS, part_of, secret_in
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
