@@ -106,11 +106,44 @@ def merged(
     if not offered:
         return local[:top_k]
     own, others = _folded(local, offered)
+    places = _divided(own, others, top_k, key, cut_off)
+    better = [
+        *places.above,
+        *_explained(places.proven, "proven", cut_off, is_reserved=places.is_proven_reserved),
+        *places.below,
+    ]
+    free = top_k - len(better)
+    worse, untried = _split(places.unproven, _is_worse)
+    drawn = _explained(_drawn(untried, free, key), "new", cut_off, is_reserved=places.is_full)
+    drawn += _explained(_drawn(worse, free - len(drawn), key), "worse", cut_off, is_reserved=places.is_full)
+    last = _explained(places.unknown[: free - len(drawn)], "relevance unknown", cut_off, is_reserved=False)
+    answer = (*better, *drawn, *last)
+    return answer if any(memory.tier == "global" for memory in answer) else tuple(own[:top_k])
+
+
+class _Places(NamedTuple):
+    """The memories of each class: of `above`, `proven` and `below` those with a place, of the others all candidates.
+
+    `is_full`: classes 1 to 3 would fill the answer, so that further items take reserved places.
+    """
+
+    above: list[RetrievedMemory]
+    proven: list[RetrievedMemory]
+    below: list[RetrievedMemory]
+    unproven: list[RetrievedMemory]
+    unknown: list[RetrievedMemory]
+    is_proven_reserved: bool
+    is_full: bool
+
+
+def _divided(
+    own: Sequence[RetrievedMemory], others: Sequence[RetrievedMemory], top_k: int, key: str, cut_off: float
+) -> _Places:
+    """Divide the places of an answer among the classes."""
     above, below = _split(own, lambda memory: _is_above(memory, cut_off))
     relevant, unknown = _split(sorted(others, key=_rank), lambda item: item.relevance is not None)
     proven, unproven = _split(relevant, _is_proven)
     unknown.sort(key=_is_proven, reverse=True)
-
     most = top_k // RESERVED_OF
     is_crowded = len(above) >= top_k - min(most, len(unproven))
     kept = min(most, len(proven), 1) if is_crowded and share(key, "proven") < PROVEN_SHARE else 0
@@ -119,15 +152,7 @@ def merged(
     above = above[: top_k - kept - reserved]
     room = top_k - reserved - len(above)
     proven = proven[: max(kept, -(-room // 2), room - len(below))]
-    shown = _explained(proven, "proven", cut_off, is_reserved=kept > 0)
-    better = [*above, *shown, *below[: room - len(proven)]]
-    free = top_k - len(better)
-    worse, untried = _split(unproven, _is_worse)
-    drawn = _explained(_drawn(untried, free, key), "new", cut_off, is_reserved=is_full)
-    drawn += _explained(_drawn(worse, free - len(drawn), key), "worse", cut_off, is_reserved=is_full)
-    last = _explained(unknown[: free - len(drawn)], "relevance unknown", cut_off, is_reserved=False)
-    answer = (*better, *drawn, *last)
-    return answer if any(memory.tier == "global" for memory in answer) else tuple(own[:top_k])
+    return _Places(above, proven, below[: room - len(proven)], unproven, unknown, kept > 0, is_full)
 
 
 def _split(
