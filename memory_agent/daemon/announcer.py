@@ -12,8 +12,7 @@ import time
 from datetime import UTC, datetime
 
 from memory_agent.errors import MemoryAgentError
-from memory_agent.records.shared_changes import Untold
-from memory_agent.records.shared_requests import Caller, ReadLog, SharedStore
+from memory_agent.records.shared_requests import Caller, ReadLog, SharedStore, Untold
 from relay import SHARED_USER, AsyncSubscriber, EventLimits, RelayError, check_events, submit
 from relay.access import local_identity
 from relay.log import log

@@ -21,7 +21,6 @@ from memory_agent.errors import (
 from memory_agent.knowledge.store import Knowledge
 from memory_agent.recall.query import check_now
 from memory_agent.records.shared import FoundItem, UnpublishReceipt
-from memory_agent.records.shared_changes import Untold
 from memory_agent.records.shared_requests import (
     AnyAsk,
     Caller,
@@ -38,6 +37,7 @@ from memory_agent.records.shared_requests import (
     SharedPart,
     ShowItem,
     Unpublish,
+    Untold,
 )
 from memory_agent.settings import EmbedderSettings
 from memory_agent.verbs.params import AskSharedParams

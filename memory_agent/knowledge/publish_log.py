@@ -20,7 +20,7 @@ from memory_agent.knowledge.items import about_of, keep_used, place_in, used_by
 from memory_agent.knowledge.pseudonyms import FILE, ensured_secret
 from memory_agent.knowledge.stored_figures import begin_figures
 from memory_agent.records.memories import MemoryRecord
-from memory_agent.records.shared_changes import SharedChange, Untold
+from memory_agent.records.shared_requests import SharedChange, Untold
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from relay import SHARED_USER

@@ -87,7 +87,6 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.records.shared_changes import Untold
 from memory_agent.records.shared_content import (
     attachment_of,
     check_admitted,
@@ -114,6 +113,7 @@ from memory_agent.records.shared_requests import (
     SharedStore,
     ShowItem,
     Unpublish,
+    Untold,
 )
 from memory_agent.settings import LearningSettings, RetentionSettings, Settings
 from memory_agent.storage.archive import Archive
