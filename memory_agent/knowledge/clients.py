@@ -1,4 +1,9 @@
-"""How each process reaches the store of shared items: over a socket, in its own process, or where there is none."""
+"""Access to the store of shared items from other processes: over a socket of its host, or on files without a daemon.
+
+A deployment that has shared nothing has no store: its folder does not exist, reads return empty answers without
+creating it, and the first write creates it. While the host does not answer, one request waits for it and the others
+fail fast.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +55,12 @@ _CREATING = (Publish, Offer, SetName)
 
 
 def creates_store(ask: AnyAsk) -> bool:
-    """Return whether a request creates the store where there is none."""
+    """Return whether a request creates the store if it does not exist."""
     return isinstance(ask, _CREATING)
 
 
 def answer_without_store(ask: AnyAsk) -> Any:
-    """Return the answer to a request that creates none. Raises `InvalidInputError` for an item by its id."""
+    """Return the answer to a read without a store. Raises `InvalidInputError` for an item by id."""
     if isinstance(ask, _UNKNOWN):
         raise InvalidInputError("item_id", "is no shared item that this user may see")
     if isinstance(ask, Unpublish):
@@ -70,7 +75,7 @@ def answer_without_store(ask: AnyAsk) -> Any:
 
 
 class NothingFound:
-    """A search that found nothing. Satisfies `PendingItems`."""
+    """An empty search result. Satisfies `PendingItems`."""
 
     def result(self, timeout_s: float) -> list[FoundItem]:
         """Return no items."""
@@ -81,16 +86,16 @@ class RemoteKnowledge:
     """Satisfies `SharedStore`. Thread-safe: each request uses a socket of its own."""
 
     def __init__(self, endpoint: str, folder: Path) -> None:
-        """`folder` is where the store lies, once something was published."""
+        """`folder` is the folder of the store, which may not exist."""
         self._folder = folder
         self._sockets = RequestSockets(endpoint)
         self._breaker = CircuitBreaker()
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
-        """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and what the store raises.
+        """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and the errors of the store.
 
-        Where there is no store, a request that would create it raises `NothingSharedError`: the daemon starts the
-        process of the store then, and repeats the request, which its user's memory has accepted.
+        Without a store, a request that creates it raises `NothingSharedError`: the daemon then starts the host of the
+        store and repeats the request, which the user's memory has accepted.
         """
         if not self._folder.exists():
             if creates_store(ask):
@@ -110,7 +115,7 @@ class RemoteKnowledge:
 
 
 class _Pending:
-    """A request under way, on a socket that is idle again after the answer or when this is dropped."""
+    """A request in progress. Its socket is returned to the pool after the answer or when this object is dropped."""
 
     def __init__(self, knowledge: RemoteKnowledge, caller: Caller, ask: AnyAsk, timeout_s: float) -> None:
         request = HostRequest(
@@ -125,7 +130,7 @@ class _Pending:
         self._correlation = self._socket.send([encode(request), encode(AskSharedParams(caller=caller, ask=ask))])
 
     def result(self, timeout_s: float) -> Any:
-        """Wait for the answer, at most `timeout_s` and as long as was said when it was sent."""
+        """Wait for the answer, at most `timeout_s` and until the deadline set when the request was sent."""
         left_s = min(timeout_s, self._ends_at_s - time.monotonic())
         try:
             frames = self._socket.receive(self._correlation, max(left_s, 0.0))
@@ -139,27 +144,27 @@ class _Pending:
 
 
 OpenStore = Callable[[Embedder | None], Knowledge]
-"""Opens the store, or creates it, with an embedder that stays the caller's."""
+"""Opens or creates the store with an embedder that the caller owns."""
 
 
 class KnowledgeOnFiles:
-    """Satisfies `SharedStore`, for one thread. A request that only reads creates nothing."""
+    """The store of a data folder without a daemon, opened on demand. Satisfies `SharedStore`, for one thread."""
 
     def __init__(self, folder: Path, open_store: OpenStore, settings: EmbedderSettings) -> None:
-        """`folder` is where the store lies, once something was published; `settings` are for its searches."""
+        """`folder` is the folder of the store, which may not exist; `settings` configure the embedder of searches."""
         self._folder = folder
         self._open_store = open_store
         self._embedder = LazyEmbedder(None, settings)
         self._knowledge: Knowledge | None = None
 
     def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
-        """Return the answer. Raises `InvalidInputError`, and what opening the store raises."""
+        """Return the answer. Raises `InvalidInputError` and the errors of opening the store."""
         if not creates_store(ask) and not self._folder.exists():
             return answer_without_store(ask)
         return self._opened().ask(caller, ask, timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
-        """Open the store and its model, which takes longer than an answer waits for shared items."""
+        """Open the store and load its model, which takes longer than a recall waits for shared items."""
         if not self._folder.exists():
             return NothingFound()
         with suppress(ModelError):
@@ -167,7 +172,7 @@ class KnowledgeOnFiles:
         return self._opened().begin_search(caller, ask, timeout_s)
 
     def close(self) -> None:
-        """Remove what was taken away from the files, and close them."""
+        """Purge removed items from the files, and close them."""
         if self._knowledge is not None:
             try:
                 self._knowledge.expire()

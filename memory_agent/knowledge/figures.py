@@ -52,18 +52,18 @@ from memory_agent.records.shared import QualityMetrics
 from memory_agent.records.shared_requests import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
 
 QUARTERS = 4
-"""A value counts as one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting: what a release tells depends on it."""
+"""A value is rounded to one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting, because privacy depends on it."""
 
 COUNTS_PER_USER = 3
-"""What counts at most of the retrievals, and of the uses, of one user. Not a setting: sums of it are stored."""
+"""Maximum retrievals, and maximum uses, counted per user. Not a setting, because sums of them are stored."""
 
 _THOUSAND = 1_000
-_LARGEST_NUMBER = 1 << 53  # what JSON carries exactly
+_LARGEST_NUMBER = 1 << 53  # exact in JSON
 _OFFSET_BYTES = 8
 
 
 class Vote(NamedTuple):
-    """What counts of one user for one figure: a capped count, and a level where the figure has one."""
+    """One user's vote for one figure: a capped count, and a level if the figure has one."""
 
     counted: int = 0
     level: int | None = None
@@ -82,9 +82,9 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
     rating: int | None = None
 
     def with_item(self, number: int, item: ReportedItem) -> Contribution:
-        """Add an item of the report with this number; without effect unless the number is above all counted ones.
+        """Add an item of a report, unless a report with this number or a higher one was counted.
 
-        A lower number that was never counted is lost, since it cannot be told from one that was.
+        A lower number that was never counted is lost, because it cannot be distinguished from a repeat.
         """
         if number <= self.report:
             return self
@@ -103,22 +103,22 @@ class Contribution(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
 
     def votes(self, user: bytes, key: bytes) -> tuple[Vote | None, Vote | None, Vote | None]:
-        """Return what counts for usage, quality and rating; None where the user does not contribute."""
+        """Return the votes for usage, quality and rating; None if the user does not contribute."""
         usage = Vote(min(self.retrievals, COUNTS_PER_USER)) if self.retrievals else None
         quality = Vote(min(self.uses, COUNTS_PER_USER), self.quality_level(user, key)) if self.uses else None
         return usage, quality, None if self.rating is None else Vote(level=self.rating_level(user, key))
 
     def quality_level(self, user: bytes, key: bytes) -> int:
-        """Return the level of the mean quality of the user's runs that used the version; there is at least one."""
+        """Return the level of the mean quality of the user's runs that used the version. Requires a use."""
         return _level(self.quality, self.uses, user, key, b"quality")
 
     def rating_level(self, user: bytes, key: bytes) -> int:
-        """Return the level of the rating; there is one."""
+        """Return the level of the rating. Requires a rating."""
         return _level(self.rating or 0, 1, user, key, b"rating")
 
 
 def check_report(report: Report) -> None:
-    """Raise `InvalidInputError`, naming the field, for a report that cannot be true."""
+    """Raise `InvalidInputError`, naming the field, for an impossible report."""
     if not 1 <= report.number <= _LARGEST_NUMBER:
         raise InvalidInputError("number", "is 1 to 2^53")
     if not 1 <= len(report.items) <= LARGEST_REPORT:
@@ -152,13 +152,13 @@ T = TypeVar("T")
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When figures are released, and what they are worth.
+    """The rules for releasing figures and for boosting proven versions.
 
-    A figure needs `users` users, and a new one `changed` that are new or changed. `count_step` and `score_step` round
-    what is released. `prior` is the mean quality of runs in general: a constant, or computed from releases, never from
-    contributions. In the released score it counts as `prior_weight` users. A version no better than the prior is proven
-    with a probability of at most `doubt`. A proven one gains up to `largest_boost`, and all of it when its lower bound
-    is `full_boost_above` above the prior.
+    A figure requires `users` users, and its next release `changed` users that are new or changed. `count_step` and
+    `score_step` round released values. `prior` is the mean quality of all runs: a constant, or computed from releases,
+    never from contributions. It counts as `prior_weight` users in the released score. A version no better than the
+    prior is proven with a probability of at most `doubt`. The boost of a proven version is at most `largest_boost`,
+    reached when its lower bound is `full_boost_above` above the prior.
     """
 
     users: Annotated[int, Meta(ge=5)] = 5
@@ -190,10 +190,10 @@ class Rating(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Series(msgspec.Struct, Generic[T], array_like=True):
-    """One figure: its current release, the number of all its releases, and the sums for the next one.
+    """One figure: its current release, the number of releases so far, and the sums for the next one.
 
-    `waiting` users are new or changed since the last release. Of each of these the part has a mark: the number of
-    that release, and whether it counts the user. It counts everybody else who contributes.
+    `waiting` users are new or changed since the last release. The part of each has a mark: the number of that release,
+    and whether the release counts the user. It counts all other contributors.
     """
 
     released: T | None = None
@@ -204,11 +204,11 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
     levels: list[int] = msgspec.field(default_factory=lambda: [0] * (QUARTERS + 1))
 
     def is_waiting(self, mark: int | None) -> bool:
-        """Whether a user's mark is of the last release."""
+        """Whether a user's mark refers to the last release."""
         return mark is not None and mark >> 1 == self.number
 
     def add(self, vote: Vote | None, by: int = 1) -> None:
-        """Add a user's vote to the sums, or take it out with -1."""
+        """Add a user's vote to the sums, or subtract it with -1."""
         if vote is not None:
             self.users += by
             self.count += by * vote.counted
@@ -216,7 +216,7 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
                 self.levels[vote.level] += by
 
     def change(self, mark: int | None, before: Vote | None, now: Vote | None) -> int | None:
-        """Replace a user's vote; return the user's mark from now on."""
+        """Replace a user's vote; return the user's new mark."""
         was_waiting, counted = self.is_waiting(mark), self._counts(mark, before)
         self.add(before, -1)
         self.add(now)
@@ -225,7 +225,7 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
         return self.number << 1 | counted if waits else None
 
     def remove(self, mark: int | None, before: Vote | None) -> None:
-        """Take out a user, and withdraw a release that counts this user."""
+        """Remove a user, and withdraw the release if it counts this user."""
         if self._counts(mark, before):
             self.released = None
         self.waiting -= self.is_waiting(mark)
@@ -247,16 +247,16 @@ Marks = tuple[int | None, int | None, int | None]
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of one user for one version: the contribution, and the marks for usage, quality and rating."""
+    """The stored data of one user for one version: the contribution, and the marks for usage, quality and rating."""
 
     sums: Contribution = Contribution()
     marks: Marks = (None, None, None)
 
 
 class Standing(msgspec.Struct, array_like=True):
-    """What is kept of one version for all of its users: what is released, and the sums.
+    """The releases and the sums of one version.
 
-    `left` are users who contribute nothing any more, but whom the released rating counts.
+    `left` are users without a contribution whom the released rating still counts.
     """
 
     key: bytes
@@ -268,7 +268,7 @@ class Standing(msgspec.Struct, array_like=True):
 
     @classmethod
     def create(cls, key: bytes, author: bytes) -> Self:
-        """Start empty. `key` is KEY_BYTES random bytes, kept for this version alone: it makes levels secret."""
+        """Create an empty one. `key` is KEY_BYTES random bytes, unique to this version, which keep levels secret."""
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key has {KEY_BYTES} bytes")
         return cls(key, author)
@@ -285,16 +285,16 @@ class Standing(msgspec.Struct, array_like=True):
 
     @property
     def boost(self) -> float:
-        """What is added to the score of the item, for everyone: 0 unless proven, at most .05, never negative."""
+        """The increase of the score of the item for all users: 0 unless proven, at most .05, never negative."""
         return self.quality.released.boost if self.quality.released else 0.0
 
     def is_worse(self, rules: Rules) -> bool:
-        """Whether the released score is below the prior, both rounded. Tells no more than the score."""
+        """Whether the released score is below the prior, both rounded. Reveals no more than the score."""
         released = self.quality.released
         return released is not None and released.score < _rounded(rules.prior, rules.score_step)
 
     def metrics(self) -> QualityMetrics:
-        """Return what is released."""
+        """Return the released figures."""
         quality, rating = self.quality.released, self.rating.released
         return QualityMetrics(
             avg_trajectory_score=quality.score if quality else None,
@@ -306,7 +306,7 @@ class Standing(msgspec.Struct, array_like=True):
         )
 
     def counted(self, parts: Mapping[bytes, Part]) -> Standing:
-        """Return this with the sums of these parts."""
+        """Return a copy with the sums recomputed from parts."""
         usage, quality, rating = (Series(one.released, one.number) for one in self.series)
         standing = Standing(self.key, self.author, usage, quality, rating)
         for user, part in parts.items():
@@ -318,14 +318,14 @@ class Standing(msgspec.Struct, array_like=True):
 
 
 class Parts(Protocol):
-    """The part of each user in one version; a dictionary is one."""
+    """A mapping from users to their parts in one version, such as a dictionary."""
 
     def get(self, user: bytes, /) -> Part | None:
         """Return the part of a user."""
         ...
 
     def __setitem__(self, user: bytes, part: Part, /) -> None:
-        """Keep the part of a user."""
+        """Store the part of a user."""
         ...
 
     def pop(self, user: bytes, default: None, /) -> Part | None:
@@ -353,10 +353,10 @@ class Figures:
         self._parts = parts
 
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
-        """Count what a checked report says of this version, once. Return whether it counted.
+        """Count an item of a checked report, once. Return whether it counted.
 
-        The author's reports do not count, nor do those with a number that is not above all counted ones of this user.
-        A report that arrives after its user was erased counts as the first of a new user: refuse it before.
+        Reports of the author do not count, nor those with a number not above all counted ones of this user. A report
+        after the erasure of its user would count as the first of a new user: the caller must reject it.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_item(number, item)
@@ -378,9 +378,9 @@ class Figures:
         return True
 
     def erase(self, user: bytes) -> bool:
-        """Remove a user's contribution, exactly, and withdraw the figures that count it.
+        """Remove a user's contribution exactly, and withdraw the figures that count it.
 
-        Return whether there was anything of this user.
+        Return whether the user had a part.
         """
         standing, part = self.standing, self._parts.pop(user, None)
         if part is None:
@@ -388,16 +388,16 @@ class Figures:
         for series, mark, vote in zip(standing.series, part.marks, part.sums.votes(user, standing.key), strict=True):
             series.remove(mark, vote)
         standing.left = [one for one in standing.left if one != user]
-        if not any(series.users or series.waiting for series in standing.series):  # nobody has a mark
+        if not any(series.users or series.waiting for series in standing.series):  # no user has a mark
             for series in standing.series:
                 series.number = 0
         return True
 
     def release(self, rules: Rules) -> bool:
-        """Release the figures that are due. Return whether there was a release, or one was withdrawn.
+        """Release the figures that are due. Return whether any figure was released or withdrawn.
 
-        It also withdraws a rating when too few are left. Call it on a timer: a release right after a report would tell
-        when its user reported.
+        Withdraws a rating with too few users left. Call it on a timer: a release right after a report would reveal the
+        time of the report.
         """
         standing = self.standing
         before, rating_number = [(series.released, series.number) for series in standing.series], standing.rating.number
@@ -462,17 +462,17 @@ _HALVINGS = 50
 
 
 def shrunk_mean(counts: Sequence[int], prior: float, weight: float) -> float:
-    """Return the mean level of `counts[i]` users at each level i, where the prior counts as `weight` users."""
+    """Return the mean level of `counts[i]` users at each level i, with the prior counted as `weight` users."""
     return (_total(counts) + weight * prior) / (sum(counts) + weight)
 
 
 def mean(counts: Sequence[int]) -> float:
-    """Return the mean level, 0 to 1, of `counts[i]` users at each level i. There is a user."""
+    """Return the mean level, 0 to 1, of `counts[i]` users at each level i. Requires a user."""
     return _total(counts) / sum(counts)
 
 
 def lower_bound(counts: Sequence[int], doubt: float) -> float:
-    """Return a bound that the mean of all possible users exceeds, but for a probability of `doubt`.
+    """Return a bound that the population mean exceeds, except with a probability of `doubt`.
 
     `counts[i]` users have level i of `len(counts)` equally spaced ones from 0 to 1.
     """

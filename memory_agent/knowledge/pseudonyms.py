@@ -1,4 +1,7 @@
-"""What a store of shared items writes in place of names: pseudonyms of users, and keyed digests as names of blobs."""
+"""Pseudonyms of users, and the names of the blobs of shared items: both are digests keyed with a secret of the store.
+
+The names of blobs are readable in an encrypted store, so they must not reveal an item or a user.
+"""
 
 from __future__ import annotations
 
@@ -17,28 +20,28 @@ from memory_agent.storage.snapshot import Snapshot
 SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
 FILE, FIGURES, PARTS = "shared:file:", "shared:standing:", "shared:part:"
 NAME, USED = "shared:called:", "shared:used:"
-OFFERS = "shared:offers:"  # of one user
-OFFERERS = "shared:offerers:"  # of an item that many offered
-ERASED = "shared:erased:"  # pseudonyms that are no more
+OFFERS = "shared:offers:"  # offers of one user
+OFFERERS = "shared:offerers:"  # offers behind an item of many users
+ERASED = "shared:erased:"  # pseudonyms of erased users
 PLACE_CHARS = 32
 _USER_BYTES = 10
 
 
 def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
-    """Return the name of a blob: without the secret it tells neither the item, the author nor the chosen name."""
+    """Return the name of a blob. Without the secret it reveals neither the item, the author nor the chosen name."""
     return kind + blake2b(name.encode(), key=secret_in(snapshot), digest_size=PLACE_CHARS // 2).hexdigest()
 
 
 def part_of(key: bytes, place: str, user: bytes) -> str:
-    """Return the name of a user's part in the item at a place; `key` is the secret.
+    """Return the blob name of a user's part in the item at a place; `key` is the secret.
 
-    Without that it tells how many users an item has, but not that one user is behind two names.
+    Without the secret the names reveal how many users an item has, but not that two parts belong to one user.
     """
     return f"{PARTS}{place}{blake2b(place.encode() + user, key=key, digest_size=_USER_BYTES).hexdigest()}"
 
 
 def secret_in(snapshot: Snapshot) -> bytes:
-    """Return the secret of a store; empty before there is anything to keep."""
+    """Return the secret of a store, empty if nothing was stored yet."""
     known = snapshot.kept.get(SECRET) or snapshot.blob(SECRET)
     if known:
         snapshot.kept[SECRET] = known
@@ -55,31 +58,31 @@ def ensured_secret(batch: Batch) -> bytes:
 
 
 def mark_removal(batch: Batch) -> None:
-    """Note that bytes are left of what goes, for the next upkeep."""
+    """Mark that the files have removed bytes to purge in the next upkeep."""
     batch.set_blob(PURGE, secrets.token_bytes(8))
 
 
 _FORMER_NAME = "shared:name:"
-FORMER_NAMED = "shared:named:"  # of former versions, in which a name was one user's alone
+FORMER_NAMED = "shared:named:"  # of former versions, in which names were unique
 _END_CHARS = 6
 _names = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 class Authors:
-    """The users of one store."""
+    """The pseudonyms and names of the users of one store."""
 
     def __init__(self, archive: Archive, erasure: Erasure) -> None:
         self._archive = archive
         self._erasure = erasure
 
     def pseudonym(self, user_id: str) -> str:
-        """Return what this store calls a user: nobody without its secret finds the user, or the same user elsewhere."""
+        """Return the current pseudonym of a user. Without the secret it cannot be linked to the user."""
         return self.pseudonyms(user_id)[-1]
 
     def pseudonyms(self, user_id: str) -> list[str]:
-        """Return what this store called a user until each erasure of the user, and what it calls the user now.
+        """Return the pseudonyms of a user: one for each erasure, then the current one.
 
-        The history of erasures is that of this data folder; a store that was restored in another one knows by itself.
+        Erasures are read from the history of this data folder and, for a store restored elsewhere, from the store.
         """
         names: list[str] = []
         user, key = user_id.encode(errors="surrogatepass"), self._secret()
@@ -90,7 +93,7 @@ class Authors:
         return names
 
     def set_name(self, author: str, name: str | None) -> str:
-        """Set the name of an author, or drop it; return what others see."""
+        """Set or remove the name of an author; return the name that others see."""
         with self._archive.batch() as batch:
             drop_name(batch, author)
             if name is not None:
@@ -110,9 +113,9 @@ class Authors:
 
 
 def name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    """Return the name that others see of an author: the chosen one with an end that nobody chooses, else the pseudonym.
+    """Return the name that others see: the chosen name with a part of the pseudonym appended, or the pseudonym.
 
-    So no two authors look alike, and nobody learns that somebody else has a name.
+    So no two authors look alike, and choosing a name never reveals that it is taken.
     """
     blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
     if blob is None:
@@ -132,7 +135,7 @@ def authors_with_names(snapshot: Snapshot) -> list[str]:
 
 
 def drop_name(batch: Batch, author: str) -> None:
-    """Take away the name of an author."""
+    """Remove the name of an author."""
     place = place_of(batch, NAME, author)
     if batch.blob(place) is not None:
         batch.set_blob(place, None)
@@ -140,7 +143,7 @@ def drop_name(batch: Batch, author: str) -> None:
 
 
 def move_former_names(batch: Batch) -> None:
-    """Store the names that former versions kept by author, beside a list of who has which, as they are kept now."""
+    """Convert the names that former versions stored in two blobs each."""
     for place in batch.blobs(FORMER_NAMED):
         author = (batch.blob(place) or b"").decode()
         former = place_of(batch, _FORMER_NAME, author)
