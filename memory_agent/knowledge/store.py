@@ -341,7 +341,7 @@ class Knowledge(Memory):
     def _count(self, caller: Caller, report: Report) -> int:
         """Count a report; return the number of its items that counted.
 
-        Rights are not checked here: the recalls that showed the items checked them, and upkeep, which reports, has no key.
+        Rights are not checked here: the recalls that showed the items checked them, and upkeep has no key.
         """
         check_report(report)
         own = self._authors.pseudonym(caller.user_id)
