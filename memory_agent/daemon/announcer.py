@@ -67,8 +67,7 @@ class Announcer:
                 untold = following
 
     async def _read(self, told: int) -> Untold:
-        untold: Untold = await asyncio.to_thread(self._store.ask, _CALLER, ReadLog(told=told), _TIMEOUT_S)
-        return untold
+        return await asyncio.to_thread(self._store.ask, _CALLER, ReadLog(told=told), _TIMEOUT_S)
 
     async def _publish(self, untold: Untold) -> None:
         outdated = untold.outdated

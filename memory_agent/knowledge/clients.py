@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from memory_agent.embedders import Embedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
@@ -28,6 +28,7 @@ from memory_agent.recall.query import check_now
 from memory_agent.records.shared import FoundItem, UnpublishReceipt
 from memory_agent.records.shared_requests import (
     AnyAsk,
+    Ask,
     Caller,
     Fetch,
     ForgetUser,
@@ -54,12 +55,12 @@ _UNKNOWN = (Rate, ShowItem, Fetch)
 _CREATING = (Publish, Offer, SetName)
 
 
-def creates_store(ask: AnyAsk) -> bool:
+def creates_store(ask: Ask[Any]) -> bool:
     """Return whether a request creates the store if it does not exist."""
     return isinstance(ask, _CREATING)
 
 
-def answer_without_store(ask: AnyAsk) -> Any:
+def answer_without_store(ask: Ask[Any]) -> Any:
     """Return the answer to a read without a store. Raises `InvalidInputError` for an item by id."""
     if isinstance(ask, _UNKNOWN):
         raise InvalidInputError("item_id", "is no shared item that this user may see")
@@ -91,7 +92,7 @@ class RemoteKnowledge:
         self._sockets = RequestSockets(endpoint)
         self._breaker = CircuitBreaker()
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: Ask[Any], timeout_s: float) -> Any:
         """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and the errors of the store.
 
         Without a store, a request that creates it raises `NothingSharedError`: the daemon then starts the host of the
@@ -117,7 +118,7 @@ class RemoteKnowledge:
 class _Pending:
     """A request in progress. Its socket is returned to the pool after the answer or when this object is dropped."""
 
-    def __init__(self, knowledge: RemoteKnowledge, caller: Caller, ask: AnyAsk, timeout_s: float) -> None:
+    def __init__(self, knowledge: RemoteKnowledge, caller: Caller, ask: Ask[Any], timeout_s: float) -> None:
         request = HostRequest(
             user_id=SHARED_USER, method="ask_shared", deadline_ms=timeout_s * 1000, sent_at_s=time.time()
         )
@@ -127,7 +128,9 @@ class _Pending:
         self._ends_at_s = self._sent_at_s + timeout_s
         self._socket = knowledge._sockets.borrow()
         self._give_back = weakref.finalize(self, knowledge._sockets.give_back, self._socket)
-        self._correlation = self._socket.send([encode(request), encode(AskSharedParams(caller=caller, ask=ask))])
+        self._correlation = self._socket.send(
+            [encode(request), encode(AskSharedParams(caller=caller, ask=cast(AnyAsk, ask)))]
+        )
 
     def result(self, timeout_s: float) -> Any:
         """Wait for the answer, at most `timeout_s` and until the deadline set when the request was sent."""
@@ -157,7 +160,7 @@ class KnowledgeOnFiles:
         self._embedder = LazyEmbedder(None, settings)
         self._knowledge: Knowledge | None = None
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: Ask[Any], timeout_s: float) -> Any:
         """Return the answer. Raises `InvalidInputError` and the errors of opening the store."""
         if not creates_store(ask) and not self._folder.exists():
             return answer_without_store(ask)

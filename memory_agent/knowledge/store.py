@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -87,6 +87,7 @@ from memory_agent.records.shared_content import (
 )
 from memory_agent.records.shared_requests import (
     AnyAsk,
+    Ask,
     Caller,
     Fetch,
     ForgetUser,
@@ -166,20 +167,20 @@ class Knowledge(Memory):
         if self.removal.is_behind:
             self.removal.follow(read_history(archive.store.folder, user_id))
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
+    def ask(self, caller: Caller, ask: Ask[Any], timeout_s: float = 10.0) -> Any:
         """Answer a request; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`.
 
         Raises `DeadlineExceededError` for a write after its deadline: the caller may have been erased since.
         """
         with self._call():
             if not isinstance(ask, _WRITES):
-                return self._answer(caller, ask, timeout_s)
+                return self._answer(caller, cast(AnyAsk, ask), timeout_s)
             if timeout_s <= 0.0:
                 raise DeadlineExceededError("the store of shared items was reached too late")
             if isinstance(ask, ForgetUser):
                 return self._forget_user(caller, dry_run=ask.dry_run)
             with self._writing.shared():
-                return self._answer(caller, ask, timeout_s)
+                return self._answer(caller, cast(AnyAsk, ask), timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Search:
         """Return a search that runs when its result is requested."""

@@ -46,7 +46,8 @@ from memory_agent.records.shared_content import (
     texts_of,
 )
 from memory_agent.records.shared_requests import (
-    AnyAsk,
+    Answer,
+    Ask,
     Caller,
     Fetch,
     ListOffers,
@@ -176,8 +177,7 @@ class Shared:
             raise InvalidInputError(
                 "attachment", "must be the file that was previewed, and nothing where there was none"
             )
-        item: GlobalRecord = self._ask(Publish(content=shown.content, data=attachment))
-        return item
+        return self._ask(Publish(content=shown.content, data=attachment))
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
         """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
@@ -193,8 +193,7 @@ class Shared:
         (None, [])
         """
         shown = self._confirmed(preview, is_offer=True)
-        offered: OfferedPattern = self._ask(Offer(content=shown.content))
-        return offered
+        return self._ask(Offer(content=shown.content))
 
     def offered(self) -> list[OfferedPattern]:
         """Return this user's offers, newest first, each with the id of the item made of it and of others' offers.
@@ -204,8 +203,7 @@ class Shared:
         >>> memory.shared.offered() == [offer]
         True
         """
-        found: list[OfferedPattern] = self._ask(ListOffers())
-        return found
+        return self._ask(ListOffers())
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
         """Remove an item of this user with its figures, or withdraw an offer; return a receipt.
@@ -216,8 +214,7 @@ class Shared:
         >>> memory.shared.unpublish(item.id).found, memory.shared.unpublish(item.id).found
         (True, False)
         """
-        receipt: UnpublishReceipt = self._ask(Unpublish(item_id=check_item_id(item_id)))
-        return receipt
+        return self._ask(Unpublish(item_id=check_item_id(item_id)))
 
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
         """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
@@ -234,14 +231,13 @@ class Shared:
             isinstance(rating, bool) or not isinstance(rating, int | float) or not 0.0 <= rating <= 1.0
         ):
             raise InvalidInputError("rating", "must be a number from 0 to 1")
-        found: QualityMetrics = self._ask(
+        return self._ask(
             Rate(
                 item_id=check_item_id(item_id),
                 rating=rating,
                 version=None if version is None else check_version(version),
             )
         )
-        return found
 
     def published(self) -> list[GlobalRecord]:
         """Return this user's items with their released figures, newest first.
@@ -250,8 +246,7 @@ class Shared:
         >>> [(own.id == item.id, own.quality_metrics.distinct_users) for own in memory.shared.published()]
         [(True, 0)]
         """
-        found: list[GlobalRecord] = self._ask(ListOwn())
-        return found
+        return self._ask(ListOwn())
 
     def search(
         self,
@@ -282,8 +277,7 @@ class Shared:
             filter=MemoryFilter(tags=_tags(tags)) if tags else None,
             min_relevance=min_relevance,
         )
-        found: list[FoundItem] = self._ask(ask)
-        return found
+        return self._ask(ask)
 
     def item(self, item_id: str) -> GlobalRecord:
         """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
@@ -294,8 +288,7 @@ class Shared:
         >>> memory.shared.item(item.id).summary
         'Connect before a deploy'
         """
-        found: GlobalRecord = self._ask(ShowItem(item_id=check_item_id(item_id)))
-        return found
+        return self._ask(ShowItem(item_id=check_item_id(item_id)))
 
     def attachment(self, item_id: str) -> SharedFile:
         """Return the file of an item that this user may see. Raises `InvalidInputError` if there is none.
@@ -305,8 +298,7 @@ class Shared:
         >>> memory.shared.attachment(item.id).data
         b'[rules]'
         """
-        found: SharedFile = self._ask(Fetch(item_id=check_item_id(item_id)))
-        return found
+        return self._ask(Fetch(item_id=check_item_id(item_id)))
 
     def name(self) -> str | None:
         """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym.
@@ -316,8 +308,7 @@ class Shared:
         >>> memory.shared.name() == memory.shared.set_name(None)
         True
         """
-        found: str | None = self._ask(OwnName())
-        return found
+        return self._ask(OwnName())
 
     def set_name(self, name: str | None) -> str:
         """Set the name that others see on this user's items, and return it; None restores the pseudonym.
@@ -327,8 +318,7 @@ class Shared:
         >>> memory.shared.set_name("Ann of the platform team").partition(" #")[0]
         'Ann of the platform team'
         """
-        shown: str = self._ask(SetName(name=None if name is None else check_name(name)))
-        return shown
+        return self._ask(SetName(name=None if name is None else check_name(name)))
 
     def report(self, until: datetime) -> int:
         """Report the use of shared items by runs until a time, as counts and sums. Part of the upkeep of a host.
@@ -384,7 +374,7 @@ class Shared:
         with self._archive.batch() as batch:
             batch.set_blob(*outbox_blob(outbox))
 
-    def _ask(self, ask: AnyAsk) -> Any:
+    def _ask(self, ask: Ask[Answer]) -> Answer:
         if self._store is None:
             raise UnavailableError(_NO_STORE)
         return self._store.ask(self.caller, ask, _TIMEOUT_S)

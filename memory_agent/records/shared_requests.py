@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ from memory_agent.records.shared import (
 from relay import SHARED_USER, Erasable, JournalEntry, Principal, Scope
 from relay.access import PUBLIC
 
+Answer = TypeVar("Answer")
 ChangeKind = Literal["published", "unpublished", "rated"]
 _PREFIX = "global."
 
@@ -129,14 +130,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     rights: Rights = NO_RIGHTS
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of a caller."""
+class Ask(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
+    """A request of a caller; `result` is the type of the answer."""
 
     result: ClassVar[Any]
-    """The type of the answer."""
 
 
-class Publish(Ask, frozen=True, kw_only=True, tag=True):
+class Publish(Ask[GlobalRecord], frozen=True, kw_only=True, tag=True):
     """Publish an item, or the next version of one. `data` are the bytes of its attachment."""
 
     result = GlobalRecord
@@ -145,7 +145,7 @@ class Publish(Ask, frozen=True, kw_only=True, tag=True):
     data: bytes | None = None
 
 
-class Offer(Ask, frozen=True, kw_only=True, tag=True):
+class Offer(Ask[OfferedPattern], frozen=True, kw_only=True, tag=True):
     """Offer a pattern, which is published when enough other users offer the same."""
 
     result = OfferedPattern
@@ -153,13 +153,13 @@ class Offer(Ask, frozen=True, kw_only=True, tag=True):
     content: SharedContent
 
 
-class ListOffers(Ask, frozen=True, kw_only=True, tag=True):
+class ListOffers(Ask[list[OfferedPattern]], frozen=True, kw_only=True, tag=True):
     """List the caller's offers, newest first."""
 
     result = list[OfferedPattern]
 
 
-class Unpublish(Ask, frozen=True, kw_only=True, tag=True):
+class Unpublish(Ask[UnpublishReceipt], frozen=True, kw_only=True, tag=True):
     """Remove an item or withdraw an offer."""
 
     result = UnpublishReceipt
@@ -167,7 +167,7 @@ class Unpublish(Ask, frozen=True, kw_only=True, tag=True):
     item_id: str
 
 
-class Rate(Ask, frozen=True, kw_only=True, tag=True):
+class Rate(Ask[QualityMetrics], frozen=True, kw_only=True, tag=True):
     """Rate a version of an item, by default the current one. None removes the caller's rating."""
 
     result = QualityMetrics
@@ -177,13 +177,13 @@ class Rate(Ask, frozen=True, kw_only=True, tag=True):
     version: str | None = None
 
 
-class ListOwn(Ask, frozen=True, kw_only=True, tag=True):
+class ListOwn(Ask[list[GlobalRecord]], frozen=True, kw_only=True, tag=True):
     """List the caller's items, newest first."""
 
     result = list[GlobalRecord]
 
 
-class ShowItem(Ask, frozen=True, kw_only=True, tag=True):
+class ShowItem(Ask[GlobalRecord], frozen=True, kw_only=True, tag=True):
     """Return an item by its id, as readers see it."""
 
     result = GlobalRecord
@@ -191,7 +191,7 @@ class ShowItem(Ask, frozen=True, kw_only=True, tag=True):
     item_id: str
 
 
-class Fetch(Ask, frozen=True, kw_only=True, tag=True):
+class Fetch(Ask[SharedFile], frozen=True, kw_only=True, tag=True):
     """Fetch an item's attachment."""
 
     result = SharedFile
@@ -199,13 +199,13 @@ class Fetch(Ask, frozen=True, kw_only=True, tag=True):
     item_id: str
 
 
-class OwnName(Ask, frozen=True, kw_only=True, tag=True):
+class OwnName(Ask[str | None], frozen=True, kw_only=True, tag=True):
     """Return the author name that others see on the caller's items; None if there is no store."""
 
     result: ClassVar[Any] = str | None
 
 
-class SetName(Ask, frozen=True, kw_only=True, tag=True):
+class SetName(Ask[str], frozen=True, kw_only=True, tag=True):
     """Set the name that others see; None restores the pseudonym. Returns the new name."""
 
     result = str
@@ -221,7 +221,7 @@ class SharedPart(msgspec.Struct, frozen=True, kw_only=True):
     ratings: int = 0
 
 
-class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
+class ForgetUser(Ask[SharedPart], frozen=True, kw_only=True, tag=True):
     """Remove a user's items, offers, name, ratings and statistics, or only count them with `dry_run`."""
 
     result = SharedPart
@@ -229,7 +229,7 @@ class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
     dry_run: bool = False
 
 
-class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
+class SearchItems(Ask[list[FoundItem]], frozen=True, kw_only=True, tag=True):
     """Search the items that the caller may see. The request is not stored.
 
     `filter` has only fields that items have: kinds, tags, times, minimum cosine. `of_others` excludes the caller's own
@@ -264,7 +264,7 @@ class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
     quality: float = 0.0
 
 
-class Report(Ask, frozen=True, kw_only=True, tag=True):
+class Report(Ask[int], frozen=True, kw_only=True, tag=True):
     """One user's report: counts and sums. `number` is at least 1 and increases with each report of a user, with gaps.
 
     A report counts once, and never after one with a higher number. So a sender repeats a report unchanged, with its
@@ -277,7 +277,7 @@ class Report(Ask, frozen=True, kw_only=True, tag=True):
     items: tuple[ReportedItem, ...]
 
 
-class ReadLog(Ask, frozen=True, kw_only=True, tag=True):
+class ReadLog(Ask[Untold], frozen=True, kw_only=True, tag=True):
     """Delete the entries of the publish log up to number `told`, and return the next changes for followers.
 
     Only the daemon sends this request; no key admits it.
@@ -317,7 +317,7 @@ class PendingItems(Protocol):
 class SharedStore(Protocol):
     """The interface of a user's memory to the shared items of a deployment."""
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: Ask[Answer], timeout_s: float) -> Answer:
         """Return the answer, of the type `ask.result`. Raises `MemoryAgentError`."""
         ...
 
