@@ -1,4 +1,4 @@
-"""What the shared tier costs a recall, whatever the machine: in which order it asks, and what it calls and reads."""
+"""The cost of shared items in a recall, independent of the machine: the order of requests, the calls and the reads."""
 
 from __future__ import annotations
 

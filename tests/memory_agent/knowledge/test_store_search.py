@@ -42,7 +42,7 @@ def test_own_items_take_no_place_in_a_recall_and_are_found_by_a_search(world: Wo
     assert world.found("ann", QUESTION).keys() == {*own, other.id}
 
 
-def test_a_graph_goes_on_answering_around_own_items(
+def test_a_graph_search_excludes_own_items_without_a_mask(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A search that left them out by a mask would read all vectors, of which there may be millions."""
@@ -74,7 +74,7 @@ def test_a_graph_goes_on_answering_around_own_items(
         assert masks == [None, None]
 
 
-def test_a_memory_is_not_said_to_be_shared_by_its_own_user(world: World) -> None:
+def test_a_memory_has_no_shared_origin_by_its_own_user(world: World) -> None:
     ann = world.user("ann")
     ann.remember(FIX, id="own")
     item = ann.shared.confirm(ann.shared.preview(memory_id="own"))
@@ -131,9 +131,7 @@ def taken(quota: SearchQuota, user: str, now_s: float) -> bool:
     return True
 
 
-def test_who_searches_too_often_goes_on_without_shared_items_and_nobody_else_does(
-    tmp_path: Path, embedder: Embedder
-) -> None:
+def test_the_search_quota_of_a_user_affects_nobody_else(tmp_path: Path, embedder: Embedder) -> None:
     limits = SharedSettings(searches=2, searches_per_s=0.001)
     with World(tmp_path / "data", embedder, Settings(shared=limits)) as world:
         item = world.published("ann", "Staging needs the VPN")
@@ -149,7 +147,7 @@ def test_who_searches_too_often_goes_on_without_shared_items_and_nobody_else_doe
         assert world.found("cas", "what does staging need?").keys() == {item.id}
 
 
-def test_a_bucket_gives_its_tokens_at_once_and_then_fills() -> None:
+def test_a_bucket_allows_a_burst_and_then_refills() -> None:
     quota = SearchQuota(3, per_s=2.0)
     assert [taken(quota, "ann", 10.0) for _ in range(5)] == [True, True, True, False, False]
     assert taken(quota, "ben", 10.0)
@@ -157,7 +155,7 @@ def test_a_bucket_gives_its_tokens_at_once_and_then_fills() -> None:
     assert [taken(quota, "ann", 100.0) for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_refusal_says_when_to_ask_again() -> None:
+def test_a_quota_error_has_the_time_until_the_next_token() -> None:
     quota = SearchQuota(1, per_s=4.0)
     quota.take("ann", 0.0)
     with pytest.raises(RateLimitedError) as refused:
@@ -167,13 +165,13 @@ def test_a_refusal_says_when_to_ask_again() -> None:
     quota.take("ann", 0.1 + refused.value.retry_after_ms / 1000 + 1e-6)
 
 
-def test_a_clock_that_stands_still_gives_nothing_away() -> None:
+def test_a_clock_that_stands_still_adds_no_tokens() -> None:
     quota = SearchQuota(1, per_s=1e-3)
     quota.take("ann", 5.0)
     assert not any(taken(quota, "ann", at_s) for at_s in (5.0, 4.0, 5.0))
 
 
-def test_the_users_seen_last_are_kept() -> None:
+def test_the_quota_keeps_the_users_seen_last() -> None:
     quota = SearchQuota(1, per_s=1e-6)
     quota.take("ann", 0.0)
     for number in range(10_000):

@@ -1,4 +1,4 @@
-"""Many keys that praise one item: what that moves, what it cannot move, and that erasing their users takes it out."""
+"""Many keys that praise or condemn one item: the bounds of their effect, and its removal by erasing their users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports count once, impossible ones are refused, and a value leaves its user as a coarse level without bias."""
+"""Reports count once, impossible ones are refused, and a value is released only as a coarse, unbiased level."""
 
 from __future__ import annotations
 
