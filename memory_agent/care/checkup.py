@@ -31,9 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreDamagedError
-from memory_agent.knowledge.items import faults_of_items
-from memory_agent.knowledge.offers import faults_of_offers
-from memory_agent.knowledge.publish_log import faults_of_log
+from memory_agent.knowledge import faults_of_knowledge
 from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
 from memory_agent.records.memories import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
 from memory_agent.records.metadata import numbers_of
@@ -128,8 +126,7 @@ def check_user(
             RecordsCheckup(transaction, findings, report).run()
             is_sound = not findings.listed()
             if is_sound and user_id == SHARED_USER:
-                snapshot = Snapshot(transaction)
-                for fault in (*faults_of_items(snapshot), *faults_of_offers(snapshot), *faults_of_log(snapshot)):
+                for fault in faults_of_knowledge(Snapshot(transaction)):
                     findings.add(ITEMS, fault)
             if is_sound and not is_copy:
                 check_learner(Snapshot(transaction), folder, key, findings)

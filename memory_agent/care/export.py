@@ -37,8 +37,7 @@ from memory_agent.erasure.eraser import note_reimported
 from memory_agent.erasure.history import fingerprint, read_history
 from memory_agent.erasure.selection import passes, with_excluded_memories
 from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
-from memory_agent.knowledge.items import all_offerers, check_item, file_of_item, keep_item
-from memory_agent.knowledge.publish_log import note_published
+from memory_agent.knowledge import add_published, all_offerers, check_item, file_of_item
 from memory_agent.layout import Layout
 from memory_agent.recall.query import check_filter
 from memory_agent.records.memories import MemoryFilter, MemoryRecord
@@ -325,8 +324,7 @@ def _take(
             passages, words = (bodies.passages, bodies.words) if fits and has_words else (None, None)
             row = batch.put_stored(record, vector, passages, words)
             if head.user_id == SHARED_USER:
-                keep_item(batch, record, attachment)
-                note_published(batch, record)
+                add_published(batch, record, attachment)
             taken += 1
             without_vector += vector is None
         if row is not None:

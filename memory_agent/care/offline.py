@@ -22,8 +22,7 @@ from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_s
 from memory_agent.erasure.selection import Selection, intent_for_absent_user
 from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
-from memory_agent.knowledge import Knowledge
-from memory_agent.knowledge.on_files import KnowledgeOnFiles
+from memory_agent.knowledge import Knowledge, KnowledgeOnFiles
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, SharedPart, SharedStore

@@ -157,7 +157,7 @@ class SonaMethods:
 
 
 class SharedMethods:
-    """What this user publishes, and what others published."""
+    """The shared items of this user and of others."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -181,15 +181,15 @@ class SharedMethods:
     ) -> PublishPreview:
         """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
 
-        `summary` is what is found and shown, `body` an optional whole text, `reference` where the original lies. With
-        `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
-        masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
-        of this deployment, the default), `org:NAME` or `tier:NAME`, which the caller's key names. `item_id` is the item
-        of which this is the next `version`, one of this user's that is published: nothing of the former one is taken
-        over, and its policy has to be stated. `replaces` names it.
-        With `offer` it is what `offer` would send, in place of `confirm`: a pattern, of one that was learned from runs
-        what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name),
-        with `item_id` also `UnavailableError`.
+        `summary` is the text that is searched and shown, `body` an optional full text, `reference` the location of the
+        original. `memory_id` is a memory of this user that provides title, summary, tags and type unless these are
+        given. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
+        `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key.
+        `item_id` is a published item of this user, to publish its next `version`, which inherits nothing:
+        `access_policy` is then required, and `replaces` has the former version.
+        With `offer`, the preview is for `offer` instead of `confirm`: it is a pattern and, if learned from runs, has
+        their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
+        also `UnavailableError`.
         """
         return self._ask(
             "shared.preview",
@@ -209,40 +209,40 @@ class SharedMethods:
         )
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
-        """Publish what a preview shows, and nothing else; return the item. Durable on return.
+        """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        The same preview confirmed again changes nothing. A version that exists is never replaced. Raises
-        `InvalidInputError`, also where the preview was changed or its memory has changed since, `UnavailableError`.
+        An existing version is never replaced. Raises `InvalidInputError`, also if the preview or its memory has changed
+        since, and `UnavailableError`.
         """
         return self._ask("shared.confirm", preview=preview, attachment=attachment)
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
-        """Offer a pattern as a preview shows it (`preview(..., offer=True)`). Durable on return.
+        """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
 
-        Nobody else sees it, and no search finds it, until as many users as the setting `shared.offers_together` says
-        (5) offer the same words for the same readers: in nothing but spaces, the case of a line's first letter and the
-        punctuation at its end may they differ. Then upkeep makes an item of them, by "5 users", which names nobody. It
-        goes when too few are left: `unpublish` takes an offer back. Raises `InvalidInputError`, also where the preview
-        was changed or its memory has changed since, `UnavailableError`.
+        Nobody else sees it, and no search finds it, until `shared.offers_together` users (5) offer the same words for
+        the same readers. They may differ in spaces, in the case of the first letter of a line and in punctuation at its
+        end. Then upkeep makes an item of them, with the author "5 users" and no names. The item is removed when too few
+        offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`, also if the preview or its memory
+        has changed since, and `UnavailableError`.
         """
         return self._ask("shared.offer", preview=preview)
 
     def offered(self) -> list[OfferedPattern]:
-        """Return what this user offers, newest first, with the items that were made of it and others' offers."""
+        """Return this user's offers, newest first, each with the id of the item made of it and of others' offers."""
         return self._ask("shared.offered")
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Take an item of this user away, with its figures, or an offer back; return a receipt.
+        """Remove an item of this user with its figures, or withdraw an offer; return a receipt.
 
-        Gone from every answer on return.
+        No answer contains it after the return.
         """
         return self._ask("shared.unpublish", item_id=item_id)
 
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
-        """Rate a version of an item, 0 to 1, in place of this user's former rating; None takes it back.
+        """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
 
-        Returns the released figures, which change when five users more have rated. One's own items are not rated.
-        Raises `InvalidInputError`, also for an item that this user cannot see.
+        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, also for the
+        user's own items and for items that this user cannot see.
         """
         return self._ask("shared.rate", item_id=item_id, rating=rating, version=version)
 
@@ -258,9 +258,9 @@ class SharedMethods:
         tags: Sequence[str] = (),
         min_relevance: float | None = None,
     ) -> list[FoundItem]:
-        """Return the shared items that resemble `query` and that this user may see, best first.
+        """Return the shared items that match `query` and that this user may see, best first.
 
-        Nothing of the query is kept. Raises `InvalidInputError`, `UnavailableError`.
+        The query is not stored. Raises `InvalidInputError`, `UnavailableError`.
         """
         return self._ask(
             "shared.search",
@@ -274,25 +274,25 @@ class SharedMethods:
     def item(self, item_id: str) -> GlobalRecord:
         """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
 
-        An unknown item and one that the policy does not admit look the same.
+        Unknown items and items with a policy that excludes the user give the same error.
         """
         return self._ask("shared.item", item_id=item_id)
 
     def attachment(self, item_id: str) -> SharedFile:
-        """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none."""
+        """Return the file of an item that this user may see. Raises `InvalidInputError` if there is none."""
         return self._ask("shared.attachment", item_id=item_id)
 
     def name(self) -> str | None:
-        """Return what others see as the author of this user's items: the name with its end, or the pseudonym.
+        """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym.
 
-        None where nothing was ever shared: no store exists that could know.
+        None if the deployment has no store of shared items yet.
         """
         return self._ask("shared.name")
 
     def set_name(self, name: str | None) -> str:
-        """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
+        """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+        A part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
         """
         return self._ask("shared.set_name", name=name)
 

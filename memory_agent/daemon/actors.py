@@ -45,7 +45,7 @@ from memory_agent.daemon.capacity import Capacity
 from memory_agent.daemon.host import HostServer, MemoryHost
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
-from memory_agent.knowledge.remote import RemoteKnowledge
+from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder

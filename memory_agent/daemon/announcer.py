@@ -1,8 +1,9 @@
-"""Tells followers what became of shared items: publishes the store's publish log as events of the relay.
+"""Publishes the publish log of shared items as events of the relay, for followers.
 
-At least once: an entry leaves the log when the relay has acknowledged its event, whose id recognises a repeat. The
-journal's former events of an item go before it is said that the item went. For that the relay looks through all events
-of shared items, while publishers wait. So the announcer rests in proportion, and what goes meanwhile goes together.
+Delivery is at least once: an entry leaves the log when the relay has acknowledged its event, and the event id
+identifies repeats. The earlier journal events of a removed item are erased before its removal is published. The relay
+scans all events of shared items for that, while publishers wait. So the announcer pauses in proportion to the scan, and
+the removals that arrive during the pause are erased together.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import time
 from datetime import UTC, datetime
 
 from memory_agent.errors import MemoryAgentError
-from memory_agent.records.shared_changes import Untold
-from memory_agent.records.shared_requests import Caller, ReadLog, SharedStore
+from memory_agent.records.shared_requests import Caller, ReadLog, SharedStore, Untold
 from relay import SHARED_USER, AsyncSubscriber, EventLimits, RelayError, check_events, submit
 from relay.access import local_identity
 from relay.log import log
 
 _TIMEOUT_S = 10.0
-_REST = 20.0  # pause after an erasure, in durations of it: publishers wait 5 % of the time
+_REST = 20.0  # pause after an erasure, as a multiple of its duration: publishers wait 5 % of the time
 _CALLER = Caller(user_id=SHARED_USER)
 
 
@@ -27,7 +27,7 @@ class Announcer:
     """Publishes the log of one store. Lives in one event loop."""
 
     def __init__(self, store: SharedStore, journal: AsyncSubscriber, ingest: str, limits: EventLimits) -> None:
-        """`store` and `journal` stay the caller's to close. `ingest` is where the relay listens on this data folder."""
+        """The caller closes `store` and `journal`. `ingest` is the ingest endpoint of the relay of this data folder."""
         self._store = store
         self._journal = journal
         self._ingest = ingest
@@ -37,11 +37,11 @@ class Announcer:
         self._telling = asyncio.Lock()
 
     def wake(self) -> None:
-        """Look at the log soon. Does not wait."""
+        """Schedule a reading of the log. Does not wait."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Work until cancelled. What could not be published is tried again at the next `wake`."""
+        """Publish until cancelled. After a failure, the next `wake` retries."""
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -53,9 +53,9 @@ class Announcer:
             await asyncio.sleep(rest_s)
 
     async def tell(self) -> None:
-        """Tell all that is in the log by now.
+        """Publish all current entries of the log.
 
-        Raises `MemoryAgentError`, `RelayError`; the next call goes on from there.
+        Raises `MemoryAgentError`, `RelayError`; the next call continues after the last acknowledged entry.
         """
         async with self._telling:
             untold = await self._read(0)
@@ -63,12 +63,11 @@ class Announcer:
                 await self._publish(untold)
                 following = await self._read(untold.through)
                 if not untold.has_more:
-                    return  # what came meanwhile wakes for itself
+                    return  # later entries wake the announcer again
                 untold = following
 
     async def _read(self, told: int) -> Untold:
-        untold: Untold = await asyncio.to_thread(self._store.ask, _CALLER, ReadLog(told=told), _TIMEOUT_S)
-        return untold
+        return await asyncio.to_thread(self._store.ask, _CALLER, ReadLog(told=told), _TIMEOUT_S)
 
     async def _publish(self, untold: Untold) -> None:
         outdated = untold.outdated
@@ -78,5 +77,5 @@ class Announcer:
             self._rest_s += _REST * (time.monotonic() - began_s)
         checked = check_events(untold.events, self._limits, datetime.now(UTC))
         for one in await submit(self._ingest, checked, identity=local_identity(self._ingest)):
-            if one.receipt.code:  # it would be refused for ever
+            if one.receipt.code:  # a retry would be refused again
                 log.error("change.refused", code=one.receipt.code, field=one.receipt.field)

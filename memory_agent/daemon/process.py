@@ -37,7 +37,7 @@ from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.errors import MemoryAgentError, ModelError, SettingsError, UnavailableError
-from memory_agent.knowledge.remote import RemoteKnowledge
+from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import CONSUMER, Layout, default_data_dir
 from memory_agent.settings import Settings
 from memory_agent.signals import SignalTable

@@ -1,59 +1,149 @@
-"""The figures of one version of a shared item: what its users contributed, and what of it is released.
+"""The feedback statistics ("figures") of one version of a shared item: what users contribute, and what is released.
 
 There are three figures: retrievals, quality (with uses and users) and rating. Each is released when at least five users
-stand behind it, and again when at least five are new or changed since. Each user has one vote, the mean quality of the
-own runs, and the author none.
+contribute to it, and again when at least five contributions are new or changed since. Each user has one vote, the mean
+quality of the user's own runs. The author has none. Reports hold counts and sums only: no text, vector, query or run.
 
-What all releases together tell of one user
-    They are computed from a level of each user's mean quality, a level of the rating, and counts capped at 3. So even
-    who controls all other users, and knows what they contributed, learns no more than these, as they were at each
-    release. The level is floor(4 q + u) / 4 for a mean of q; the offset u in [0, 1) is secret, and stays the same for
-    this user and version (the memoised rounding of Ding, Kulkarni and Yekhanin 2017). So a level leaves open all q
-    within 1/4 of it, for levels 0 and 1 on one side: no estimate of q is within .125 for all q that are left. Further
-    releases tell nothing more of an unchanged q. Scores are rounded to .05 and counts down to fives, which only slows
-    who knows less than all others.
+Privacy. All releases together reveal at most this of one user: a level of the user's mean quality, a level of the
+rating, and counts capped at 3, as they were at each release. This holds against an attacker who controls all other
+users. The level is floor(4 q + u) / 4 for a mean of q. The offset u in [0, 1) is secret and constant for a user and
+version (memoised rounding; Ding, Kulkarni and Yekhanin 2017), so further releases reveal nothing more of an unchanged
+q. A level is consistent with all q within 1/4 of it (on one side, for levels 0 and 1): no estimate of q is within .125
+for all of them. Rounding scores to .05 and counts down to fives only slows a weaker attacker.
 
-What they do not hide
-    That another user exists, has reported since the last release or was erased, from who supplies the rest of the five.
-    Whether one's only run went well or badly: those levels are far apart. More than a level from who knows otherwise
-    how q has changed, or that the rating, whose offset is another, says the same. This is no differential privacy,
-    which requires noise in the number of users, before the threshold, and in the mean: Laplace noise of epsilon 1 takes
-    the error of the mean of five users from .09 to .23, the levels to .10 (decision 0054).
+Not hidden: that another user exists, has reported since the last release or was erased, from an attacker who supplies
+the rest of the five; whether a user's only run succeeded or failed, since those levels are far apart; more than a level
+from an attacker who knows how q changed, or that it equals the rating, which has an offset of its own. This is not
+differential privacy, which needs noise in the number of users, before the threshold, and in the mean: Laplace noise of
+epsilon 1 raises the error of the mean of five users from .09 to .23; the levels raise it to .10 (decision 0054).
 
-Erasing a user takes the contribution out, exactly. A figure that counted it is withdrawn at once, since an updated one
-would differ from it by this user alone, and returns when five of the others are new or changed since its release.
+Erasing a user removes the contribution exactly. A figure that counts it is withdrawn at once, because an updated one
+would differ from it by this user alone. It is released again when five other users are new or changed.
 
-What is released lies with the sums that it is made of in one small value, a `Standing`; what each user contributed
-lies apart, as a `Part`. So a report, a release and an erasure touch the same few bytes however many users there are.
+A `Standing` holds the releases of a version and the sums behind them. Each user's contribution is a separate `Part`. So
+a report, a release and an erasure change the same few bytes, however many users there are.
 
-Whether the runs of those who use a shared version go better than runs usually do.
-
-The lower bound of their mean comes from betting (Waudby-Smith and Ramdas 2023). A wealth of 1 is divided in two.
-Against the claim that the mean is m, one half is staked in full on each user in turn, of the other always three fifths:
+Proof. A version is proven if the lower bound of the mean quality of its users exceeds the prior. The bound comes from
+betting (Waudby-Smith and Ramdas 2023): against the claim that the mean is m, half of a wealth of 1 is staked in full on
+each user in turn, and three fifths of the other half:
 
     K(m) = 1/2 prod (x / m) + 1/2 prod (.4 + .6 x / m)        x = the level of each user, 0 to 1
 
-If the mean is at most m, K(m) has an expectation of at most 1, and as users join it ever reaches 1/a with probability
-at most a (Ville), whatever the distribution and however often one looks. (A level that moves with the user's later runs
-is a new sample: then the bound holds at each look.) K falls as m rises; the bound is the m at which it is 1/a. It does
-not depend on the order of the users, and rises with the level of each.
-
-With a = .1, six users, all at level 1, prove a version above a prior of .6, and eight above .7. Decision 0054 compares
-other bounds: those that prove more are false too often, or when looked at again.
+If the mean is at most m, the expectation of K(m) is at most 1, and K(m) ever reaches 1/a with probability at most a
+(Ville), for any distribution and any number of looks. (A level that changes with the user's later runs is a new sample:
+then the bound holds at each look.) K falls as m rises; the bound is the m where K(m) = 1/a. It does not depend on the
+order of the users, and rises with the level of each. With a = .1, six users at level 1 prove a version above a prior of
+.6, eight above .7. Decision 0054 compares other bounds: those that prove more are wrong too often, or wrong when looked
+at repeatedly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
+from hashlib import blake2b
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from memory_agent.knowledge.contributions import QUARTERS, Contribution, Vote
+from memory_agent.errors import InvalidInputError
 from memory_agent.records.shared import QualityMetrics
-from memory_agent.records.shared_requests import ReportedItem
+from memory_agent.records.shared_requests import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
+
+QUARTERS = 4
+"""A value is rounded to one of five levels: 0, 1/4, 1/2, 3/4, 1. Not a setting, because privacy depends on it."""
+
+COUNTS_PER_USER = 3
+"""Maximum retrievals, and maximum uses, counted per user. Not a setting, because sums of them are stored."""
+
+_THOUSAND = 1_000
+_LARGEST_NUMBER = 1 << 53  # exact in JSON
+_OFFSET_BYTES = 8
+
+
+class Vote(NamedTuple):
+    """One user's vote for one figure: a capped count, and a level if the figure has one."""
+
+    counted: int = 0
+    level: int | None = None
+
+
+class Contribution(msgspec.Struct, frozen=True, array_like=True):
+    """The sums of one user for one version. `report` is the number of the last report that counted.
+
+    `quality` and `rating` are in thousandths; `rating` is None without one.
+    """
+
+    report: int = 0
+    retrievals: int = 0
+    uses: int = 0
+    quality: int = 0
+    rating: int | None = None
+
+    def with_item(self, number: int, item: ReportedItem) -> Contribution:
+        """Add an item of a report, unless a report with this number or a higher one was counted.
+
+        A lower number that was never counted is lost, because it cannot be distinguished from a repeat.
+        """
+        if number <= self.report:
+            return self
+        return Contribution(
+            number,
+            self.retrievals + item.retrievals,
+            self.uses + item.uses,
+            self.quality + round(item.quality * _THOUSAND),
+            self.rating,
+        )
+
+    def with_rating(self, rating: float | None) -> Contribution:
+        """Replace the rating; None removes it. Raises `InvalidInputError` for a rating outside 0 to 1."""
+        if rating is not None and not 0.0 <= rating <= 1.0:
+            raise InvalidInputError("rating", f"is 0 to 1, not {rating}")
+        return msgspec.structs.replace(self, rating=None if rating is None else round(rating * _THOUSAND))
+
+    def votes(self, user: bytes, key: bytes) -> tuple[Vote | None, Vote | None, Vote | None]:
+        """Return the votes for usage, quality and rating; None if the user does not contribute."""
+        usage = Vote(min(self.retrievals, COUNTS_PER_USER)) if self.retrievals else None
+        quality = Vote(min(self.uses, COUNTS_PER_USER), self.quality_level(user, key)) if self.uses else None
+        return usage, quality, None if self.rating is None else Vote(level=self.rating_level(user, key))
+
+    def quality_level(self, user: bytes, key: bytes) -> int:
+        """Return the level of the mean quality of the user's runs that used the version. Requires a use."""
+        return _level(self.quality, self.uses, user, key, b"quality")
+
+    def rating_level(self, user: bytes, key: bytes) -> int:
+        """Return the level of the rating. Requires a rating."""
+        return _level(self.rating or 0, 1, user, key, b"rating")
+
+
+def check_report(report: Report) -> None:
+    """Raise `InvalidInputError`, naming the field, for an impossible report."""
+    if not 1 <= report.number <= _LARGEST_NUMBER:
+        raise InvalidInputError("number", "is 1 to 2^53")
+    if not 1 <= len(report.items) <= LARGEST_REPORT:
+        raise InvalidInputError("items", f"a report names 1 to {LARGEST_REPORT} items, not {len(report.items)}")
+    if len({(item.item_id, item.version) for item in report.items}) < len(report.items):
+        raise InvalidInputError("items", "a report names each version once")
+    for place, item in enumerate(report.items):
+        for name, count in (("retrievals", item.retrievals), ("uses", item.uses)):
+            if not 0 <= count <= LARGEST_COUNT:
+                raise InvalidInputError(f"items[{place}].{name}", f"is 0 to {LARGEST_COUNT}, not {count}")
+        if not item.retrievals and not item.uses:
+            raise InvalidInputError(f"items[{place}]", "was neither retrieved nor used")
+        if not 0.0 <= item.quality <= item.uses:
+            raise InvalidInputError(f"items[{place}].quality", f"of {item.uses} uses is 0 to {item.uses}")
+
+
+def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> int:
+    """Return floor(4 q + u) for the mean q = `total` / `count` thousandths and the user's secret offset u in [0, 1).
+
+    Over the offsets its mean is 4 q: rounding to the nearest level would move the mean of five users by up to .1.
+    """
+    offset = int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
+    whole = 1 << 8 * _OFFSET_BYTES
+    return (QUARTERS * total * whole + offset * count * _THOUSAND) // (count * _THOUSAND * whole)
+
 
 KEY_BYTES = 16
 _BOOST_STEPS = 5
@@ -62,13 +152,13 @@ T = TypeVar("T")
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When figures are released, and what they are worth.
+    """The rules for releasing figures and for boosting proven versions.
 
-    A figure needs `users` users, and a new one `changed` that are new or changed. `count_step` and `score_step` round
-    what is released. `prior` is the mean quality of runs in general: a constant, or computed from releases, never from
-    contributions. In the released score it counts as `prior_weight` users. A version no better than the prior is proven
-    with a probability of at most `doubt`. A proven one gains up to `largest_boost`, and all of it when its lower bound
-    is `full_boost_above` above the prior.
+    A figure requires `users` users, and its next release `changed` users that are new or changed. `count_step` and
+    `score_step` round released values. `prior` is the mean quality of all runs: a constant, or computed from releases,
+    never from contributions. It counts as `prior_weight` users in the released score. A version no better than the
+    prior is proven with a probability of at most `doubt`. The boost of a proven version is at most `largest_boost`,
+    reached when its lower bound is `full_boost_above` above the prior.
     """
 
     users: Annotated[int, Meta(ge=5)] = 5
@@ -100,10 +190,10 @@ class Rating(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Series(msgspec.Struct, Generic[T], array_like=True):
-    """One figure: its current release, the number of all its releases, and the sums for the next one.
+    """One figure: its current release, the number of releases so far, and the sums for the next one.
 
-    `waiting` users are new or changed since the last release. Of each of these the part has a mark: the number of
-    that release, and whether it counts the user. It counts everybody else who contributes.
+    `waiting` users are new or changed since the last release. The part of each has a mark: the number of that release,
+    and whether the release counts the user. It counts all other contributors.
     """
 
     released: T | None = None
@@ -114,11 +204,11 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
     levels: list[int] = msgspec.field(default_factory=lambda: [0] * (QUARTERS + 1))
 
     def is_waiting(self, mark: int | None) -> bool:
-        """Whether a user's mark is of the last release."""
+        """Whether a user's mark refers to the last release."""
         return mark is not None and mark >> 1 == self.number
 
     def add(self, vote: Vote | None, by: int = 1) -> None:
-        """Add a user's vote to the sums, or take it out with -1."""
+        """Add a user's vote to the sums, or subtract it with -1."""
         if vote is not None:
             self.users += by
             self.count += by * vote.counted
@@ -126,7 +216,7 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
                 self.levels[vote.level] += by
 
     def change(self, mark: int | None, before: Vote | None, now: Vote | None) -> int | None:
-        """Replace a user's vote; return the user's mark from now on."""
+        """Replace a user's vote; return the user's new mark."""
         was_waiting, counted = self.is_waiting(mark), self._counts(mark, before)
         self.add(before, -1)
         self.add(now)
@@ -135,7 +225,7 @@ class Series(msgspec.Struct, Generic[T], array_like=True):
         return self.number << 1 | counted if waits else None
 
     def remove(self, mark: int | None, before: Vote | None) -> None:
-        """Take out a user, and withdraw a release that counts this user."""
+        """Remove a user, and withdraw the release if it counts this user."""
         if self._counts(mark, before):
             self.released = None
         self.waiting -= self.is_waiting(mark)
@@ -157,16 +247,16 @@ Marks = tuple[int | None, int | None, int | None]
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of one user for one version: the contribution, and the marks for usage, quality and rating."""
+    """The stored data of one user for one version: the contribution, and the marks for usage, quality and rating."""
 
     sums: Contribution = Contribution()
     marks: Marks = (None, None, None)
 
 
 class Standing(msgspec.Struct, array_like=True):
-    """What is kept of one version for all of its users: what is released, and the sums.
+    """The releases and the sums of one version.
 
-    `left` are users who contribute nothing any more, but whom the released rating counts.
+    `left` are users without a contribution whom the released rating still counts.
     """
 
     key: bytes
@@ -178,7 +268,7 @@ class Standing(msgspec.Struct, array_like=True):
 
     @classmethod
     def create(cls, key: bytes, author: bytes) -> Self:
-        """Start empty. `key` is KEY_BYTES random bytes, kept for this version alone: it makes levels secret."""
+        """Create an empty one. `key` is KEY_BYTES random bytes, unique to this version, which keep levels secret."""
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key has {KEY_BYTES} bytes")
         return cls(key, author)
@@ -195,16 +285,16 @@ class Standing(msgspec.Struct, array_like=True):
 
     @property
     def boost(self) -> float:
-        """What is added to the score of the item, for everyone: 0 unless proven, at most .05, never negative."""
+        """The increase of the score of the item for all users: 0 unless proven, at most .05, never negative."""
         return self.quality.released.boost if self.quality.released else 0.0
 
     def is_worse(self, rules: Rules) -> bool:
-        """Whether the released score is below the prior, both rounded. Tells no more than the score."""
+        """Whether the released score is below the prior, both rounded. Reveals no more than the score."""
         released = self.quality.released
         return released is not None and released.score < _rounded(rules.prior, rules.score_step)
 
     def metrics(self) -> QualityMetrics:
-        """Return what is released."""
+        """Return the released figures."""
         quality, rating = self.quality.released, self.rating.released
         return QualityMetrics(
             avg_trajectory_score=quality.score if quality else None,
@@ -216,7 +306,7 @@ class Standing(msgspec.Struct, array_like=True):
         )
 
     def counted(self, parts: Mapping[bytes, Part]) -> Standing:
-        """Return this with the sums of these parts."""
+        """Return a copy with the sums recomputed from parts."""
         usage, quality, rating = (Series(one.released, one.number) for one in self.series)
         standing = Standing(self.key, self.author, usage, quality, rating)
         for user, part in parts.items():
@@ -228,14 +318,14 @@ class Standing(msgspec.Struct, array_like=True):
 
 
 class Parts(Protocol):
-    """The part of each user in one version; a dictionary is one."""
+    """A mapping from users to their parts in one version, such as a dictionary."""
 
     def get(self, user: bytes, /) -> Part | None:
         """Return the part of a user."""
         ...
 
     def __setitem__(self, user: bytes, part: Part, /) -> None:
-        """Keep the part of a user."""
+        """Store the part of a user."""
         ...
 
     def pop(self, user: bytes, default: None, /) -> Part | None:
@@ -263,10 +353,10 @@ class Figures:
         self._parts = parts
 
     def report(self, user: bytes, number: int, item: ReportedItem) -> bool:
-        """Count what a checked report says of this version, once. Return whether it counted.
+        """Count an item of a checked report, once. Return whether it counted.
 
-        The author's reports do not count, nor do those with a number that is not above all counted ones of this user.
-        A report that arrives after its user was erased counts as the first of a new user: refuse it before.
+        Reports of the author do not count, nor those with a number not above all counted ones of this user. A report
+        after the erasure of its user would count as the first of a new user: the caller must reject it.
         """
         part = self._parts.get(user) or Part()
         sums = part.sums.with_item(number, item)
@@ -288,9 +378,9 @@ class Figures:
         return True
 
     def erase(self, user: bytes) -> bool:
-        """Remove a user's contribution, exactly, and withdraw the figures that count it.
+        """Remove a user's contribution exactly, and withdraw the figures that count it.
 
-        Return whether there was anything of this user.
+        Return whether the user had a part.
         """
         standing, part = self.standing, self._parts.pop(user, None)
         if part is None:
@@ -298,16 +388,16 @@ class Figures:
         for series, mark, vote in zip(standing.series, part.marks, part.sums.votes(user, standing.key), strict=True):
             series.remove(mark, vote)
         standing.left = [one for one in standing.left if one != user]
-        if not any(series.users or series.waiting for series in standing.series):  # nobody has a mark
+        if not any(series.users or series.waiting for series in standing.series):  # no user has a mark
             for series in standing.series:
                 series.number = 0
         return True
 
     def release(self, rules: Rules) -> bool:
-        """Release the figures that are due. Return whether there was a release, or one was withdrawn.
+        """Release the figures that are due. Return whether any figure was released or withdrawn.
 
-        It also withdraws a rating when too few are left. Call it on a timer: a release right after a report would tell
-        when its user reported.
+        Withdraws a rating with too few users left. Call it on a timer: a release right after a report would reveal the
+        time of the report.
         """
         standing = self.standing
         before, rating_number = [(series.released, series.number) for series in standing.series], standing.rating.number
@@ -372,17 +462,17 @@ _HALVINGS = 50
 
 
 def shrunk_mean(counts: Sequence[int], prior: float, weight: float) -> float:
-    """Return the mean level of `counts[i]` users at each level i, where the prior counts as `weight` users."""
+    """Return the mean level of `counts[i]` users at each level i, with the prior counted as `weight` users."""
     return (_total(counts) + weight * prior) / (sum(counts) + weight)
 
 
 def mean(counts: Sequence[int]) -> float:
-    """Return the mean level, 0 to 1, of `counts[i]` users at each level i. There is a user."""
+    """Return the mean level, 0 to 1, of `counts[i]` users at each level i. Requires a user."""
     return _total(counts) / sum(counts)
 
 
 def lower_bound(counts: Sequence[int], doubt: float) -> float:
-    """Return a bound that the mean of all possible users exceeds, but for a probability of `doubt`.
+    """Return a bound that the population mean exceeds, except with a probability of `doubt`.
 
     `counts[i]` users have level i of `len(counts)` equally spaced ones from 0 to 1.
     """

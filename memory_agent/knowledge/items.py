@@ -1,8 +1,7 @@
-"""The stored form of shared items: a record with what describes it, and what is kept beside it."""
+"""The stored form of a shared item: a memory record with a description in its metadata, and blobs beside it."""
 
 from __future__ import annotations
 
-import secrets
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from datetime import datetime
@@ -12,8 +11,20 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.figures import Standing
-from memory_agent.knowledge.kept_figures import FORMER, begin_figures, standings_at, versions_at
-from memory_agent.knowledge.places import DUE, FIGURES, FILE, NAME, OFFERERS, PARTS, SECRET, USED, place_of
+from memory_agent.knowledge.pseudonyms import (
+    DUE,
+    FIGURES,
+    FILE,
+    FORMER_NAMED,
+    NAME,
+    OFFERERS,
+    PARTS,
+    USED,
+    authors_with_names,
+    name_in,
+    place_of,
+)
+from memory_agent.knowledge.stored_figures import FORMER, standings_at, versions_at
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import Attachment, ContentType, GlobalRecord, QualityMetrics, SharedContent
 from memory_agent.records.shared_content import (
@@ -28,16 +39,13 @@ from memory_agent.records.shared_content import (
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
-ABOUT = "shared"  # the metadata of a record that make it an item
-FORMER_NAMED = "shared:named:"  # of former versions, in which a name was one user's alone
-_END_CHARS = 6
-_USERS_STEP = 5  # of the number that is shown, so that nobody sees one user come or go
+ABOUT = "shared"  # the metadata key of the description of an item
+_USERS_STEP = 5  # rounds the number shown, to hide single users
 _ids = msgspec.msgpack.Decoder(list[str])
-_names = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a record says of its item beside text, title and tags: its metadata under `shared`."""
+    """The description of an item, in addition to text, title and tags: the metadata `shared` of its record."""
 
     author: str
     version: str
@@ -50,18 +58,18 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Used(NamedTuple):
-    """What an author has published."""
+    """The published items of an author, and their size."""
 
     items: int = 0
     size_bytes: int = 0
 
     def with_item(self, record: MemoryRecord, by: int = 1) -> Used:
-        """Add an item, or take it away with -1."""
+        """Add an item, or remove it with -1."""
         return Used(self.items + by, self.size_bytes + by * _size_of(record, about_of(record)))
 
 
 class Offerers(msgspec.Struct, frozen=True, kw_only=True):
-    """Who stands behind an item that many offered: the offer of each, by pseudonyms."""
+    """The offers behind an item of many users, by pseudonym."""
 
     item_id: str
     offers: dict[str, str]
@@ -72,18 +80,18 @@ _offerers = msgspec.msgpack.Decoder(Offerers)
 
 
 def used_by(snapshot: Snapshot, author: str) -> Used:
-    """Return what an author has published."""
+    """Return the usage of an author."""
     blob = snapshot.blob(place_of(snapshot, USED, author))
     return _used.decode(blob) if blob else Used()
 
 
 def keep_used(batch: Batch, author: str, used: Used) -> None:
-    """Store what an author has published."""
+    """Store the usage of an author."""
     batch.set_blob(place_of(batch, USED, author), msgspec.msgpack.encode(used) if used.items else None)
 
 
 def used_in(snapshot: Snapshot) -> dict[str, Used]:
-    """Return what each author has published, counted item by item."""
+    """Compute the usage of each author from all items."""
     found: defaultdict[str, Used] = defaultdict(Used)
     for _, record in snapshot.scan():
         author = about_of(record).author
@@ -92,7 +100,7 @@ def used_in(snapshot: Snapshot) -> dict[str, Used]:
 
 
 def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | None) -> GlobalRecord:
-    """Return an item as its readers see it, with the figures of its version."""
+    """Return an item as readers see it, with the figures of its version."""
     about = about_of(record)
     summary, body = parts_of_text(record.text, about.summary_chars)
     users = len(offerers_of(snapshot, record.id)) // _USERS_STEP * _USERS_STEP
@@ -118,45 +126,45 @@ def shown_item(snapshot: Snapshot, record: MemoryRecord, standing: Standing | No
 
 
 def about_of(record: MemoryRecord) -> About:
-    """Return what describes the item of a record."""
+    """Return the description in the metadata of a record."""
     return msgspec.convert(record.metadata[ABOUT], About)
 
 
 def place_in(snapshot: Snapshot, item_id: str) -> str:
-    """Return the place of an item: the digest that names what is kept beside it."""
+    """Return the place of an item: the digest in the names of its blobs."""
     return place_of(snapshot, "", item_id)
 
 
 def standing_in(snapshot: Snapshot, record: MemoryRecord) -> Standing | None:
-    """Return what is known of an item's present version."""
+    """Return the standing of the current version of an item."""
     return standings_at(snapshot, place_in(snapshot, record.id)).get(about_of(record).version)
 
 
 def due_in(snapshot: Snapshot) -> list[str]:
-    """Return the items whose figures changed since the last release."""
+    """Return the ids of the items with figures that changed since the last release."""
     blob = snapshot.blob(DUE)
     return _ids.decode(blob) if blob else []
 
 
 def keep_due(batch: Batch, item_ids: Collection[str]) -> None:
-    """Store which items have figures that changed since the last release."""
+    """Store the ids of the items with figures that changed since the last release."""
     batch.set_blob(DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
 
 
 def offerers_of(snapshot: Snapshot, item_id: str) -> dict[str, str]:
-    """Return the offers behind an item, by their users; none of an item that one user published."""
+    """Return the offers behind an item by user; empty for an item that one user published."""
     blob = snapshot.blob(place_of(snapshot, OFFERERS, item_id))
     return {} if blob is None else _offerers.decode(blob).offers
 
 
 def all_offerers(snapshot: Snapshot) -> Iterator[Offerers]:
-    """Yield who stands behind each item that many offered."""
+    """Yield the offerers of each item of many users."""
     for name in snapshot.blobs(OFFERERS):
         yield _offerers.decode(snapshot.blob(name) or b"")
 
 
 def keep_offerers(batch: Batch, offerers: Offerers) -> None:
-    """Store who stands behind an item."""
+    """Store the offerers of an item."""
     batch.set_blob(place_of(batch, OFFERERS, offerers.item_id), msgspec.msgpack.encode(offerers))
 
 
@@ -166,32 +174,10 @@ def item_in(snapshot: Snapshot, item_id: str) -> MemoryRecord | None:
     return None if row is None else snapshot.record(row)
 
 
-def is_repeat(known: MemoryRecord, about: About) -> bool:
-    """Return whether an item is published again as it is."""
-    former = about_of(known)
+def is_repeat(known: MemoryRecord, record: MemoryRecord) -> bool:
+    """Return whether an item is published again unchanged."""
+    former, about = about_of(known), about_of(record)
     return (former.author, former.version, former.digest) == (about.author, about.version, about.digest)
-
-
-def name_in(snapshot: Snapshot, pseudonym: str) -> str:
-    """Return the name that others see of an author: the chosen one with an end that nobody chooses, else the pseudonym.
-
-    So no two authors look alike, and nobody learns that somebody else has a name.
-    """
-    blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
-    if blob is None:
-        return pseudonym
-    _, chosen = _names.decode(blob)
-    return f"{chosen} #{pseudonym.removeprefix('user-')[:_END_CHARS]}"
-
-
-def keep_name(batch: Batch, author: str, name: str) -> None:
-    """Store the name that an author chose."""
-    batch.set_blob(place_of(batch, NAME, author), msgspec.msgpack.encode((author, name)))
-
-
-def authors_with_names(snapshot: Snapshot) -> list[str]:
-    """Return the authors who chose a name."""
-    return [_names.decode(snapshot.blob(place) or b"")[0] for place in snapshot.blobs(NAME)]
 
 
 def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
@@ -200,7 +186,7 @@ def file_of_item(snapshot: Snapshot, item_id: str) -> bytes | None:
 
 
 def check_item(record: MemoryRecord, data: bytes | None) -> None:
-    """Check an item that another store held, with its attachment, as if it were published. `InvalidInputError`."""
+    """Check an imported item and its attachment like a new one. Raises `InvalidInputError`."""
     try:
         about = about_of(record)
     except (KeyError, msgspec.MsgspecError) as error:
@@ -222,27 +208,29 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
     file = content.attachment
     if file != attachment_of(data, None if file is None or data is None else file.name):
         raise InvalidInputError("attachment", "is not the file that the item names")
-    is_whole = record == record_of(content, about, record.timestamp) and about.digest == digest_of(content)
-    if not is_whole or not is_pseudonym(about.author):
+    if record != record_of(content, about.author, record.timestamp) or not is_pseudonym(about.author):
         raise InvalidInputError("record", "is not as its item was published")
 
 
-def keep_item(batch: Batch, record: MemoryRecord, data: bytes | None) -> None:
-    """Store the attachment of a checked item, and reset its figures."""
-    if batch.blob(SECRET) is None:
-        batch.set_blob(SECRET, secrets.token_bytes(32))
-    keep_beside(batch, record, None, data)
-
-
 def _size_of(record: MemoryRecord, about: About) -> int:
-    """Return the bytes of an item's texts and of its attachment."""
+    """Return the size of the texts and the attachment of an item."""
     texts = (record.text, record.title or "", about.reference or "", *record.tags)
     file = about.attachment
     return sum(len(text.encode()) for text in texts) + (0 if file is None else file.size_bytes)
 
 
-def record_of(content: SharedContent, about: About, now: datetime) -> MemoryRecord:
+def record_of(content: SharedContent, author: str, now: datetime) -> MemoryRecord:
     """Return the record of an item."""
+    about = About(
+        author=author,
+        version=content.version,
+        content_type=content.content_type,
+        policy=content.access_policy,
+        digest=digest_of(content),
+        summary_chars=len(content.summary),
+        reference=content.reference,
+        attachment=content.attachment,
+    )
     return MemoryRecord(
         id=content.item_id,
         text=text_of_item(content.summary, content.body),
@@ -255,22 +243,13 @@ def record_of(content: SharedContent, about: About, now: datetime) -> MemoryReco
     )
 
 
-def keep_beside(batch: Batch, record: MemoryRecord, former: MemoryRecord | None, data: bytes | None) -> None:
-    """Store an attachment, begin the figures of a version, and count what the author has published by now."""
-    about, place = about_of(record), place_in(batch, record.id)
-    batch.set_blob(FILE + place, data)
-    begin_figures(batch, place, about.version, about.author)
-    used = used_by(batch, about.author)
-    keep_used(batch, about.author, (used if former is None else used.with_item(former, -1)).with_item(record))
-
-
 def is_former(snapshot: Snapshot) -> bool:
-    """Whether a store is as a former version left it."""
+    """Whether a store has the format of a former version."""
     return bool(snapshot.blobs(FORMER) or snapshot.blobs(FORMER_NAMED))
 
 
 def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what is wrong with the items of a store whose values can be read: with each what is kept beside it."""
+    """Yield the inconsistencies between the items of a store and their blobs."""
     left = {name for kind in (FILE, FIGURES, FORMER, OFFERERS, PARTS) for name in snapshot.blobs(kind)}
     described = True
     for _, record in snapshot.scan():

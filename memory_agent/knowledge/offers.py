@@ -1,16 +1,16 @@
-"""Patterns of many: what users offer, held unseen until enough different users offer the same words.
+"""Patterns of many users: offers, hidden until enough different users offer the same words.
 
-An offer is a pattern that its user saw and confirmed word for word. It is no record, so no search finds it, and nobody
-but its user is shown it. Where `offers_together` users offer the same words for the same readers, upkeep makes one item
-of them, which names a number of users and none of them. The words are those that most of them wrote: nothing is
-generated. Offers say the same where they differ in nothing but spaces, the case of a line's first letter and the
-punctuation at its end; closeness, which takes "succeeded" for "failed", has no say (decision 0057). So an item shows
-nothing that only one of them wrote.
+An offer is a pattern that its user has seen and confirmed word for word. It is not a record, so no search finds it, and
+only its user can list it. When `offers_together` users offer the same words for the same readers, upkeep makes one item
+of the offers. The item shows the number of users and no names. It has the exact words of most of them; nothing is
+generated. Two offers match if they differ only in spaces, in the case of the first letter of a line and in punctuation
+at its end. Similarity of vectors is not used, because it confuses "succeeded" with "failed" (decision 0057). So an item
+contains nothing that only one user wrote.
 
 An item exists while it has enough offerers and one of them wrote exactly its words. Otherwise it is removed, and upkeep
-may make a new one of the remaining offers. What the offerers' own runs say of it never counts.
+may make a new one of the remaining offers. Runs of the offerers do not count in its figures.
 
-Offers lie in one blob for each user, the offerers of an item in one beside it.
+Offers are stored in one blob for each user, the offerers of an item in one blob for each item.
 """
 
 from __future__ import annotations
@@ -27,50 +27,48 @@ from ulid import ULID
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.items import (
-    About,
     Offerers,
     about_of,
     all_offerers,
     item_in,
-    keep_beside,
     keep_offerers,
     place_in,
     record_of,
 )
-from memory_agent.knowledge.kept_figures import erase_user
-from memory_agent.knowledge.places import OFFERS, place_of
-from memory_agent.knowledge.publish_log import note_published
+from memory_agent.knowledge.pseudonyms import OFFERS, place_of
+from memory_agent.knowledge.publish_log import add_published
+from memory_agent.knowledge.stored_figures import erase_user
 from memory_agent.records.embedded import Embedded, Embedding
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import OfferedPattern, SharedContent
-from memory_agent.records.shared_content import PSEUDONYM_BYTES, digest_of, parts_of_text, pseudonym
+from memory_agent.records.shared_content import PSEUDONYM_BYTES, parts_of_text, pseudonym
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
 CHANGED = "shared:offers-changed"
 MOST_OFFERS = 100
-"""Offers of one user: they are one value, which is rewritten with each."""
+"""Maximum offers of one user. They are one value, which each offer rewrites."""
 _ENDS = ".,;:!…"
 
 Said = tuple[str, ...]
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user offers, and since when."""
+    """The content and the time of an offer."""
 
     content: SharedContent
     at: datetime
 
 
 class _Offers(msgspec.Struct, frozen=True, kw_only=True):
-    """The offers of one user, by their ids."""
+    """The offers of one user, by id."""
 
     author: str
     offers: dict[str, Offer] = {}
 
 
 class Proposal(NamedTuple):
-    """An item of the words that enough users offer, and the offer of each of them."""
+    """A new item of words that enough users offer, and the offer of each user."""
 
     record: MemoryRecord
     offerers: dict[str, str]
@@ -80,7 +78,7 @@ _decoder = msgspec.msgpack.Decoder(_Offers)
 
 
 def keep_offer(batch: Batch, author: str, content: SharedContent, now: datetime) -> OfferedPattern:
-    """Store an offer, once; return it. Raises `InvalidInputError` where this user may not offer it."""
+    """Store and return an offer. Idempotent. Raises `InvalidInputError` if this user may not offer it."""
     own = _offers_of(batch, author)
     known = own.get(content.item_id)
     if known is not None:
@@ -101,20 +99,20 @@ def keep_offer(batch: Batch, author: str, content: SharedContent, now: datetime)
 
 
 def offers_by(snapshot: Snapshot, author: str) -> list[OfferedPattern]:
-    """Return what a user offers, newest first."""
+    """Return the offers of a user, newest first."""
     items = items_offered_by(snapshot, author)
     found = [_shown(offer, items) for offer in _offers_of(snapshot, author).values()]
     return sorted(found, key=lambda one: (one.offered_at, one.content.item_id), reverse=True)
 
 
 def version_of_offer(snapshot: Snapshot, author: str, offer_id: str) -> str | None:
-    """Return the version that an offer of this user names; None without such an offer."""
+    """Return the version of an offer of this user, or None without such an offer."""
     offer = _offers_of(snapshot, author).get(offer_id)
     return None if offer is None else offer.content.version
 
 
 def items_offered_by(snapshot: Snapshot, author: str) -> dict[str, MemoryRecord]:
-    """Return the items that stand on offers of a user, by the ids of these."""
+    """Return the items made of offers of a user, by offer id."""
     if not _offers_of(snapshot, author):
         return {}
     behind = (
@@ -124,14 +122,14 @@ def items_offered_by(snapshot: Snapshot, author: str) -> dict[str, MemoryRecord]
 
 
 def authors_with_offers(snapshot: Snapshot, among: Iterable[str] | None = None) -> list[str]:
-    """Return the users who offer anything; `among` these, if given."""
+    """Return the users with offers, restricted to `among` if given."""
     if among is not None:
         return [author for author in among if _offers_of(snapshot, author)]
     return [author for author, _ in _all_offers(snapshot)]
 
 
 def fallen_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
-    """Return the ids of the items that do not stand without the offers that are gone, by their id or their author."""
+    """Return the ids of items to remove because of removed offers. `is_gone` takes an offer id or an author."""
     fallen = []
     for record, offerers in _items_of_many(snapshot):
         left = [author for author, id_ in offerers.items() if not (is_gone(author) or is_gone(id_))]
@@ -145,7 +143,7 @@ def fallen_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: in
 
 
 def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
-    """Delete those offers of some users that are gone, by their id or their author, also from the offerers of items."""
+    """Delete the removed offers of some users, also from the offerers of items. `is_gone` takes an id or an author."""
     changed = False
     for author in authors:
         own = _offers_of(batch, author)
@@ -163,7 +161,7 @@ def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[
 
 
 def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
-    """Return items of what at least `least` users offer and no item says yet, for the same readers."""
+    """Return new items of words that at least `least` users offer for the same readers and that no item has."""
     groups = _groups(snapshot)
     for record, _ in _items_of_many(snapshot):
         groups.pop(_said_by_item(record), None)
@@ -171,19 +169,18 @@ def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
 
 
 def keep_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Embedding | None]]) -> None:
-    """Store new items of many, with empty figures, unless an offer is gone since or an item says the same."""
+    """Store new items with empty figures, unless an offer was withdrawn since or an item has the same words."""
     said = {_said_by_item(record) for record, _ in _items_of_many(batch)}
     for (record, offerers), vector in found:
         stands = all(id_ in _offers_of(batch, author) for author, id_ in offerers.items())
         if stands and _said_by_item(record) not in said:
             batch.upsert(record, vector)
-            keep_beside(batch, record, None, None)
             keep_offerers(batch, Offerers(item_id=record.id, offers=offerers))
-            note_published(batch, record)
+            add_published(batch, record)
 
 
 def join_offerers(batch: Batch) -> None:
-    """Add to the items of many the users who offer what they say since; what they reported of them counts no more."""
+    """Add later offerers to the items with their words, and remove what these users reported from the figures."""
     groups = _groups(batch)
     for record, offerers in list(_items_of_many(batch)):
         group = groups.get(_said_by_item(record), {})
@@ -196,7 +193,7 @@ def join_offerers(batch: Batch) -> None:
 
 
 def said_by(content: SharedContent) -> Said:
-    """Return what is equal for offers that say the same to the same readers.
+    """Return a key that is equal for matching offers: the same words for the same readers.
 
     >>> content = SharedContent(item_id="", content_type="pattern", title="Deploys", summary="They fail.", version="1")
     >>> said_by(content) == said_by(msgspec.structs.replace(content, summary="they  fail"))
@@ -208,7 +205,7 @@ def said_by(content: SharedContent) -> Said:
 
 
 def faults_of_offers(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what is wrong with the offers of a store, and with those who stand behind its items."""
+    """Yield the inconsistencies between offers, their users and the items made of them."""
     try:
         offers = dict(_all_offers(snapshot))
         items = list(_items_of_many(snapshot))
@@ -225,7 +222,7 @@ def faults_of_offers(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _groups(snapshot: Snapshot) -> dict[Said, dict[str, Offer]]:
-    """Return the offers that say the same, by their users."""
+    """Return the matching offers by user."""
     groups: dict[Said, dict[str, Offer]] = defaultdict(dict)
     for author, own in _all_offers(snapshot):
         for offer in own.values():
@@ -234,9 +231,9 @@ def _groups(snapshot: Snapshot) -> dict[Said, dict[str, Offer]]:
 
 
 def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:
-    """Return an item of what most of these offers say word for word, of equals the first in order.
+    """Return an item with the most frequent wording of these offers, or the first in order of several.
 
-    Its tags are those of all, and its author a pseudonym that is nobody's.
+    It has the tags that all have in common, and a random pseudonym as its author.
     """
     contents = [offer.content for offer in group.values()]
     counts = Counter((one.title, one.summary, one.body or "") for one in contents)
@@ -251,15 +248,8 @@ def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:
         tags=tuple(sorted(set.intersection(*(set(one.tags) for one in contents)))),
         body=body or None,
     )
-    about = About(
-        author=pseudonym(secrets.token_bytes(PSEUDONYM_BYTES)),
-        version=content.version,
-        content_type=content.content_type,
-        policy=content.access_policy,
-        digest=digest_of(content),
-        summary_chars=len(content.summary),
-    )
-    return Proposal(record_of(content, about, now), {author: one.content.item_id for author, one in group.items()})
+    author = pseudonym(secrets.token_bytes(PSEUDONYM_BYTES))
+    return Proposal(record_of(content, author, now), {author: one.content.item_id for author, one in group.items()})
 
 
 def _said(policy: str, title: str, summary: str, body: str | None) -> Said:
@@ -281,7 +271,7 @@ def _words_of(record: MemoryRecord) -> tuple[str, str, str | None]:
 
 
 def _items_of_many(snapshot: Snapshot) -> Iterator[tuple[MemoryRecord, dict[str, str]]]:
-    """Yield the items that many offered, and their offers by their users."""
+    """Yield the items of many users, each with its offers by user."""
     for one in all_offerers(snapshot):
         record = item_in(snapshot, one.item_id)
         if record is not None:

@@ -1,10 +1,10 @@
-"""The publish log: what followers of shared items are to be told, in the transaction of the change itself.
+"""The publish log: changes of shared items for followers, written in the transaction of the change.
 
-Entries are numbered and leave the log when the relay has them (a transactional outbox); the journal keeps the events
-for as long as it keeps any. Without a daemon nobody is told, and of what came the latest 10,000 entries stay.
+It is a transactional outbox: entries are numbered and deleted when the relay has acknowledged their events. Without a
+daemon nothing is published, and the latest 10,000 entries of new versions and ratings stay.
 
-An entry holds no id, text or title. What came is named by its row, and looked up when its event is made: if its item
-or version is gone by then, there is none. What went is named by its fingerprint, as in the history of erasures.
+An entry holds no id, text or title. An addition refers to its row, which is looked up when the event is made; if the
+item or version is gone by then, there is no event. A removal has the fingerprint used in the history of erasures.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from datetime import datetime
 import msgspec
 
 from memory_agent.erasure.history import fingerprint
-from memory_agent.knowledge.items import about_of
+from memory_agent.knowledge.items import about_of, keep_used, place_in, used_by
+from memory_agent.knowledge.pseudonyms import FILE, ensured_secret
+from memory_agent.knowledge.stored_figures import begin_figures
 from memory_agent.records.memories import MemoryRecord
-from memory_agent.records.shared_changes import SharedChange, Untold
+from memory_agent.records.shared_requests import SharedChange, Untold
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from relay import SHARED_USER
@@ -31,7 +33,7 @@ _AT_ONCE = 2_000
 
 
 class _Came(msgspec.Struct, frozen=True, array_like=True, tag="came"):
-    """A version was published; or rated, under a random `token`. `mark` is that of the version."""
+    """A version was published or, with a random `token`, rated. `mark` identifies the version."""
 
     row: int
     mark: str
@@ -40,7 +42,7 @@ class _Came(msgspec.Struct, frozen=True, array_like=True, tag="came"):
 
 
 class _Went(msgspec.Struct, frozen=True, array_like=True, tag="went"):
-    """An item went from those whom `policy` admits. `mark` is that of its last version for them."""
+    """An item is gone for the readers that `policy` admits. `mark` identifies its last version for them."""
 
     item: str
     mark: str
@@ -51,25 +53,36 @@ class _Went(msgspec.Struct, frozen=True, array_like=True, tag="went"):
 _entries = msgspec.msgpack.Decoder(_Came | _Went)
 
 
-def note_published(batch: Batch, record: MemoryRecord, former: MemoryRecord | None = None) -> None:
-    """Note that a version was published, in place of a former one. Under another policy, that one went."""
-    if former is not None and about_of(former).policy != about_of(record).policy:
+def add_published(
+    batch: Batch, record: MemoryRecord, attachment: bytes | None = None, former: MemoryRecord | None = None
+) -> None:
+    """Store what accompanies the record of a new version: attachment, empty figures, the author's usage, log entry.
+
+    A change of policy also logs that the former version is gone for its readers.
+    """
+    ensured_secret(batch)
+    about, place = about_of(record), place_in(batch, record.id)
+    batch.set_blob(FILE + place, attachment)
+    begin_figures(batch, place, about.version, about.author)
+    used = used_by(batch, about.author)
+    keep_used(batch, about.author, (used if former is None else used.with_item(former, -1)).with_item(record))
+    if former is not None and about_of(former).policy != about.policy:
         note_gone(batch, former, record.timestamp)
     _append(batch, _Came(_row(batch, record), _mark(record), record.timestamp))
 
 
 def note_rated(batch: Batch, record: MemoryRecord, now: datetime) -> None:
-    """Note that another rating of the present version was released."""
+    """Log that a new rating of the current version was released."""
     _append(batch, _Came(_row(batch, record), _mark(record), now, secrets.token_hex(4)))
 
 
 def note_gone(batch: Batch, record: MemoryRecord, now: datetime) -> None:
-    """Note that an item is gone."""
+    """Log that an item is gone."""
     _append(batch, _Went(_item(record), _mark(record), about_of(record).policy, now))
 
 
 def untold(snapshot: Snapshot) -> Untold:
-    """Return what the oldest entries are to tell, in their order; of a version that is gone, nothing."""
+    """Return the changes of the oldest entries, in order, without those of removed versions."""
     found = list(_kept(snapshot, _AT_ONCE + 1))
     entries = found[:_AT_ONCE]
     changes = filter(None, (_told_as(snapshot, entry) for _, entry in entries))
@@ -78,27 +91,27 @@ def untold(snapshot: Snapshot) -> Untold:
 
 
 def drop_told(batch: Batch, through: int) -> None:
-    """Delete the entries up to a number, whose events the relay has."""
+    """Delete the entries up to a number, after the relay acknowledged their events."""
     while names := [name for name in batch.blobs(_ENTRY, _AT_ONCE) if _number(name) <= through]:
         for name in names:
             batch.set_blob(name, None)
 
 
 def faults_of_log(snapshot: Snapshot) -> Iterator[str]:
-    """Yield what is wrong with the log of a store whose values can be read."""
+    """Yield the inconsistencies of the log."""
     last = _last(snapshot)
     try:
         numbers = [number for number, _ in _kept(snapshot)]
     except (msgspec.MsgspecError, ValueError):
         yield "an entry of the publish log cannot be read"
         return
-    kept = [number for number in numbers if number > last - _MOST]  # of older ones, what came is dropped
+    kept = [number for number in numbers if number > last - _MOST]  # older additions are dropped
     if kept and kept != list(range(last - len(kept) + 1, last + 1)):
         yield "the publish log lacks entries"
 
 
 def _told_as(snapshot: Snapshot, entry: _Came | _Went) -> tuple[str, SharedChange] | None:
-    """Return the id of an entry's event and what it says, or None if its item or version is gone since."""
+    """Return the event id and the change of an entry, or None if its item or version is gone."""
     if isinstance(entry, _Went):
         change = SharedChange(kind="unpublished", item=entry.item, access_policy=entry.policy, at=entry.at)
         return f"unpublished-{entry.mark}", change
@@ -124,7 +137,7 @@ def _append(batch: Batch, entry: _Came | _Went) -> None:
     batch.set_blob(_name(number), msgspec.msgpack.encode(entry))
     oldest = _name(max(number - _MOST, 0))
     kept = batch.blob(oldest)
-    if kept is not None and isinstance(_entries.decode(kept), _Came):  # what went has to leave the journal too
+    if kept is not None and isinstance(_entries.decode(kept), _Came):  # a removal must reach the journal
         batch.set_blob(oldest, None)
         if number % _MOST == 1:
             log.warning("publish_log.entries_dropped", number=number - _MOST)
@@ -158,5 +171,5 @@ def _item(record: MemoryRecord) -> str:
 
 
 def _mark(record: MemoryRecord) -> str:
-    """Return what stands for a version of an item, which is never published again, in the ids of its events."""
+    """Return a fingerprint of a version for event ids. A version is never published twice."""
     return fingerprint(SHARED_USER, f"{record.id} {about_of(record).version}")

@@ -1,6 +1,7 @@
-"""Takes away items, offers, and what erased users left in a store of shared items: noted first, so that none returns.
+"""Removes items, offers and the data of erased users from a store of shared items, permanently.
 
-The note is the history of erasures. The next opening completes what a crash interrupted, and no backup brings it back.
+Each removal is first written to the history of erasures. The next opening completes a removal that a crash interrupted,
+and restoring a backup applies the history.
 """
 
 from __future__ import annotations
@@ -13,19 +14,26 @@ from functools import partial
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure
 from memory_agent.erasure.intent_log import Intent
-from memory_agent.knowledge.authors import drop_name
 from memory_agent.knowledge.items import (
     about_of,
-    authors_with_names,
     keep_used,
     offerers_of,
     place_in,
     used_by,
 )
-from memory_agent.knowledge.kept_figures import drop_figures, erase_user, parts_in, places_with
 from memory_agent.knowledge.offers import authors_with_offers, drop_offers, fallen_without
-from memory_agent.knowledge.places import ERASED, FIGURES, FILE, OFFERERS, mark_removal, place_of
+from memory_agent.knowledge.pseudonyms import (
+    ERASED,
+    FIGURES,
+    FILE,
+    OFFERERS,
+    authors_with_names,
+    drop_name,
+    mark_removal,
+    place_of,
+)
 from memory_agent.knowledge.publish_log import note_gone
+from memory_agent.knowledge.stored_figures import drop_figures, erase_user, parts_in, places_with
 from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
@@ -33,21 +41,21 @@ from memory_agent.storage.snapshot import Snapshot
 
 _FOLLOWED = "shared:followed"
 _AT_ONCE = 100
-"""Items that one transaction takes away, or a user out of."""
+"""Items that one transaction changes at most."""
 
 
 class ItemForgetting(Forgetting):
-    """Deletes items with all that is kept beside them."""
+    """Deletes items with their blobs."""
 
     def memories(self, record_ids: Sequence[str]) -> int:
-        """Delete items, with the offers that they were made of."""
+        """Delete items and the offers behind them."""
         with self._archive.batch() as batch:
             gone = {*record_ids, *self.goes_with(batch, record_ids)}
             drop_offers(batch, gone.__contains__, authors_with_offers(batch))
         return super().memories(record_ids)
 
     def goes_with(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
-        """Return the ids of the offers that items were made of: with these, upkeep would make them again."""
+        """Return the ids of the offers behind items, from which upkeep would make the items again."""
         return [offer_id for one in record_ids for offer_id in offerers_of(snapshot, one).values()]
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
@@ -65,10 +73,10 @@ class ItemForgetting(Forgetting):
 
 
 class Removal:
-    """Takes away from one store. Durable on return."""
+    """Removes data from one store. Durable on return."""
 
     def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, offers_together: int) -> None:
-        """`user_id` is that of the store itself. `offers_together` users offer an item of many at least."""
+        """`user_id` is the id of the store. `offers_together` is the minimum number of offerers of an item."""
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
@@ -79,15 +87,15 @@ class Removal:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the history of erasures names what was not taken away yet."""
+        """Whether the history of erasures has entries that are not applied yet."""
         folder, known = self._archive.store.folder, self._archive.store.blob(_FOLLOWED)
         return history_bytes(folder, self._user_id) != int.from_bytes(known or b"", "big")
 
     def follow(self, history: History) -> int:
-        """Take away what a history of erasures names, and what belongs to no item; return how many items it named.
+        """Apply a history of erasures and delete blobs without an item; return the number of items removed.
 
-        What erased users named, rated and contributed goes too. A history of this store need not be its own: a restore
-        has that of the store which it replaces.
+        Also removes the names, ratings and contributions of erased users. After a restore, the history is that of the
+        replaced store.
         """
         is_gone = partial(self._is_in, history.memories_in(check_now(None)))
         with self._lock, self._archive.batch() as batch:
@@ -116,10 +124,10 @@ class Removal:
         return len(removed)
 
     def note(self, ids: Sequence[str], authors: Sequence[str] = (), offerers: Collection[str] = ()) -> None:
-        """Note the items, the offers and the authors that go, before `carry_out` takes them away.
+        """Write the removal of items, offers and authors to the history, before `carry_out` removes them.
 
-        `offerers` are users of whom an offer goes, itself or with its author. Their offers go here, in one transaction
-        with the items that do not stand without them.
+        `offerers` are the users with offers to remove. Removes these offers in one transaction with the items that
+        depend on them.
         """
         folder, now, is_gone = self._archive.store.folder, check_now(None), {*ids, *authors}.__contains__
         with self._lock:
@@ -142,14 +150,14 @@ class Removal:
                 raise
 
     def kept_out(self) -> AbstractContextManager[object]:
-        """Let nothing be noted in the block, nor an offer go."""
+        """Return a context manager that blocks `note`, and so the removal of offers."""
         return self._lock
 
     def carry_out(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
-        """Take away items, and what else erased authors left, after `note`.
+        """Remove items and all data of erased authors, after `note`.
 
-        In transactions of a bounded length, between which others write. The next opening completes what a crash or an
-        error leaves.
+        Uses bounded transactions, between which other writers proceed. After a crash or an error, the next opening
+        completes the removal.
         """
         try:
             self._take_away(item_ids, authors)
@@ -192,7 +200,7 @@ class Removal:
         return fingerprint(self._user_id, name) in gone
 
     def _set_followed(self, batch: Batch) -> None:
-        """Note that nothing of the history is left to be taken away."""
+        """Store that the whole history is applied."""
         size = history_bytes(self._archive.store.folder, self._user_id)
         batch.set_blob(_FOLLOWED, size.to_bytes(8, "big"))
 

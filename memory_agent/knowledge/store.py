@@ -1,20 +1,11 @@
-"""The store of shared items of one deployment: the memory of no user, to which everybody may publish.
+"""The store of shared items of one deployment. Every user may publish to it; it is the memory of no user.
 
-An item is a record with its text, its vector and its words, as in any memory, and what is kept of it beside: how it
-was used and rated (`figures`) and its attachment. So backup, verification, export and encryption are those of a user's
-store. Of who publishes, rates and uses there is a pseudonym alone, keyed with a secret of this store. Searches leave
-nothing behind.
+An item is a record with text, vector and words, as in any memory, and blobs: its figures and its attachment. So backup,
+verification, export and encryption work as for a user's store. Users appear only as pseudonyms, keyed with a secret of
+this store. Searches store nothing.
 
-Item, figures and attachment are written in one transaction, and taken away in one. The bytes of what is gone leave the
-files in upkeep. What is taken away is first noted in the history of erasures: the next opening completes what a crash
-interrupted, no backup brings it back, and its id never returns, nor does the pseudonym of an erased user.
-
-What is kept beside the record lies in blobs, whose names are readable in an encrypted store. So they are digests, keyed
-with the secret.
-
-How often a user may search the shared items: a bucket of tokens each, which fills with time. Pure.
-
-Without it one user's loop would take the time of the one process that everybody asks.
+Record, figures and attachment are written in one transaction and removed in one; upkeep purges removed bytes from the
+files. An id of a removed item and the pseudonym of an erased user are never used again (`removal`).
 """
 
 from __future__ import annotations
@@ -22,29 +13,26 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.history import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError
-from memory_agent.knowledge.authors import Authors, move_former_names
-from memory_agent.knowledge.contributions import check_report
-from memory_agent.knowledge.figures import Figures, Rules
+from memory_agent.knowledge.figures import Figures, Rules, check_report
 from memory_agent.knowledge.items import (
     ABOUT,
-    About,
     about_of,
     due_in,
+    faults_of_items,
     is_former,
     is_repeat,
     item_in,
-    keep_beside,
     keep_due,
     keep_used,
-    name_in,
     offerers_of,
     place_in,
     record_of,
@@ -53,9 +41,9 @@ from memory_agent.knowledge.items import (
     used_by,
     used_in,
 )
-from memory_agent.knowledge.kept_figures import StoredParts, divide_former, keep_standings, ratings_by, standings_at
 from memory_agent.knowledge.offers import (
     CHANGED,
+    faults_of_offers,
     items_offered_by,
     join_offerers,
     keep_offer,
@@ -64,9 +52,19 @@ from memory_agent.knowledge.offers import (
     proposals,
     version_of_offer,
 )
-from memory_agent.knowledge.places import DUE, FILE, PURGE, mark_removal, place_of
-from memory_agent.knowledge.publish_log import drop_told, note_published, note_rated, untold
+from memory_agent.knowledge.pseudonyms import (
+    DUE,
+    FILE,
+    PURGE,
+    Authors,
+    mark_removal,
+    move_former_names,
+    name_in,
+    place_of,
+)
+from memory_agent.knowledge.publish_log import add_published, drop_told, faults_of_log, note_rated, untold
 from memory_agent.knowledge.removal import ItemForgetting, Removal
+from memory_agent.knowledge.stored_figures import StoredParts, divide_former, keep_standings, ratings_by, standings_at
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query
 from memory_agent.records.embedded import embedded_text
@@ -80,17 +78,16 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.records.shared_changes import Untold
 from memory_agent.records.shared_content import (
     attachment_of,
     check_admitted,
     check_content,
     check_name,
     check_offer,
-    digest_of,
 )
 from memory_agent.records.shared_requests import (
     AnyAsk,
+    Ask,
     Caller,
     Fetch,
     ForgetUser,
@@ -108,6 +105,7 @@ from memory_agent.records.shared_requests import (
     SharedStore,
     ShowItem,
     Unpublish,
+    Untold,
 )
 from memory_agent.settings import LearningSettings, RetentionSettings, Settings
 from memory_agent.storage.archive import Archive
@@ -115,6 +113,13 @@ from memory_agent.storage.snapshot import Snapshot
 from relay.rwlock import ReadWriteLock
 
 _WRITES = (Publish, Offer, Rate, SetName, Report, ForgetUser)
+
+
+def faults_of_knowledge(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the inconsistencies between the values of a store, after each value was found readable."""
+    yield from faults_of_items(snapshot)
+    yield from faults_of_offers(snapshot)
+    yield from faults_of_log(snapshot)
 
 
 class Knowledge(Memory):
@@ -139,7 +144,7 @@ class Knowledge(Memory):
         is_hosted: bool = False,
         shared: SharedStore | None = None,
     ) -> None:
-        """As `Memory`. No rule of retention is about what users share, and nothing is learned here."""
+        """As `Memory`. Rules of retention do not apply to shared items, and learning is off."""
         of_items = msgspec.structs.replace(
             settings, retention=RetentionSettings(), learning=LearningSettings(mode="off", patterns=False)
         )
@@ -147,8 +152,8 @@ class Knowledge(Memory):
         self._limits = settings.shared
         self._rules = Rules(prior=settings.shared.prior)
         self._quota = SearchQuota(settings.shared.searches, settings.shared.searches_per_s)
-        self._asking = threading.Lock()  # of the quota
-        self._writing = ReadWriteLock()  # held alone to note that a user is forgotten
+        self._asking = threading.Lock()  # guards the quota
+        self._writing = ReadWriteLock()  # exclusive while the erasure of a user is recorded
         self._authors = Authors(archive, self.erasure)
         self.removal = Removal(user_id, archive, self._forgetting, settings.shared.offers_together)
         with archive.store.snapshot() as snapshot:
@@ -162,31 +167,30 @@ class Knowledge(Memory):
         if self.removal.is_behind:
             self.removal.follow(read_history(archive.store.folder, user_id))
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
-        """Answer a caller; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`.
+    def ask(self, caller: Caller, ask: Ask[Any], timeout_s: float = 10.0) -> Any:
+        """Answer a request; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`.
 
-        What has waited for so long that its caller gave up is not written: its user may be erased by now. Then it
-        raises `DeadlineExceededError`.
+        Raises `DeadlineExceededError` for a write after its deadline: the caller may have been erased since.
         """
         with self._call():
             if not isinstance(ask, _WRITES):
-                return self._answer(caller, ask, timeout_s)
+                return self._answer(caller, cast(AnyAsk, ask), timeout_s)
             if timeout_s <= 0.0:
                 raise DeadlineExceededError("the store of shared items was reached too late")
             if isinstance(ask, ForgetUser):
                 return self._forget_user(caller, dry_run=ask.dry_run)
             with self._writing.shared():
-                return self._answer(caller, ask, timeout_s)
+                return self._answer(caller, cast(AnyAsk, ask), timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Search:
-        """Return a search, which is made when its result is wanted."""
+        """Return a search that runs when its result is requested."""
         return _Search(self, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
-        """Release the figures that are due, and propose what many offer; remove the bytes of what was taken away.
+        """Release due figures, make items of matching offers, and purge removed bytes. Returns 0.
 
-        Part of upkeep: figures that changed as soon as somebody reports would tell who watches that somebody did, and
-        an item that appeared with the last offer would tell whose it was. Returns 0.
+        This is part of upkeep, for privacy: figures that changed with each report would reveal the report to an
+        observer, and an item that appeared with the last offer would reveal its user.
         """
         with self._call():
             if self._archive.store.blob(CHANGED) is not None:
@@ -197,7 +201,7 @@ class Knowledge(Memory):
             if marked is not None:
                 self._archive.purge()
                 with self._archive.batch() as batch:
-                    if batch.blob(PURGE) == marked:  # else something went during the purge
+                    if batch.blob(PURGE) == marked:  # else there were further removals during the purge
                         batch.set_blob(PURGE, None)
         return super().expire(now)
 
@@ -241,22 +245,12 @@ class Knowledge(Memory):
         file = content.attachment
         if file != attachment_of(ask.data, None if file is None else file.name):
             raise InvalidInputError("attachment", "is not the file that the item names")
-        about = About(
-            author=self._authors.pseudonym(caller.user_id),
-            version=content.version,
-            content_type=content.content_type,
-            policy=content.access_policy,
-            digest=digest_of(content),
-            summary_chars=len(content.summary),
-            reference=content.reference,
-            attachment=file,
-        )
-        record = record_of(content, about, now)
+        record = record_of(content, self._authors.pseudonym(caller.user_id), now)
         words = embedded_text(record)
         vectors = self._vectors.embed((words,), is_awaited=True)
         with self.erasure.admitting(record.id, now) as admit, self._archive.batch() as batch:
             known = item_in(batch, content.item_id)
-            if known is not None and is_repeat(known, about):
+            if known is not None and is_repeat(known, record):
                 return shown_item(batch, known, standing_in(batch, known))
             if self.erasure.is_forgotten(record.id, now):
                 raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
@@ -264,14 +258,13 @@ class Knowledge(Memory):
             if known is None:
                 admit()
             batch.upsert(record, vectors.admitted(batch).get(words))
-            keep_beside(batch, record, known, ask.data)
-            note_published(batch, record, known)
+            add_published(batch, record, ask.data, known)
             if known is not None:
                 mark_removal(batch)  # of the former version
             return shown_item(batch, record, standing_in(batch, record))
 
     def _check_new(self, snapshot: Snapshot, known: MemoryRecord | None, record: MemoryRecord) -> None:
-        """Raise `InvalidInputError` unless the author may publish this, in place of what is known."""
+        """Raise `InvalidInputError` unless the author may publish this record in place of `known`."""
         about = about_of(record)
         used = used_by(snapshot, about.author)
         if known is not None:
@@ -302,7 +295,7 @@ class Knowledge(Memory):
             return keep_offer(batch, own, content, now)
 
     def _propose(self, now: datetime) -> None:
-        """Make items of what enough users offer, and add those who offer the words of an item since."""
+        """Make items of matching offers, and add later offerers to existing items."""
         with self._archive.store.snapshot() as snapshot:
             seen, found = snapshot.blob(CHANGED), proposals(snapshot, self._limits.offers_together, now)
         vectors = self._vectors.embed(embedded_text(one.record) for one in found)
@@ -310,7 +303,7 @@ class Knowledge(Memory):
             admitted = vectors.admitted(batch)
             keep_proposals(batch, [(one, admitted.get(embedded_text(one.record))) for one in found])
             join_offerers(batch)
-            if batch.blob(CHANGED) == seen:  # else there are further offers
+            if batch.blob(CHANGED) == seen:  # else there were further offers meanwhile
                 batch.set_blob(CHANGED, None)
 
     def _unpublish(self, caller: Caller, item_id: str) -> UnpublishReceipt:
@@ -322,7 +315,7 @@ class Knowledge(Memory):
             offers = {} if record is None else offerers_of(snapshot, item_id)
         versions = [one for one in (offered, None if record is None else about_of(record).version) if one is not None]
         if versions:
-            ids = [item_id, *offers.values()]  # of an item of many all offers, or upkeep would make it again
+            ids = [item_id, *offers.values()]  # with all offers behind it, or upkeep would make it again
             self.removal.note(ids, offerers={own, *offers})
             self.removal.carry_out([item_id])
         return UnpublishReceipt(item_id=item_id, found=bool(versions), at=now, versions=tuple(dict.fromkeys(versions)))
@@ -347,9 +340,9 @@ class Knowledge(Memory):
             return standing.metrics()
 
     def _count(self, caller: Caller, report: Report) -> int:
-        """Count a report; return how many of its items counted.
+        """Count a report; return the number of its items that counted.
 
-        It is of what recalls showed, as the caller's rights were then; a host's upkeep, which sends it, has no key.
+        Rights are not checked here: the recalls that showed the items checked them, and upkeep has no key.
         """
         check_report(report)
         own = self._authors.pseudonym(caller.user_id)
@@ -360,7 +353,7 @@ class Knowledge(Memory):
                 standings = standings_at(batch, place)
                 standing = standings.get(item.version)
                 if standing is None or own in offerers_of(batch, item.item_id):
-                    continue  # no credit for an author's own runs
+                    continue  # the runs of an author do not count
                 figures = Figures(standing, StoredParts(batch, place, item.version))
                 if figures.report(own.encode(), report.number, item):
                     counted.append(item.item_id)
@@ -374,7 +367,7 @@ class Knowledge(Memory):
                 record, place = item_in(batch, item_id), place_in(batch, item_id)
                 standings = standings_at(batch, place)
                 if record is None:
-                    continue  # it is gone
+                    continue  # removed since
                 present = standings[about_of(record).version]
                 former = present.rating.released
                 figures = [Figures(one, StoredParts(batch, place, version)) for version, one in standings.items()]
@@ -417,10 +410,10 @@ class Knowledge(Memory):
         return self._authors.set_name(self._authors.pseudonym(caller.user_id), kept)
 
     def _forget_user(self, caller: Caller, *, dry_run: bool) -> SharedPart:
-        part = self._part_of(caller)  # before others wait: it reads all figures
+        part = self._part_of(caller)  # before the lock, since it reads all figures
         if dry_run:
             return part
-        with self._writing.exclusive():  # who writes under a pseudonym is done, and nobody does after it is noted
+        with self._writing.exclusive():  # no write under these pseudonyms is in progress or follows
             authors = self._authors.pseudonyms(caller.user_id)
             rows = [row for author in authors for row in self._rows_of(author)]
             with self._archive.store.snapshot() as snapshot:
@@ -430,7 +423,7 @@ class Knowledge(Memory):
         return msgspec.structs.replace(part, items=len(item_ids))
 
     def _part_of(self, caller: Caller) -> SharedPart:
-        """Return what the caller shared, as it is now."""
+        """Count the items, offers and ratings of the caller."""
         authors = self._authors.pseudonyms(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
             return SharedPart(
@@ -447,7 +440,7 @@ class Knowledge(Memory):
             items = [
                 self._found(snapshot, found)
                 for found in result.memories
-                if about_of(found.record).policy in admitted  # else its next version came during the search
+                if about_of(found.record).policy in admitted  # its next version may have another policy
             ]
         return sorted(items, key=lambda found: found.sona_score, reverse=True)
 
@@ -479,7 +472,7 @@ class Knowledge(Memory):
         )
 
     def _own_items(self, caller: Caller) -> MemoryFilter | None:
-        """Return what the caller's own items match, and those of many that the caller offered; None without any."""
+        """Return a filter of the caller's own items and those that the caller offered; None without any."""
         own = self._authors.pseudonym(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
             authors = [about_of(record).author for record in items_offered_by(snapshot, own).values()]
@@ -503,7 +496,7 @@ class Knowledge(Memory):
         )
 
     def _visible(self, caller: Caller, record: MemoryRecord | None) -> MemoryRecord:
-        """Return an item that the caller may see. Raises `InvalidInputError`, the same whether it exists or not."""
+        """Return a visible item. Raises `InvalidInputError`, the same for hidden and missing items."""
         if record is not None:
             about = about_of(record)
             if about.policy in caller.rights.policies or about.author == self._authors.pseudonym(caller.user_id):
@@ -535,16 +528,19 @@ _MOST_USERS = 10_000
 
 
 class SearchQuota:
-    """The buckets of the users seen last. For one thread at a time."""
+    """A token bucket for each user, so that one user's loop cannot occupy the store. Not thread-safe.
+
+    Keeps the buckets of the users seen last.
+    """
 
     def __init__(self, size: int, per_s: float) -> None:
-        """Give each user `size` searches at once, and `per_s` a second from then on."""
+        """Allow each user a burst of `size` searches, then `per_s` a second."""
         self._size = float(size)
         self._per_s = per_s
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, user: str, now_s: float) -> None:
-        """Take a token of a user's bucket, by a monotonic clock. Raises `RateLimitedError` while it is empty.
+        """Take a token from a user's bucket at a monotonic time. Raises `RateLimitedError` if it is empty.
 
         >>> quota = SearchQuota(1, per_s=2.0)
         >>> quota.take("user-1", now_s=0.0)

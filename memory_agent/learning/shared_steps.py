@@ -1,12 +1,12 @@
-"""The steps that runs of one kind have in common, in their order, and those that only failed runs took. Pure.
+"""The steps that similar runs have in common, in order, and the steps that only failed runs took. Pure.
 
-Two steps are the same if the mean of their cosine and of the cosine of their words (Porter stems, each as a dimension)
-is at least .6, so also in other words; without vectors their words decide. The order is that of one run, the one that
-is most like the others: its steps that lie on a longest common subsequence with another run are shared with that run.
-So a step that two runs took in opposite order is not shared. Everything is quoted and counted; nothing is generated.
+Two steps are the same if the mean of the cosine of their vectors and the cosine of their words (Porter stems, each as a
+dimension) is at least .6, so paraphrases match. Without vectors only the words are compared. The order is that of the
+run most similar to the others: its steps on a longest common subsequence with another run are shared with that run.
+So a step that two runs took in opposite order is not shared. Steps are quoted and counted; nothing is generated.
 
-Rejected: clusters of steps, which need a second threshold; the longest subsequence common to all runs, which one run
-that skips a step shortens.
+Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all runs, which loses
+each step that one run skips.
 
 Shapes: d = dimensions of an embedding, n steps of one run, m of another, s of all, w different words.
 """
@@ -23,12 +23,12 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.storage.terms import query_words, stems
 
 SAME_STEP = 0.6
-"""Least likeness of two steps that are the same (`ops/bench/patterns.md`)."""
+"""Minimum similarity of two equal steps (`ops/bench/patterns.md`)."""
 LEAST_RUNS = 2
 MOST_RUNS = 16
-"""Runs that are compared: those given first."""
+"""Maximum runs to compare; further ones are ignored."""
 _BACKBONES = 8
-_LEAST_SHARE = 0.5  # of the runs that must share a step
+_LEAST_SHARE = 0.5  # minimum share of the runs that took a step
 
 Likeness = npt.NDArray[np.float32]
 
@@ -42,7 +42,7 @@ class Told(NamedTuple):
 
 
 class SharedStep(NamedTuple):
-    """A step in the words of one run, and the ids of the runs that took it, in the order in which they were given."""
+    """A step in the words of one run, and the ids of the runs that took it, in input order."""
 
     text: str
     runs: tuple[str, ...]
@@ -68,9 +68,9 @@ def shared_steps(runs: Sequence[Told], least: float = SAME_STEP) -> list[SharedS
 
 
 def steps_of_failed_alone(failed: Sequence[Told], others: Sequence[Told], least: float = SAME_STEP) -> list[SharedStep]:
-    """Return the steps that at least two of the failed runs, and half of them, took and none of `others`.
+    """Return the steps that at least two of the failed runs, and half of them, took, and none of `others` took.
 
-    Those that most failed runs took come first. Empty without `others`: then nothing tells the failed ones apart.
+    The most frequent steps come first. Empty without `others`, because there is nothing to compare with.
     """
     failed = [run for run in failed if run.steps][:MOST_RUNS]
     others = [run for run in others if run.steps][:MOST_RUNS]
@@ -89,7 +89,7 @@ def steps_of_failed_alone(failed: Sequence[Told], others: Sequence[Told], least:
 
 
 class _Alike:
-    """How alike the steps of runs are: one matrix (s, s), 0 where they are not the same."""
+    """The similarities of the steps of runs: one matrix (s, s), 0 for different steps."""
 
     def __init__(self, runs: Sequence[Told], least: float) -> None:
         self._starts = np.cumsum([0, *(len(run.steps) for run in runs)]).tolist()
@@ -97,13 +97,13 @@ class _Alike:
         self._likeness = np.where(likeness >= least, likeness, np.float32(0.0))
 
     def of(self, one: int, other: int) -> Likeness:
-        """Return (n, m) of two runs."""
+        """Return the similarities (n, m) of two runs."""
         rows, columns = slice(*self._starts[one : one + 2]), slice(*self._starts[other : other + 2])
         return self._likeness[rows, columns]
 
     @property
     def taken(self) -> npt.NDArray[np.bool_]:
-        """Which runs took which steps: (s, runs)."""
+        """Whether each step was taken by each run: (s, runs)."""
         taken: npt.NDArray[np.bool_] = np.maximum.reduceat(self._likeness, self._starts[:-1], axis=1) > 0
         return taken
 
@@ -123,7 +123,7 @@ def _vectors(runs: Sequence[Told]) -> Embedding | None:
 
 
 def _likeness(steps: Sequence[str], vectors: Embedding | None) -> Likeness:
-    """Return (s, s)."""
+    """Return the similarities (s, s) of all steps."""
     held = [set(stems(query_words(step))) for step in steps]
     places = {word: place for place, word in enumerate(dict.fromkeys(word for words in held for word in sorted(words)))}
     by_word = np.zeros((len(steps), max(len(places), 1)), dtype=np.float32)
@@ -149,7 +149,7 @@ def _weight(likeness: Likeness) -> float:
 
 
 def _aligned(likeness: Likeness) -> list[int]:
-    """Return which of the n steps lie on the longest common subsequence, ascending."""
+    """Return the positions of the n steps on the longest common subsequence, ascending."""
     table = _table(likeness)
     row, column = likeness.shape
     places: list[int] = []

@@ -1,8 +1,7 @@
-"""`Memory.shared`: what a user publishes and offers, and what others published.
+"""`Memory.shared`: publishing and offering items, and reading the items of other users.
 
-What a user remembers leaves only by `confirm` and `offer`, which send a preview exactly as its author saw it. The items
-lie in a store of their own (`knowledge`), which this asks through `SharedStore`; a memory that was opened without one
-publishes nothing.
+Memories leave a user only by `confirm` and `offer`, which send a preview exactly as its author saw it. The items are in
+a separate store (`knowledge`), reached through `SharedStore`; a memory opened without one publishes nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ from memory_agent.records.shared_content import (
     texts_of,
 )
 from memory_agent.records.shared_requests import (
-    AnyAsk,
+    Answer,
+    Ask,
     Caller,
     Fetch,
     ListOffers,
@@ -74,20 +74,20 @@ from relay.log import log
 
 MOST_FOUND = 100
 _SPARE_ITEMS = 10
-"""Items beyond the length of a recall's answer, among which new ones take turns."""
-_MOST_TITLE_CHARS = 80  # of a title made of a memory's first line
-_TIMEOUT_S = 8.0  # less than a client waits
+"""Items to request beyond the length of the answer, from which new ones are drawn."""
+_MOST_TITLE_CHARS = 80  # of a title taken from the first line of a memory
+_TIMEOUT_S = 8.0  # below the timeout of clients
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
 
 
 class Shared:
-    """What this user publishes, and what others published."""
+    """The shared items of this user and of others."""
 
     def __init__(
         self, caller: Caller, store: SharedStore | None, archive: Archive, masker: Masker, in_use: InUse
     ) -> None:
         self.caller = caller
-        """In whose name it asks."""
+        """The caller of all requests."""
         self._store = store
         self._archive = archive
         self._masker = masker
@@ -113,15 +113,15 @@ class Shared:
     ) -> PublishPreview:
         """Return what `confirm` would publish, word for word. Sends nothing and stores nothing.
 
-        `summary` is what is found and shown, `body` an optional whole text, `reference` where the original lies. With
-        `memory_id`, a memory of this user gives title, summary, tags and type where these are not given. Secrets are
-        masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is `public` (every user
-        of this deployment, the default), `org:NAME` or `tier:NAME`, which the caller's key names. `item_id` is the item
-        of which this is the next `version`, one of this user's that is published: nothing of the former one is taken
-        over, and its policy has to be stated. `replaces` names it.
-        With `offer` it is what `offer` would send, in place of `confirm`: a pattern, of one that was learned from runs
-        what they did, without counts and dates. Raises `InvalidInputError` (with the argument's name),
-        with `item_id` also `UnavailableError`.
+        `summary` is the text that is searched and shown, `body` an optional full text, `reference` the location of the
+        original. `memory_id` is a memory of this user that provides title, summary, tags and type unless these are
+        given. Secrets are masked; names, accounts, paths and addresses are listed in `mentions`. `access_policy` is
+        `public` (every user of this deployment, the default), or an `org:NAME` or `tier:NAME` of the caller's key.
+        `item_id` is a published item of this user, to publish its next `version`, which inherits nothing:
+        `access_policy` is then required, and `replaces` has the former version.
+        With `offer`, the preview is for `offer` instead of `confirm`: it is a pattern and, if learned from runs, has
+        their steps without counts and dates. Raises `InvalidInputError` (with the argument's name), and with `item_id`
+        also `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect before a deploy", tags=["deploy"])
         >>> preview.content.title, preview.content.access_policy, preview.mentions
@@ -161,10 +161,10 @@ class Shared:
         )
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
-        """Publish what a preview shows, and nothing else; return the item. Durable on return.
+        """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
 
-        The same preview confirmed again changes nothing. A version that exists is never replaced. Raises
-        `InvalidInputError`, also where the preview was changed or its memory has changed since, `UnavailableError`.
+        An existing version is never replaced. Raises `InvalidInputError`, also if the preview or its memory has changed
+        since, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Staging needs the VPN", "Connect to it before a deploy")
         >>> item = memory.shared.confirm(preview)
@@ -177,54 +177,50 @@ class Shared:
             raise InvalidInputError(
                 "attachment", "must be the file that was previewed, and nothing where there was none"
             )
-        item: GlobalRecord = self._ask(Publish(content=shown.content, data=attachment))
-        return item
+        return self._ask(Publish(content=shown.content, data=attachment))
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
-        """Offer a pattern as a preview shows it (`preview(..., offer=True)`). Durable on return.
+        """Offer the pattern of a preview (`preview(..., offer=True)`). Durable on return.
 
-        Nobody else sees it, and no search finds it, until as many users as the setting `shared.offers_together` says
-        (5) offer the same words for the same readers: in nothing but spaces, the case of a line's first letter and the
-        punctuation at its end may they differ. Then upkeep makes an item of them, by "5 users", which names nobody. It
-        goes when too few are left: `unpublish` takes an offer back. Raises `InvalidInputError`, also where the preview
-        was changed or its memory has changed since, `UnavailableError`.
+        Nobody else sees it, and no search finds it, until `shared.offers_together` users (5) offer the same words for
+        the same readers. They may differ in spaces, in the case of the first letter of a line and in punctuation at its
+        end. Then upkeep makes an item of them, with the author "5 users" and no names. The item is removed when too few
+        offers are left; `unpublish` withdraws an offer. Raises `InvalidInputError`, also if the preview or its memory
+        has changed since, and `UnavailableError`.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
         >>> memory.shared.offer(preview).proposed_as, memory.shared.search("flaky deploys")
         (None, [])
         """
         shown = self._confirmed(preview, is_offer=True)
-        offered: OfferedPattern = self._ask(Offer(content=shown.content))
-        return offered
+        return self._ask(Offer(content=shown.content))
 
     def offered(self) -> list[OfferedPattern]:
-        """Return what this user offers, newest first, with the items that were made of it and others' offers.
+        """Return this user's offers, newest first, each with the id of the item made of it and of others' offers.
 
         >>> preview = memory.shared.preview("Flaky deploys", "Retry once, then look at the proxy", offer=True)
         >>> offer = memory.shared.offer(preview)
         >>> memory.shared.offered() == [offer]
         True
         """
-        found: list[OfferedPattern] = self._ask(ListOffers())
-        return found
+        return self._ask(ListOffers())
 
     def unpublish(self, item_id: str) -> UnpublishReceipt:
-        """Take an item of this user away, with its figures, or an offer back; return a receipt.
+        """Remove an item of this user with its figures, or withdraw an offer; return a receipt.
 
-        Gone from every answer on return.
+        No answer contains it after the return.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.unpublish(item.id).found, memory.shared.unpublish(item.id).found
         (True, False)
         """
-        receipt: UnpublishReceipt = self._ask(Unpublish(item_id=check_item_id(item_id)))
-        return receipt
+        return self._ask(Unpublish(item_id=check_item_id(item_id)))
 
     def rate(self, item_id: str, rating: float | None, version: str | None = None) -> QualityMetrics:
-        """Rate a version of an item, 0 to 1, in place of this user's former rating; None takes it back.
+        """Rate a version of an item from 0 to 1, replacing this user's earlier rating; None removes it.
 
-        Returns the released figures, which change when five users more have rated. One's own items are not rated.
-        Raises `InvalidInputError`, also for an item that this user cannot see.
+        Returns the released figures, which change after five more ratings. Raises `InvalidInputError`, also for the
+        user's own items and for items that this user cannot see.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.rate(item.id, 1.0)
@@ -235,14 +231,13 @@ class Shared:
             isinstance(rating, bool) or not isinstance(rating, int | float) or not 0.0 <= rating <= 1.0
         ):
             raise InvalidInputError("rating", "must be a number from 0 to 1")
-        found: QualityMetrics = self._ask(
+        return self._ask(
             Rate(
                 item_id=check_item_id(item_id),
                 rating=rating,
                 version=None if version is None else check_version(version),
             )
         )
-        return found
 
     def published(self) -> list[GlobalRecord]:
         """Return this user's items with their released figures, newest first.
@@ -251,8 +246,7 @@ class Shared:
         >>> [(own.id == item.id, own.quality_metrics.distinct_users) for own in memory.shared.published()]
         [(True, 0)]
         """
-        found: list[GlobalRecord] = self._ask(ListOwn())
-        return found
+        return self._ask(ListOwn())
 
     def search(
         self,
@@ -262,9 +256,9 @@ class Shared:
         tags: Sequence[str] = (),
         min_relevance: float | None = None,
     ) -> list[FoundItem]:
-        """Return the shared items that resemble `query` and that this user may see, best first.
+        """Return the shared items that match `query` and that this user may see, best first.
 
-        Nothing of the query is kept. Raises `InvalidInputError`, `UnavailableError`.
+        The query is not stored. Raises `InvalidInputError`, `UnavailableError`.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> [found.item.title for found in memory.shared.search("what does staging need?")]
@@ -283,59 +277,54 @@ class Shared:
             filter=MemoryFilter(tags=_tags(tags)) if tags else None,
             min_relevance=min_relevance,
         )
-        found: list[FoundItem] = self._ask(ask)
-        return found
+        return self._ask(ask)
 
     def item(self, item_id: str) -> GlobalRecord:
         """Return an item that this user may see, with its released figures. Raises `InvalidInputError`.
 
-        An unknown item and one that the policy does not admit look the same.
+        Unknown items and items with a policy that excludes the user give the same error.
 
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.item(item.id).summary
         'Connect before a deploy'
         """
-        found: GlobalRecord = self._ask(ShowItem(item_id=check_item_id(item_id)))
-        return found
+        return self._ask(ShowItem(item_id=check_item_id(item_id)))
 
     def attachment(self, item_id: str) -> SharedFile:
-        """Return the file of an item that this user may see. Raises `InvalidInputError` where there is none.
+        """Return the file of an item that this user may see. Raises `InvalidInputError` if there is none.
 
         >>> preview = memory.shared.preview("Our linter", "Rules for SQL", attachment=b"[rules]")
         >>> item = memory.shared.confirm(preview, b"[rules]")
         >>> memory.shared.attachment(item.id).data
         b'[rules]'
         """
-        found: SharedFile = self._ask(Fetch(item_id=check_item_id(item_id)))
-        return found
+        return self._ask(Fetch(item_id=check_item_id(item_id)))
 
     def name(self) -> str | None:
-        """Return what others see as the author of this user's items: the name with its end, or the pseudonym.
+        """Return the author name that others see on this user's items: the name with its suffix, or the pseudonym.
 
-        None where nothing was ever shared: no store exists that could know.
+        None if the deployment has no store of shared items yet.
 
         >>> memory.shared.name() == memory.shared.set_name(None)
         True
         """
-        found: str | None = self._ask(OwnName())
-        return found
+        return self._ask(OwnName())
 
     def set_name(self, name: str | None) -> str:
-        """Set the name that others see on this user's items, and return it; None returns to a pseudonym.
+        """Set the name that others see on this user's items, and return it; None restores the pseudonym.
 
-        It ends with a part of the pseudonym, so that no two users look alike. Raises `InvalidInputError`.
+        A part of the pseudonym is appended, so that no two users look alike. Raises `InvalidInputError`.
 
         >>> memory.shared.set_name("Ann of the platform team").partition(" #")[0]
         'Ann of the platform team'
         """
-        shown: str = self._ask(SetName(name=None if name is None else check_name(name)))
-        return shown
+        return self._ask(SetName(name=None if name is None else check_name(name)))
 
     def report(self, until: datetime) -> int:
-        """Report what runs say of shared items, until a time: counts and sums alone. Part of a host's upkeep.
+        """Report the use of shared items by runs until a time, as counts and sums. Part of the upkeep of a host.
 
-        Returns how many reports were answered. Raises `UnavailableError`, and what the store raises; the next call
-        sends again what was not answered.
+        Returns the number of acknowledged reports. Raises `UnavailableError` and the errors of the store; the next call
+        repeats the other reports.
 
         >>> memory.shared.report(datetime.now(UTC))
         0
@@ -354,11 +343,11 @@ class Shared:
             return len(outbox.reports)
 
     def of_caller(self, caller: Caller) -> Shared:
-        """Return the same for another caller."""
+        """Return an instance for another caller."""
         return Shared(caller, self._store, self._archive, self._masker, self._in_use)
 
     def begin_search(self, asked: Query) -> PendingItems | None:
-        """Begin to search what users share, for a recall that asks for it and whose filter an item can match."""
+        """Begin a search of shared items for a recall; return None if it excludes them by tier or filter."""
         fits, filter = filter_for_items(asked.filter)
         if "global" not in asked.tiers or not fits:
             return None
@@ -370,7 +359,7 @@ class Shared:
             min_relevance=asked.min_relevance,
             reference_time=asked.reference_time,
             with_embedding=asked.with_embedding,
-            of_others=True,  # the author's own memory knows its own
+            of_others=True,  # the caller's own memory has its own items
             is_marked=False,
         )
         return begin_search(self._store, self.caller, ask, asked.deadline_ms / 1000)
@@ -378,20 +367,20 @@ class Shared:
     def _send(self, report: Report) -> None:
         try:
             self._ask(report)
-        except InvalidInputError as error:  # it would be refused for ever
+        except InvalidInputError as error:  # a retry would be refused again
             log.warning("shared.report_refused", field=error.field)
 
     def _keep(self, outbox: Outbox) -> None:
         with self._archive.batch() as batch:
             batch.set_blob(*outbox_blob(outbox))
 
-    def _ask(self, ask: AnyAsk) -> Any:
+    def _ask(self, ask: Ask[Answer]) -> Answer:
         if self._store is None:
             raise UnavailableError(_NO_STORE)
         return self._store.ask(self.caller, ask, _TIMEOUT_S)
 
     def _former(self, item_id: str, *, is_offer: bool) -> FormerVersion:
-        """Return the present version of an item of this user. An unknown item and one of others look the same."""
+        """Return the current version of an item of this user. Unknown items and those of others give the same error."""
         if is_offer:
             raise InvalidInputError("item_id", "is for what is published: an offer has no versions")
         found = next((item for item in self.published() if item.id == item_id), None)
@@ -407,7 +396,7 @@ class Shared:
         return record
 
     def _confirmed(self, preview: PublishPreview | Mapping[str, Any], *, is_offer: bool) -> PublishPreview:
-        """Return a preview that holds as it was shown. Raises `InvalidInputError`."""
+        """Return a preview after checking that it is unchanged and still valid. Raises `InvalidInputError`."""
         shown = _preview(preview)
         if shown.is_offer != is_offer:
             raise InvalidInputError(
@@ -426,7 +415,7 @@ class Shared:
         return shown
 
     def _masked(self, content: SharedContent) -> SharedContent:
-        """Return the content, checked, with secrets masked."""
+        """Check the content and mask its secrets."""
         check_content(content)
         mask = self._masker.text
         file = content.attachment
@@ -475,7 +464,7 @@ def _title_of(record: MemoryRecord) -> str:
 
 
 def _state_of(record: MemoryRecord) -> str:
-    """Return a digest of what a memory says."""
+    """Return a digest of the content of a memory."""
     said = (record.id, record.text, record.title, record.tags, record.kind)
     return sha256(msgspec.msgpack.encode(said)).hexdigest()
 

@@ -1,39 +1,39 @@
-"""One answer of two tiers: the user's own memories, and what others share, as far as that arrives in time.
+"""Merges the user's own memories and shared items into one answer, if the items arrive in time.
 
     class  tier    relevance                    proven  places of the answer
     1      local   at least the cut-off         -       all but the reserved ones
     2      global  at least the cut-off         yes     what 1 leaves; half of it, rounded up, where 3 fills the rest;
-                                                        in half of the recalls a reserved one where 1 leaves none
+                                                        in half of the recalls a reserved one if 1 leaves none
     3      local   unknown, or below            -       what 2 leaves
     4      global  at least the cut-off         no      what 3 leaves, and the reserved ones; worse than usual last
     5      global  unknown                      either  what 4 leaves; proven first
     none   global  below                        either  none
 
-The cut-off is `recall.min_relevance`, or the caller's. The user's own pipeline has applied it: a local memory that is
-still below it is one that runs used again and again for such a request. Where no relevance is known, as with a model
-that it is not calibrated for, shared items take only places that would be empty: they may not bear on the
-query, and a stranger's text is not shown on a guess.
+The cut-off is `recall.min_relevance`, or the caller's. The user's own pipeline has applied it: a local memory below it
+is one that runs used repeatedly for such a request. If the relevance is unknown, as with a model without calibration,
+shared items take only places that would be empty: they may be irrelevant to the query, and a stranger's text needs
+evidence to be shown.
 
-One place of five is reserved for class 4, so that new items are ever seen: `top_k // 5`, hence none below five, where
-one place would be a third of the answer of the profile `document`. It is taken from the last of the classes above. No
-place stays empty for want of a reservation. Where class 1 leaves no place, one of the reserved places is that of the
-best proven item in half of the recalls, drawn from the key: else an item would vanish from such answers by being proven
-(decision 0056). Items within a tenth of the best score of class 4 have equal chances of its
-places, drawn from the key of the recall: the score of an item is raised by at most .05 for past use, less than that
-tenth where scores are usual. Each item draws its own number, so a further item takes from all alike. The drawn ones are
-listed by score. Items whose released mean is below the prior come after the others of class 4, by the same draw: an
-item known to be worse than usual is not new (decision 0063).
+One place of five is reserved for class 4, so that new items are shown: `top_k // 5`, hence none below five, where
+one place would be a third of the answer of the profile `document`. It is taken from the last of the classes above. A
+reserved place that class 4 cannot fill is given to the other classes. If class 1 fills all other places, the best
+proven item has one of the reserved places in half of the recalls, drawn with the key: otherwise an item would disappear
+from such answers by being proven (decision 0056). Items with scores within a tenth of the best one of class 4 have
+equal chances of its places, drawn with the key of the recall: past use raises a score by at most .05, usually less than
+that tenth. Each item has its own random number, so a further item lowers the chances of all equally. Drawn items are
+listed by score. Items with a released mean below the prior come after the others of class 4, by the same draw: an item
+known to be worse than usual is not new (decision 0063).
 
-Local memories of a class stay in the order of their ranking, which interleaving may have made; shared ones rank by
-`sona_score`. An answer in which no shared item has a place is the local one, in its own order.
+Local memories of a class keep the order of their ranking, which may be interleaved; shared items are ranked by
+`sona_score`. An answer without shared items is the local answer in its own order.
 
-The `explanation` of a shared item says why it has its place: `class` (`proven`, `new` or `worse`, `relevance unknown`:
-2, 4 and 5 above), the `cut_off`, and whether the place is a reserved one (`is_reserved`); `vector` is the cosine,
-`boost` the part of the score that past use adds, `policy` the policy that admits the caller.
+The `explanation` of a shared item has its `class` (`proven`, `new` or `worse`, `relevance unknown`: 2, 4 and 5 above),
+the `cut_off`, and whether its place is a reserved one (`is_reserved`); `vector` is the cosine, `boost` the part of the
+score that past use adds, `policy` the policy that admits the caller.
 
-Rejected: folding by closeness too. Texts with near vectors may differ in the word that matters (the bundled model has
-.977 for "succeeded" and "failed", .989 with and without "not"), and the user's own text would seem to be shared by
-someone who wrote the opposite.
+Rejected: folding texts with similar vectors. They may differ in an essential word (the bundled model has .977 for
+"succeeded" and "failed", .989 with and without "not"), and the user's own text would be attributed to someone who wrote
+the opposite.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from relay.log import log
 from sona.keyed_random import share
 
 MOST_WAITED_S = 0.25
-"""How long an answer waits for what users share, beyond its own memories: a search of 100,000 items takes .02 s."""
+"""How long an answer waits for shared items after its own memories: a search of 100,000 items takes .02 s."""
 RESERVED_OF = 5
-"""One place of so many is reserved for shared items. A measurement may change it, and the next."""
+"""One place in this many is reserved for shared items."""
 PROVEN_SHARE = 0.5
-"""In how many of the recalls whose own memories leave no place a reserved one is that of the best proven item."""
+"""The share of recalls without a free place in which the best proven item has a reserved place."""
 _NEAR = 0.1  # of the best score
 _HEAD_CHARS = 64
 
@@ -68,9 +68,9 @@ _HEAD_CHARS = 64
 def with_shared(
     local: tuple[RetrievedMemory, ...], shared: PendingItems | None, query: Query, key: str, deadline: Deadline
 ) -> tuple[RetrievedMemory, ...]:
-    """Return the user's own memories with what others share, as far as that arrives in time; `key` is the recall's id.
+    """Return the user's own memories merged with shared items; `key` is the id of the recall.
 
-    Without the items, where they are late or their store is down, `degraded` has the reason.
+    If the items are late or their store is unavailable, `degraded` has the reason.
     """
     if shared is None:
         return local
@@ -94,23 +94,56 @@ def merged(
 ) -> tuple[RetrievedMemory, ...]:
     """Return at most `top_k` memories of both tiers, in the order of their classes; `local` itself without items.
 
-    A shared item with the words of local memories is folded into them: they carry its `shared` and stay local. Of
-    shared items with the same words one stays, the better proven, then the earlier. Kind and title do not matter. An
-    item with the id of a local memory is left out.
+    A shared item with the same words as local memories is folded into them: they get its `shared` and stay local. Of
+    shared items with the same words, the better proven, then the earlier one stays. Kind and title are ignored. An item
+    with the id of a local memory is excluded.
 
-    `shared` are the items that passed the filter, best first, more than `top_k` of them: of new items only those in it
-    are rotated. `key` is the id of the recall.
+    `shared` are the items that passed the filter, best first, more than `top_k`: new items are drawn from these only.
+    `key` is the id of the recall.
     """
     own_ids = {memory.record.id for memory in local}
     offered = [item for item in shared if not _is_below(item, cut_off) and item.record.id not in own_ids]
     if not offered:
         return local[:top_k]
     own, others = _folded(local, offered)
+    places = _divided(own, others, top_k, key, cut_off)
+    better = [
+        *places.above,
+        *_explained(places.proven, "proven", cut_off, is_reserved=places.is_proven_reserved),
+        *places.below,
+    ]
+    free = top_k - len(better)
+    worse, untried = _split(places.unproven, _is_worse)
+    drawn = _explained(_drawn(untried, free, key), "new", cut_off, is_reserved=places.is_full)
+    drawn += _explained(_drawn(worse, free - len(drawn), key), "worse", cut_off, is_reserved=places.is_full)
+    last = _explained(places.unknown[: free - len(drawn)], "relevance unknown", cut_off, is_reserved=False)
+    answer = (*better, *drawn, *last)
+    return answer if any(memory.tier == "global" for memory in answer) else tuple(own[:top_k])
+
+
+class _Places(NamedTuple):
+    """The memories of each class: with a place in `above`, `proven` and `below`, all candidates in the others.
+
+    `is_full`: classes 1 to 3 would fill the answer, so further items take reserved places.
+    """
+
+    above: list[RetrievedMemory]
+    proven: list[RetrievedMemory]
+    below: list[RetrievedMemory]
+    unproven: list[RetrievedMemory]
+    unknown: list[RetrievedMemory]
+    is_proven_reserved: bool
+    is_full: bool
+
+
+def _divided(
+    own: Sequence[RetrievedMemory], others: Sequence[RetrievedMemory], top_k: int, key: str, cut_off: float
+) -> _Places:
+    """Divide the places of an answer among the classes."""
     above, below = _split(own, lambda memory: _is_above(memory, cut_off))
     relevant, unknown = _split(sorted(others, key=_rank), lambda item: item.relevance is not None)
     proven, unproven = _split(relevant, _is_proven)
     unknown.sort(key=_is_proven, reverse=True)
-
     most = top_k // RESERVED_OF
     is_crowded = len(above) >= top_k - min(most, len(unproven))
     kept = min(most, len(proven), 1) if is_crowded and share(key, "proven") < PROVEN_SHARE else 0
@@ -119,15 +152,7 @@ def merged(
     above = above[: top_k - kept - reserved]
     room = top_k - reserved - len(above)
     proven = proven[: max(kept, -(-room // 2), room - len(below))]
-    shown = _explained(proven, "proven", cut_off, is_reserved=kept > 0)
-    better = [*above, *shown, *below[: room - len(proven)]]
-    free = top_k - len(better)
-    worse, untried = _split(unproven, _is_worse)
-    drawn = _explained(_drawn(untried, free, key), "new", cut_off, is_reserved=is_full)
-    drawn += _explained(_drawn(worse, free - len(drawn), key), "worse", cut_off, is_reserved=is_full)
-    last = _explained(unknown[: free - len(drawn)], "relevance unknown", cut_off, is_reserved=False)
-    answer = (*better, *drawn, *last)
-    return answer if any(memory.tier == "global" for memory in answer) else tuple(own[:top_k])
+    return _Places(above, proven, below[: room - len(proven)], unproven, unknown, kept > 0, is_full)
 
 
 def _split(
@@ -178,9 +203,9 @@ def _drawn(ranked: Sequence[RetrievedMemory], places: int, key: str) -> list[Ret
 
 
 class _Worth(NamedTuple):
-    """How well an item is proven: the better sorts first, and of equals the earlier, before its copies.
+    """A sort key: better proven items first, then earlier ones, so that an original precedes its copies.
 
-    Any released mean is better than none, or a copy of an item would lose the bad name of the original.
+    Any released mean precedes none, or a copy of a bad item would replace the original and its low mean.
     """
 
     is_unproven: bool
@@ -202,7 +227,7 @@ def _worth(item: RetrievedMemory) -> _Worth:
 def _folded(
     local: Sequence[RetrievedMemory], shared: Sequence[RetrievedMemory]
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Return the local memories, marked where an item has the same words, and the other items."""
+    """Return the local memories, with `shared` if an item has the same words, and the other items."""
     items = sorted(shared, key=_worth)
     prints = _fingerprints([memory.record.text for memory in (*local, *items)])
     said_by: dict[int, RetrievedMemory] = {}
@@ -219,9 +244,9 @@ def _folded(
 
 
 def _fingerprints(texts: Sequence[str]) -> list[int]:
-    """Return the fingerprints of the texts; a number of its own for one that alone begins with its first word.
+    """Return the fingerprints of the texts, or a unique number for a text with a unique first word.
 
-    Those of 35 texts of 2,000 characters take 2.4 ms, a quarter of a recall.
+    Skipping those matters: fingerprints of 35 texts of 2,000 characters take 2.4 ms, a quarter of a recall.
     """
     heads = [first_said_word(text[:_HEAD_CHARS]) for text in texts]
     times = Counter(heads)

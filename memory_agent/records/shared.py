@@ -1,4 +1,4 @@
-"""Public data types of what users share: items, what is known of their worth, and the steps of publishing one.
+"""Public data types of shared items: the items, their released statistics, and the steps of publishing one.
 
 They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
 type of a field.
@@ -17,10 +17,10 @@ CONTENT_TYPES: tuple[ContentType, ...] = get_args(ContentType)
 
 
 class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The released figures of one version of an item: nothing before enough different users stand behind them.
+    """The released figures of one version of an item: empty until enough different users contribute.
 
-    `avg_trajectory_score` is the mean quality of the runs that used it, shrunk to the prior. `usage_count` counts
-    retrievals, `used_count` uses, `distinct_users` who used it. `user_rating` is the mean of explicit ratings.
+    `avg_trajectory_score` is the mean quality of the runs that used it, shrunk towards the prior. `usage_count` counts
+    retrievals, `used_count` uses, `distinct_users` the users of it. `user_rating` is the mean of explicit ratings.
     """
 
     avg_trajectory_score: float | None = None
@@ -42,11 +42,11 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A shared item as its readers see it.
 
-    `author` is the name that the author chose, with a part of `author_id` at its end, else `author_id`: a pseudonym,
-    stable in this deployment. Neither is the user's id. `access_policy` is `public`, `org:NAME` or `tier:NAME`.
-    `embedding` is a unit vector (d,), None unless requested. `size_bytes` counts towards what the author may publish
-    (`shared.bytes_per_author`). `offered_by`: how many users offered it, at least, where many did ("5 users" is their
-    `author` then); 0 for what one user published.
+    `author_id` is a pseudonym, stable in this deployment. `author` is the name that the author chose, with a part
+    of `author_id` appended, or else `author_id`. Neither is the user's id. `access_policy` is `public`, `org:NAME` or
+    `tier:NAME`. `embedding` is a unit vector (d,), None unless requested. `size_bytes` counts towards the author's
+    quota (`shared.bytes_per_author`). `offered_by` is a lower bound of the number of users who offered the item
+    (`author` is then, for example, "5 users"); 0 if one user published it.
     """
 
     id: str
@@ -69,11 +69,11 @@ class GlobalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """Who shared a memory of an answer, and what is known of its worth.
+    """The author and the released statistics of a shared memory in an answer.
 
-    `is_proven`: enough different users used it, and the runs of theirs went better than runs usually do. `is_worse`:
-    the released mean of theirs is below what is usual. `item_id` is what `shared.item` and `shared.attachment` take: of
-    a memory of one's own that says the same, the id of the item.
+    `is_proven`: enough different users used it, and their runs succeeded more than runs usually do. `is_worse`: the
+    released mean of their runs is below the usual one. `item_id` is the argument for `shared.item` and
+    `shared.attachment`; on a memory of the user's own with the same text, it is the id of the shared item.
     """
 
     author: str
@@ -93,7 +93,7 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
     """A shared item in an answer. The scores and `relevance` mean what they mean for a memory (`RetrievedMemory`),
     `is_proven` and `is_worse` what they mean in `SharedOrigin`.
 
-    `passage_at` is where its `highlights` begin in the summary and the body, with an empty line between the two.
+    `passage_at` is the offset of the `highlights` in the summary and the body, joined by an empty line.
     `boost` is the part of `sona_score` that past use adds.
     """
 
@@ -109,7 +109,7 @@ class FoundItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mention(msgspec.Struct, frozen=True, kw_only=True):
-    """Words of a preview that may tell more than its author means to: who, where or on which machine."""
+    """Words of a preview that may disclose more than its author intends: a person, a place or a machine."""
 
     kind: MentionKind
     text: str
@@ -117,7 +117,7 @@ class Mention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedContent(msgspec.Struct, frozen=True, kw_only=True):
-    """All that leaves a user when an item is published, and nothing else does; the bytes of the attachment aside."""
+    """Everything that leaves a user's memory when an item is published, except the bytes of the attachment."""
 
     item_id: str
     content_type: ContentType
@@ -132,18 +132,18 @@ class SharedContent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FormerVersion(msgspec.Struct, frozen=True):
-    """The version of an item, and its title, that a next one replaces."""
+    """The version and title of an item that the next version replaces."""
 
     version: str
     title: str
 
 
 class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What `confirm` would send, word for word, with secrets masked: how many of each kind in `masked`.
+    """The exact content that `confirm` would send. `masked` counts the masked secrets of each kind.
 
-    `mentions` are words to look at before. `memory_id` is the memory that it was made of, and `memory_state` a digest
-    of it: a memory that changed since is previewed again. `digest` is that of the content. `is_offer`: it is for
-    `offer`, and not for `confirm`. `replaces` is the version of a next one's item as it was when this was previewed.
+    `mentions` are words to review before publishing. `memory_id` is the memory that it was made from, and
+    `memory_state` a digest of that memory: if it changes, preview it again. `digest` is the digest of the content.
+    With `is_offer` it is for `offer`, not for `confirm`. `replaces` is the version published at the time.
     """
 
     content: SharedContent
@@ -158,9 +158,9 @@ class PublishPreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfferedPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """A pattern that this user offers, which nobody else sees. Its id, for `unpublish`, is `content.item_id`.
+    """A pattern that this user offers, visible to nobody else. Its id, for `unpublish`, is `content.item_id`.
 
-    `proposed_as`: the item that was made of it and of the same words of others, if there is one.
+    `proposed_as` is the id of the item made from it and the matching offers of others, if there is one.
     """
 
     content: SharedContent
@@ -169,9 +169,9 @@ class OfferedPattern(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnpublishReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What `unpublish` removed. `found` is false if the caller has no such item, even if another user has.
+    """The result of `unpublish`. `found` is false if the caller has no such item, even if another user has.
 
-    It is gone from every answer; its bytes leave the files within the next upkeep.
+    No answer contains the item any more; the next upkeep removes its bytes from the files.
     """
 
     item_id: str

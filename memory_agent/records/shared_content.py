@@ -1,4 +1,4 @@
-"""What an item may hold, checked once on each side: lengths, version, policy, attachment. Pure.
+"""Rules for the content of an item, checked by sender and receiver: lengths, version, policy, attachment. Pure.
 
 Checks raise `InvalidInputError` with the name of the field.
 """
@@ -25,7 +25,7 @@ _MOST_TAGS, _MOST_TAG_CHARS = 32, 64
 _MOST_FILE_NAME_CHARS = 255
 _BETWEEN = "\n\n"
 _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-"""Printable characters that show nothing."""
+"""Printable characters that are invisible."""
 _STACKED = re.compile("M{4}")
 _PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
 _SEVERAL = re.compile(r"[0-9]+ users")
@@ -36,7 +36,7 @@ _ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 
 
 def check_content(content: SharedContent) -> None:
-    """Check all of an item, of any types."""
+    """Check all fields of an item, including their types."""
     check_item_id(content.item_id)
     check_choice("content_type", content.content_type, CONTENT_TYPES)
     for field, most in _MOST_CHARS.items():
@@ -53,13 +53,13 @@ def check_content(content: SharedContent) -> None:
 
 
 def check_admitted(policy: str, policies: Sequence[str]) -> None:
-    """Check that an author whose key has these policies may publish for those whom a policy admits."""
+    """Check that a key with these policies may publish under `policy`."""
     if policy not in policies:
         raise InvalidInputError("access_policy", f"{policy} is not one of the caller's key")
 
 
 def check_offer(content: SharedContent) -> None:
-    """Check what is offered beside what `check_content` does: a pattern, and nothing that only its author can have."""
+    """Check an offer, in addition to `check_content`: a pattern without fields that identify its author."""
     if content.content_type != "pattern":
         raise InvalidInputError("content_type", f"of an offer is pattern, not {content.content_type}")
     for field in ("reference", "attachment"):
@@ -68,7 +68,7 @@ def check_offer(content: SharedContent) -> None:
 
 
 def check_item_id(item_id: object) -> str:
-    """Return the id of an item."""
+    """Return a valid id of an item."""
     check_text("item_id", item_id)
     assert isinstance(item_id, str)
     if not _ID.fullmatch(item_id):
@@ -77,7 +77,7 @@ def check_item_id(item_id: object) -> str:
 
 
 def check_version(version: object) -> str:
-    """Return the name of a version: 1 to 64 letters, digits and `._+-`."""
+    """Return a valid version name: 1 to 64 letters, digits and `._+-`."""
     check_text("version", version)
     assert isinstance(version, str)
     if not _VERSION.fullmatch(version):
@@ -86,9 +86,9 @@ def check_version(version: object) -> str:
 
 
 def check_name(name: object) -> str:
-    """Return the name of an author as it looks: in compatibility form, without what is not seen.
+    """Return the normalised name of an author: in compatibility form (NFKC), without invisible characters.
 
-    Names of 1 to 64 characters that can be read, at least one of them a letter or a digit. None that looks like a
+    A name has 1 to 64 printable characters, at least one of them a letter or a digit, and must not resemble a
     pseudonym, which another user may have.
     """
     check_text("name", name)
@@ -108,32 +108,32 @@ def check_name(name: object) -> str:
 
 
 def pseudonym(digest: bytes) -> str:
-    """Return what the store calls a user with this digest of `PSEUDONYM_BYTES` bytes."""
+    """Return the pseudonym of a user with this digest of `PSEUDONYM_BYTES` bytes."""
     return f"user-{digest.hex()}"
 
 
 def author_of_many(users: int) -> str:
-    """Return the author that is shown of an item that many offered."""
+    """Return the author shown for an item that many users offered."""
     return f"{users} users"
 
 
 def is_of_many(name: str) -> bool:
-    """Whether a name is the author of an item that many offered: a chosen one has another end."""
+    """Whether a name is the author of an item that many users offered. No chosen name has this form."""
     return _SEVERAL.fullmatch(name) is not None
 
 
 def is_pseudonym(name: str) -> bool:
-    """Whether a name is what the store calls a user who chose none."""
+    """Whether a name is a pseudonym."""
     return _PSEUDONYM.fullmatch(name) is not None
 
 
 def _marks(text: str) -> str:
-    """Return M for each combining mark of a text, and a point for each other character."""
+    """Return M for each combining mark of a text, and a full stop for each other character."""
     return "".join("M" if unicodedata.category(one).startswith("M") else "." for one in text)
 
 
 def attachment_of(data: bytes | None, name: str | None) -> Attachment | None:
-    """Return what is published of a file beside its bytes."""
+    """Return the published description of a file."""
     if data is None:
         if name is not None:
             raise InvalidInputError("attachment", f"{name!r} comes without its bytes")
@@ -148,7 +148,7 @@ def attachment_of(data: bytes | None, name: str | None) -> Attachment | None:
 
 
 def digest_of(content: SharedContent) -> str:
-    """Return the SHA-256 of the content, which stands for every word of it."""
+    """Return the SHA-256 of the whole content."""
     return sha256(msgspec.msgpack.encode(content)).hexdigest()
 
 
@@ -168,9 +168,9 @@ def parts_of_text(text: str, summary_chars: int) -> tuple[str, str | None]:
 
 
 def text_to_read(summary: str, body: str | None, at: int = 0) -> tuple[str, int]:
-    """Return the text that readers are shown, and where in it lies what is `at` this place of the searched one.
+    """Return the text shown to readers, and the offset in it of position `at` of the searched text.
 
-    It is the body alone where that has the summary, so that nothing is read twice.
+    It is the body alone if the body contains the summary, so that nothing is repeated.
     """
     if not body or summary not in body:
         return text_of_item(summary, body), at

@@ -1,13 +1,15 @@
-"""What a user's memory asks of the store of shared items: one struct for each request, and the protocol of the store.
+"""Requests to the store of shared items, the protocol of the store, and the changes that followers receive.
 
-A request names its caller; the store keeps a pseudonym of the caller alone. The structs are the wire form between two
-processes of one daemon: they are of one version.
+A request names its caller; the store keeps only a pseudonym of the caller. The structs are the wire format between two
+processes of one daemon, which have one version. The events `global.published`, `global.unpublished` and
+`global.rated` name no author, text or figure; a removed item is named by its fingerprint alone.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -23,20 +25,93 @@ from memory_agent.records.shared import (
     SharedFile,
     UnpublishReceipt,
 )
-from memory_agent.records.shared_changes import Untold
-from relay import Principal, Scope
+from relay import SHARED_USER, Erasable, JournalEntry, Principal, Scope
 from relay.access import PUBLIC
+
+Answer = TypeVar("Answer")
+ChangeKind = Literal["published", "unpublished", "rated"]
+_PREFIX = "global."
+
+
+class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change of an item: a version was published or rated, or it is gone for the readers that `access_policy` admits.
+
+    `item` is the fingerprint of its id. `item_id`, `version` and `content_type` are None if the item is gone. `rated`
+    means that a new rating was released, from at least five users; the withdrawal of a rating is not an event.
+    """
+
+    kind: ChangeKind
+    item: str
+    access_policy: str
+    at: datetime
+    item_id: str | None = None
+    version: str | None = None
+    content_type: ContentType | None = None
+
+    def to_event(self, event_id: str) -> dict[str, Any]:
+        """Return the event for readers that the policy admits. Its `quotes` cause it to be erased with the item."""
+        quotes = {"quotes": [self.item]} if self.item_id is not None else {}
+        return {
+            "event_id": event_id,
+            "event_type": _PREFIX + self.kind,
+            "user_id": SHARED_USER,
+            "actor_id": "memory",
+            "audience": self.access_policy,
+            "payload": msgspec.to_builtins(self) | quotes,
+        }
+
+    @classmethod
+    def in_entry(cls, entry: JournalEntry) -> SharedChange | None:
+        """Return the change in a journal entry, or None if the entry is of another type."""
+        if entry.user_id != SHARED_USER or not entry.event_type.startswith(_PREFIX):
+            return None
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return _decoder.decode(entry.data).payload
+        return None
+
+
+class Untold(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes not yet published to followers, with the ids of their events; `through` is the number of the last entry.
+
+    `has_more`: the log had further entries when these were read.
+    """
+
+    changes: tuple[tuple[str, SharedChange], ...] = ()
+    through: int = 0
+    has_more: bool = False
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events to publish, in order, after the `outdated` ones are erased."""
+        return [change.to_event(event_id) for event_id, change in self.changes]
+
+    @property
+    def outdated(self) -> Erasable | None:
+        """The earlier journal events of removed items, or None without such items.
+
+        Excludes the events of these changes: after a crash the journal may have them already, and rejects repeats.
+        """
+        gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
+        kept_ids = frozenset(event_id for event_id, _ in self.changes)
+        return Erasable(user_id=SHARED_USER, quoted=gone, kept_ids=kept_ids) if gone else None
+
+
+class _Event(msgspec.Struct):
+    payload: SharedChange
+
+
+_decoder = msgspec.msgpack.Decoder(_Event)
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a caller's key says: its organisations and tier (`org:NAME`, `tier:NAME`), and whether it administers."""
+    """The rights of a caller's key: its organisations and tier (`org:NAME`, `tier:NAME`), and administration."""
 
     groups: tuple[str, ...] = ()
     is_admin: bool = False
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The policies that admit the caller, which are those under which it may publish."""
+        """The policies that admit the caller. It may publish under the same ones."""
         return (PUBLIC, *self.groups)
 
 
@@ -44,7 +119,7 @@ NO_RIGHTS = Rights()
 
 
 def rights_of(principal: Principal) -> Rights:
-    """Return what the holder of a key may see and do of shared items."""
+    """Return the rights of a principal over shared items."""
     return Rights(groups=tuple(sorted(principal.groups)), is_admin=Scope.SHARED_ADMIN in principal.scopes)
 
 
@@ -55,14 +130,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     rights: Rights = NO_RIGHTS
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of a caller."""
+class Ask(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
+    """A request of a caller; `result` is the type of the answer."""
 
     result: ClassVar[Any]
-    """The type of the answer."""
 
 
-class Publish(Ask, frozen=True, kw_only=True, tag=True):
+class Publish(Ask[GlobalRecord], frozen=True, kw_only=True, tag=True):
     """Publish an item, or the next version of one. `data` are the bytes of its attachment."""
 
     result = GlobalRecord
@@ -71,30 +145,30 @@ class Publish(Ask, frozen=True, kw_only=True, tag=True):
     data: bytes | None = None
 
 
-class Offer(Ask, frozen=True, kw_only=True, tag=True):
-    """Offer a pattern, which is shown when enough others offer the same."""
+class Offer(Ask[OfferedPattern], frozen=True, kw_only=True, tag=True):
+    """Offer a pattern, which is published when enough other users offer the same."""
 
     result = OfferedPattern
 
     content: SharedContent
 
 
-class ListOffers(Ask, frozen=True, kw_only=True, tag=True):
-    """List what the caller offers, newest first."""
+class ListOffers(Ask[list[OfferedPattern]], frozen=True, kw_only=True, tag=True):
+    """List the caller's offers, newest first."""
 
     result = list[OfferedPattern]
 
 
-class Unpublish(Ask, frozen=True, kw_only=True, tag=True):
-    """Take an item away, or an offer back."""
+class Unpublish(Ask[UnpublishReceipt], frozen=True, kw_only=True, tag=True):
+    """Remove an item or withdraw an offer."""
 
     result = UnpublishReceipt
 
     item_id: str
 
 
-class Rate(Ask, frozen=True, kw_only=True, tag=True):
-    """Rate a version of an item, the present one without a name; None takes the caller's rating back."""
+class Rate(Ask[QualityMetrics], frozen=True, kw_only=True, tag=True):
+    """Rate a version of an item, by default the current one. None removes the caller's rating."""
 
     result = QualityMetrics
 
@@ -103,21 +177,21 @@ class Rate(Ask, frozen=True, kw_only=True, tag=True):
     version: str | None = None
 
 
-class ListOwn(Ask, frozen=True, kw_only=True, tag=True):
+class ListOwn(Ask[list[GlobalRecord]], frozen=True, kw_only=True, tag=True):
     """List the caller's items, newest first."""
 
     result = list[GlobalRecord]
 
 
-class ShowItem(Ask, frozen=True, kw_only=True, tag=True):
-    """Return an item by its id, as its readers see it."""
+class ShowItem(Ask[GlobalRecord], frozen=True, kw_only=True, tag=True):
+    """Return an item by its id, as readers see it."""
 
     result = GlobalRecord
 
     item_id: str
 
 
-class Fetch(Ask, frozen=True, kw_only=True, tag=True):
+class Fetch(Ask[SharedFile], frozen=True, kw_only=True, tag=True):
     """Fetch an item's attachment."""
 
     result = SharedFile
@@ -125,14 +199,14 @@ class Fetch(Ask, frozen=True, kw_only=True, tag=True):
     item_id: str
 
 
-class OwnName(Ask, frozen=True, kw_only=True, tag=True):
-    """Return what others see as the author of the caller's items; None where there is no store."""
+class OwnName(Ask[str | None], frozen=True, kw_only=True, tag=True):
+    """Return the author name that others see on the caller's items; None if there is no store."""
 
     result: ClassVar[Any] = str | None
 
 
-class SetName(Ask, frozen=True, kw_only=True, tag=True):
-    """Set the name that others see; None returns to the pseudonym. The answer is the name from now on."""
+class SetName(Ask[str], frozen=True, kw_only=True, tag=True):
+    """Set the name that others see; None restores the pseudonym. Returns the new name."""
 
     result = str
 
@@ -140,26 +214,26 @@ class SetName(Ask, frozen=True, kw_only=True, tag=True):
 
 
 class SharedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of what users share is one user's."""
+    """How many items, offers and ratings a user has in the store."""
 
     items: int = 0
     offers: int = 0
     ratings: int = 0
 
 
-class ForgetUser(Ask, frozen=True, kw_only=True, tag=True):
-    """Take away a user's items, offers, name, ratings and part in every figure, or only count them with `dry_run`."""
+class ForgetUser(Ask[SharedPart], frozen=True, kw_only=True, tag=True):
+    """Remove a user's items, offers, name, ratings and statistics, or only count them with `dry_run`."""
 
     result = SharedPart
 
     dry_run: bool = False
 
 
-class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
-    """Search the items that the caller may see. Nothing of the request is kept.
+class SearchItems(Ask[list[FoundItem]], frozen=True, kw_only=True, tag=True):
+    """Search the items that the caller may see. The request is not stored.
 
-    `filter` has only what an item has: kinds, tags, times, the least cosine. `of_others` leaves out the caller's own.
-    Without `is_marked` the caller adds the highlights of the few items that it shows (`Query.is_marked`).
+    `filter` has only fields that items have: kinds, tags, times, minimum cosine. `of_others` excludes the caller's own
+    items. Without `is_marked` the caller adds highlights to the items that it shows (`Query.is_marked`).
     """
 
     result = list[FoundItem]
@@ -177,10 +251,10 @@ class SearchItems(Ask, frozen=True, kw_only=True, tag=True):
 
 
 class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened with one version since the last report: retrievals, uses, and the sum of the uses' qualities.
+    """The use of one version since the last report: retrievals, uses, and the sum of the qualities of the uses.
 
-    A quality is 0 to 1 each, so `quality` is at most `uses`. Uses may exceed retrievals: a run may end, and so count,
-    in a later report than its recall.
+    Each quality is 0 to 1, so `quality` is at most `uses`. Uses may exceed retrievals: a run may end in a later
+    report than its recall.
     """
 
     item_id: str
@@ -190,11 +264,11 @@ class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
     quality: float = 0.0
 
 
-class Report(Ask, frozen=True, kw_only=True, tag=True):
-    """One user's report: counts and sums. `number` is 1 or more and grows with each report of this user, gaps allowed.
+class Report(Ask[int], frozen=True, kw_only=True, tag=True):
+    """One user's report: counts and sums. `number` is at least 1 and increases with each report of a user, with gaps.
 
-    A report counts once, and not after one with a higher number. So a sender repeats a report, unchanged and under its
-    number, until it is answered, before it sends the next. The answer is how many of the items counted.
+    A report counts once, and never after one with a higher number. So a sender repeats a report unchanged, with its
+    number, until it is acknowledged, and only then sends the next. The result is the number of items that counted.
     """
 
     result = int
@@ -203,10 +277,10 @@ class Report(Ask, frozen=True, kw_only=True, tag=True):
     items: tuple[ReportedItem, ...]
 
 
-class ReadLog(Ask, frozen=True, kw_only=True, tag=True):
-    """Drop the entries of the publish log up to number `told`, and return what the next ones are to tell followers.
+class ReadLog(Ask[Untold], frozen=True, kw_only=True, tag=True):
+    """Delete the entries of the publish log up to number `told`, and return the next changes for followers.
 
-    Only the daemon asks, by itself: the answer is for nobody's key.
+    Only the daemon sends this request; no key admits it.
     """
 
     result = Untold
@@ -233,7 +307,7 @@ AnyAsk = (
 
 
 class PendingItems(Protocol):
-    """A search under way."""
+    """A search in progress."""
 
     def result(self, timeout_s: float) -> list[FoundItem]:
         """Wait for the items. Raises `MemoryAgentError`."""
@@ -241,19 +315,19 @@ class PendingItems(Protocol):
 
 
 class SharedStore(Protocol):
-    """The shared items of a deployment, as a user's memory reaches them."""
+    """The interface of a user's memory to the shared items of a deployment."""
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: Ask[Answer], timeout_s: float) -> Answer:
         """Return the answer, of the type `ask.result`. Raises `MemoryAgentError`."""
         ...
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
-        """Begin a search, beside which the caller's own memory is searched."""
+        """Begin a search that runs while the caller searches its own memory."""
         ...
 
 
 class _Failed:
-    """A search that could not begin."""
+    """A search that failed to start."""
 
     def __init__(self, error: MemoryAgentError) -> None:
         self._error = error
@@ -264,7 +338,7 @@ class _Failed:
 
 
 def begin_search(store: SharedStore | None, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
-    """Begin a search; one of a store that is away fails when its result is wanted."""
+    """Begin a search. If the store is unavailable, `result` raises the error."""
     if store is None:
         return _Failed(UnavailableError("this memory was opened without a store of shared items"))
     try:
@@ -274,16 +348,16 @@ def begin_search(store: SharedStore | None, caller: Caller, ask: SearchItems, ti
 
 
 LARGEST_REPORT = 20
-"""Items that one report may name."""
+"""Maximum items in one report."""
 LARGEST_COUNT = 10_000
-"""Retrievals, and uses, of one version in one report."""
+"""Maximum retrievals, and maximum uses, of one version in one report."""
 _OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")
 
 
 def filter_for_items(filter: MemoryFilter | None) -> tuple[bool, MemoryFilter | None]:
-    """Return whether a shared item can match a filter of memories, and what of the filter is about items.
+    """Return whether shared items can match a filter of memories, and the part of the filter that applies to items.
 
-    What names a session, a run or an own label matches no item of others; and what it excludes is nobody's business.
+    No item of other users has a session, a run or a private label. Private exclusions are not sent to the store.
     """
     if filter is None:
         return True, None

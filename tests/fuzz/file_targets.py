@@ -30,7 +30,7 @@ from memory_agent.learning import export as runs_export
 from memory_agent.learning import learner_file
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import SharedContent
-from memory_agent.records.shared_content import attachment_of, digest_of
+from memory_agent.records.shared_content import attachment_of
 from memory_agent.settings import load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import codec, recall_notes, trajectories
@@ -109,15 +109,7 @@ ITEM_LINES = (
     encode_line(
         items.record_of(
             ITEM,
-            items.About(
-                author="user-" + "0" * 20,
-                version="1",
-                content_type="document",
-                policy="public",
-                digest=digest_of(ITEM),
-                summary_chars=1,
-                attachment=ITEM.attachment,
-            ),
+            "user-" + "0" * 20,
             NOW,
         ),
         Bodies(),

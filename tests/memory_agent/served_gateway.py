@@ -24,7 +24,7 @@ from memory_agent.doors.http.server import HttpDoor
 from memory_agent.doors.reception import Reception
 from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders import Embedder
-from memory_agent.knowledge.remote import RemoteKnowledge
+from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import Layout
 from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights

@@ -33,8 +33,7 @@ from memory_agent.errors import (
     UnavailableError,
     UserNotAllowedError,
 )
-from memory_agent.knowledge import Knowledge
-from memory_agent.knowledge.remote import RemoteKnowledge
+from memory_agent.knowledge import Knowledge, RemoteKnowledge
 from memory_agent.layout import TOKEN_VARIABLE
 from memory_agent.recall.fence import CLOSE
 from memory_agent.records.memories import Tier

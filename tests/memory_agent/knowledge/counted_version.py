@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from memory_agent.knowledge.contributions import Contribution
-from memory_agent.knowledge.figures import Figures, Part, Standing
+from memory_agent.knowledge.figures import Contribution, Figures, Part, Standing
 from memory_agent.records.shared import QualityMetrics
 
 

@@ -26,8 +26,8 @@ from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.history import fingerprint
 from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.contributions import Contribution
-from memory_agent.knowledge.places import FIGURES, FILE, OFFERERS, OFFERS
+from memory_agent.knowledge.figures import Contribution
+from memory_agent.knowledge.pseudonyms import FIGURES, FILE, OFFERERS, OFFERS
 from memory_agent.memory import Memory
 from memory_agent.records.shared_requests import Caller, ListOffers, Offer, Publish, SearchItems, SetName
 from memory_agent.settings import EmbedderSettings

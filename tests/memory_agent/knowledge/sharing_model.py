@@ -16,7 +16,7 @@ import numpy as np
 from figures_model import Names, Tally, Version
 
 from memory_agent.erasure.history import fingerprint
-from memory_agent.records.shared_changes import SharedChange
+from memory_agent.records.shared_requests import SharedChange
 from relay import SHARED_USER
 
 GROUPS = {

@@ -18,7 +18,7 @@ from memory_agent.erasure import history
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.figures import Part, Standing
 from memory_agent.knowledge.items import place_in
-from memory_agent.knowledge.kept_figures import StoredParts, parts_in, standings_at
+from memory_agent.knowledge.stored_figures import StoredParts, parts_in, standings_at
 from memory_agent.memory import Memory
 from memory_agent.records.shared import FoundItem, GlobalRecord, PublishPreview
 from memory_agent.records.shared_content import digest_of

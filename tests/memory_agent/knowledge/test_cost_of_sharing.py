@@ -1,4 +1,4 @@
-"""What the shared tier costs a recall, whatever the machine: in which order it asks, and what it calls and reads."""
+"""The cost of shared items in a recall, independent of the machine: the order of requests, the calls and the reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sharing_world import UNLIMITED, World
 
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.knowledge import Knowledge
-from memory_agent.knowledge.places import SECRET
+from memory_agent.knowledge.pseudonyms import SECRET
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from memory_agent.records.shared_requests import AnyAsk, Caller, PendingItems, SearchItems

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.knowledge import figures as module
-from memory_agent.knowledge.contributions import Contribution
-from memory_agent.knowledge.figures import KEY_BYTES, Figures, Part, Rules, Standing
+from memory_agent.knowledge.figures import KEY_BYTES, Contribution, Figures, Part, Rules, Standing
 from memory_agent.records.shared import QualityMetrics
 from memory_agent.records.shared_requests import ReportedItem
 

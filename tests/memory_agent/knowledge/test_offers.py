@@ -24,10 +24,9 @@ from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.places import OFFERS
+from memory_agent.knowledge.pseudonyms import OFFERS
 from memory_agent.records.shared import GlobalRecord, OfferedPattern
-from memory_agent.records.shared_changes import SharedChange, Untold
-from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, Report, ReportedItem
+from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, Report, ReportedItem, SharedChange, Untold
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.batch import Batch
 from relay import SHARED_USER

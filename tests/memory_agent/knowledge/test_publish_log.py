@@ -25,8 +25,7 @@ from memory_agent.erasure.history import fingerprint
 from memory_agent.erasure.selection import Selection
 from memory_agent.knowledge import publish_log
 from memory_agent.records.shared import GlobalRecord
-from memory_agent.records.shared_changes import SharedChange
-from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog
+from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, SharedChange
 from memory_agent.settings import EmbedderSettings, EncryptionSettings, Settings
 from memory_agent.storage.folders import user_folder
 from relay import (

@@ -1,4 +1,4 @@
-"""Backups, checks, encryption and age of what users share."""
+"""Backups, checks, encryption, export and retention of shared items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge import Knowledge
-from memory_agent.knowledge.places import FIGURES, NAME, PARTS, place_of
+from memory_agent.knowledge.pseudonyms import FIGURES, NAME, PARTS, place_of
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_requests import Caller, ForgetUser
 from memory_agent.settings import EncryptionSettings, RetentionRule, RetentionSettings, Settings
@@ -105,9 +105,7 @@ def test_a_backup_brings_items_files_names_and_authors_to_another_place(
 
 
 @pytest.mark.parametrize("restore", [everything, the_store])
-def test_a_restore_brings_back_nothing_that_was_taken_away_since(
-    world: World, items: dict[str, GlobalRecord], restore: Restore
-) -> None:
+def test_a_restore_brings_back_no_removed_item(world: World, items: dict[str, GlobalRecord], restore: Restore) -> None:
     backup = backup_of(world)
     again = world.user("ben").shared.preview(
         "Again", GONE, item_id=items["gone"].id, version="2", access_policy="public"
@@ -164,7 +162,7 @@ def test_a_restore_after_which_the_user_returned_keeps_both_apart(world: World, 
     assert [one.id for one in world.user("quokka-cas").shared.published()] == [second.id]
 
 
-def test_what_was_left_beside_no_item_goes_at_the_next_opening(world: World, items: dict[str, GlobalRecord]) -> None:
+def test_the_next_opening_deletes_blobs_without_an_item(world: World, items: dict[str, GlobalRecord]) -> None:
     """As a store that other means brought back: a copy of the files, with the history of this folder."""
     copy = world.data_dir.with_name("copy")
     with world.shared._archive.batch() as batch:
@@ -185,7 +183,7 @@ def test_what_was_left_beside_no_item_goes_at_the_next_opening(world: World, ite
     assert b"left over" not in world.bytes_of_the_store()
 
 
-def test_what_users_share_is_in_no_journal(world: World) -> None:
+def test_no_journal_contains_the_text_of_shared_items(world: World) -> None:
     world.published("ann", KEPT)
     world.close()
     with pytest.raises(InvalidInputError, match="is in no journal"):

@@ -16,8 +16,8 @@ from sharing_world import UNLIMITED, World, after_each_step, with_id
 
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.kept_figures import parts_in
-from memory_agent.knowledge.places import FIGURES
+from memory_agent.knowledge.pseudonyms import FIGURES
+from memory_agent.knowledge.stored_figures import parts_in
 from memory_agent.records.shared_requests import Caller, ForgetUser
 from memory_agent.settings import EmbedderSettings, Settings
 

@@ -1,11 +1,11 @@
-"""Many keys that praise one item: what that moves, what it cannot move, and that erasing their users takes it out."""
+"""Many keys that praise or condemn one item: the bounds of their effect, and its removal by erasing their users."""
 
 from __future__ import annotations
 
 import pytest
 from sharing_world import World, parts_of
 
-from memory_agent.knowledge.contributions import Contribution
+from memory_agent.knowledge.figures import Contribution
 from memory_agent.records.shared import FoundItem, GlobalRecord
 from memory_agent.records.shared_requests import Caller, ForgetUser, Rate, Report, ReportedItem
 

@@ -1,4 +1,4 @@
-"""Faults of publishing: two at once, too late, too old, edited, repeated, too large, hostile, and clocks that jump."""
+"""Faults of publishing: concurrent, late, stale, edited, repeated, oversized and hostile input, and clock jumps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_one_version_confirmed_several_times_at_once_is_one_item(world: World) -
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_of_two_contents_of_one_version_one_wins_and_the_other_is_told(world: World, version: str) -> None:
+def test_of_two_concurrent_contents_of_one_version_one_is_refused(world: World, version: str) -> None:
     ann = world.user("ann")
     next_of = {"item_id": world.published("ann", FIX).id, "version": "2"} if version == "2" else {}
     preview = ann.shared.preview("The VPN", FIX, access_policy="public", **next_of)
@@ -157,7 +157,7 @@ def test_an_edited_preview_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize("policy", ["org:", "org", "tier:", "everybody", "", "org:a b", "org:" + "x" * 65, "ORG:acme"])
-def test_a_policy_that_names_nobody_is_refused(world: World, policy: str) -> None:
+def test_a_malformed_policy_is_refused(world: World, policy: str) -> None:
     with pytest.raises(InvalidInputError, match="access_policy"):
         world.user("ann", "org:acme").shared.preview("The VPN", FIX, access_policy=policy)
 
@@ -220,7 +220,7 @@ def test_an_item_at_every_limit_is_published_found_and_gone(world: World) -> Non
 
 
 @pytest.mark.parametrize("field", LIMITS)
-def test_one_more_than_a_limit_is_refused_by_the_fields_name(world: World, field: str) -> None:
+def test_a_value_over_its_limit_is_refused_with_the_name_of_its_field(world: World, field: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         world.user("ann").shared.preview(**at_limits(**{field: LIMITS[field] + 1}), attachment=b"x")
     assert refused.value.field == field
@@ -241,7 +241,7 @@ def test_one_more_than_a_limit_is_refused_by_the_fields_name(world: World, field
         ("tags", [str(number) for number in range(1_000_000)]),
     ],
 )
-def test_what_no_item_can_hold_is_refused_by_the_fields_name(world: World, field: str, value: object) -> None:
+def test_an_invalid_value_is_refused_with_the_name_of_its_field(world: World, field: str, value: object) -> None:
     with pytest.raises(InvalidInputError) as refused:
         world.user("ann").shared.preview(**{"title": "The VPN", "summary": FIX, field: value})
     assert refused.value.field == field
@@ -340,7 +340,7 @@ def test_a_name_that_cannot_be_read_or_is_a_pseudonym_is_refused(world: World, n
             ask()
 
 
-def test_two_users_of_one_name_are_told_apart_and_do_not_hear_of_each_other(world: World) -> None:
+def test_two_users_with_one_name_look_different_and_learn_nothing_of_each_other(world: World) -> None:
     ann, ben = (f"Ann Ågren #{world.published(user, FIX + user).author_id[5:11]}" for user in ("ann", "ben"))
     assert ann != ben
     for name in ("Ann  Ågren", "ＡNN Ågren".title(), "Ann A\u030agren", "Ann\ufe0f Ågren"):
@@ -377,7 +377,7 @@ def test_a_clock_that_jumps_back_loses_nothing_and_hides_nothing(world: World, m
     assert b"staging" not in world.bytes_of_the_store()
 
 
-def test_a_clock_that_was_ahead_leaves_what_is_gone_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_items_stay_removed_after_a_clock_was_ahead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "check_now", lambda _: datetime(2099, 1, 1, tzinfo=UTC))
     gone, kept = world.published("ann", FIX), world.published("ben", "Restart the tunnel when the login times out")
     again = world.user("ann").shared.preview("The VPN", FIX, item_id=gone.id, version="2", access_policy="public")
@@ -429,7 +429,7 @@ def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: Wor
     assert item.author_id.encode() not in world.bytes_of_the_store()
 
 
-def test_what_waited_until_its_caller_gave_up_is_not_written(world: World) -> None:
+def test_a_write_after_its_deadline_is_rejected(world: World) -> None:
     """Else a publish that waits behind the erasure of its user brings the user back."""
     preview = world.user("ann").shared.preview("The VPN", FIX)
     item = world.published("ben", FIX)
@@ -457,7 +457,7 @@ def test_an_unpublish_that_failed_is_completed_by_the_next_opening(
     assert world.found("ben", QUESTION) == {}
 
 
-def test_a_user_is_forgotten_after_the_publishes_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_erasure_waits_for_publishes_in_progress(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     once, begun, go_on = confirm(world.user("ann")), threading.Event(), threading.Event()
     embed = world.shared._vectors.embed
 
@@ -514,7 +514,7 @@ def test_a_new_version_is_shown_to_those_alone_whom_its_own_policy_admits(world:
     assert world.found("ben", QUESTION, "org:acme").keys() == {item.id}
 
 
-def test_no_figure_of_an_answer_tells_what_a_caller_may_not_see(world: World) -> None:
+def test_scores_do_not_reveal_items_that_a_caller_may_not_see(world: World) -> None:
     """Word rarity must not count hidden items: a score would reveal how many of them contain a word."""
     texts = [f"The build number {number} failed because of a lock of the cache" for number in range(12)]
     for text in (*texts, "The project quagga needs the lock"):
@@ -537,9 +537,7 @@ def test_no_figure_of_an_answer_tells_what_a_caller_may_not_see(world: World) ->
     assert world.found("cas", queries[0], "org:acme") != seen
 
 
-def test_what_goes_during_upkeep_goes_from_the_files_in_the_next_one(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_items_removed_during_upkeep_are_purged_in_the_next_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = world.published("ann", FIX), world.published("ann", "Restart the quagga when it sleeps")
     world.user("ann").shared.unpublish(first.id)
     purge = Archive.purge
@@ -556,7 +554,7 @@ def test_what_goes_during_upkeep_goes_from_the_files_in_the_next_one(
     assert b"quagga" not in world.bytes_of_the_store()
 
 
-def test_what_a_new_version_replaces_leaves_the_files_in_upkeep(world: World) -> None:
+def test_upkeep_purges_a_replaced_version_from_the_files(world: World) -> None:
     item = world.published("ann", "The quagga needs the VPN", data=b"[of the quagga]" * 100, tags=["quaggatag"])
     world.published("ann", FIX, data=b"[rules]", item_id=item.id, version="2")
     assert b"quagga" in world.bytes_of_the_store()
@@ -565,7 +563,7 @@ def test_what_a_new_version_replaces_leaves_the_files_in_upkeep(world: World) ->
     assert FIX.encode() in world.bytes_of_the_store()
 
 
-def test_an_attachment_is_of_the_version_that_it_comes_with(world: World) -> None:
+def test_an_attachment_belongs_to_its_version_only(world: World) -> None:
     """Fetched while versions with other files are published."""
     ann, item = world.user("ann"), world.published("ann", FIX, data=b"0" * 1_000)
     stop = threading.Event()

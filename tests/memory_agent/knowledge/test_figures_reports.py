@@ -1,4 +1,4 @@
-"""What runs say of shared items, from a recall to the figures that everybody sees: counts and sums, once."""
+"""Reports of the use of shared items, from a recall to the released figures: counts and sums, once."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_report_has_counts_and_sums_of_what_was_shown_and_used_and_nothing_els
     assert set(msgspec.to_builtins(report)) == {"type", "number", "items"}
 
 
-def test_what_was_not_shown_or_has_no_quality_is_not_reported_as_used(opened: Open, between: Between) -> None:
+def test_items_not_shown_and_runs_without_quality_are_not_reported_as_used(opened: Open, between: Between) -> None:
     author = opened("author")
     item, other = published(author), published(author)
     memory = opened("user")
@@ -202,7 +202,7 @@ def test_a_clock_that_was_ahead_ends_no_reports_and_one_that_steps_back_repeats_
     assert [(report.number, sum(one.uses for one in report.items)) for report in between.reports] == [(1, 1), (2, 3)]
 
 
-def test_an_item_that_is_gone_meanwhile_is_passed_over(opened: Open, between: Between) -> None:
+def test_a_report_skips_an_item_removed_meanwhile(opened: Open, between: Between) -> None:
     author, memory = opened("author"), opened("user")
     item = published(author)
     used(memory, item)
@@ -257,7 +257,7 @@ def test_a_release_that_changes_no_figure_is_a_release(opened: Open, between: Be
     assert raters[0].shared.rate(item.id, 0.0) == before
 
 
-def test_an_erased_user_is_taken_out_of_the_figures(opened: Open, between: Between) -> None:
+def test_an_erasure_removes_a_user_from_the_figures(opened: Open, between: Between) -> None:
     author = opened("author")
     item = published(author)
     for number in range(5):

@@ -1,7 +1,7 @@
-"""The figures of shared items as they are stored: one blob for each item, and one for each user of an item.
+"""The storage of figures: one blob for each item, and one for each user of an item.
 
-The place of an item is the digest that names its blobs. Former versions kept all of an item in one blob, which the
-first opening divides.
+The place of an item is the digest in the names of its blobs. Former versions stored all figures of an item in one
+blob, which the first opening divides.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from memory_agent.knowledge.contributions import Contribution
-from memory_agent.knowledge.figures import KEY_BYTES, Figures, Part, Quality, Rating, Series, Standing
-from memory_agent.knowledge.places import FIGURES, PARTS, PLACE_CHARS, part_of, secret_in
+from memory_agent.knowledge.figures import KEY_BYTES, Contribution, Figures, Part, Quality, Rating, Series, Standing
+from memory_agent.knowledge.pseudonyms import FIGURES, PARTS, PLACE_CHARS, part_of, secret_in
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
@@ -28,14 +27,14 @@ _user_parts = msgspec.msgpack.Decoder(tuple[bytes, dict[str, Part]])
 
 
 class _FormerSeries(msgspec.Struct, array_like=True):
-    """`waiting` maps users that are new or changed since the release to whether it counts them."""
+    """`waiting` maps each user who is new or changed since the release to whether the release counts the user."""
 
     released: msgspec.Raw
     waiting: dict[bytes, bool]
 
 
 class _FormerFigures(msgspec.Struct, array_like=True):
-    """All of a version, as former versions stored it."""
+    """The figures of a version in the format of former versions."""
 
     key: bytes
     author: bytes
@@ -49,7 +48,7 @@ _former = msgspec.msgpack.Decoder(dict[str, _FormerFigures])
 
 
 class StoredParts:
-    """The parts of the users of one version. Satisfies `Parts`."""
+    """The stored parts of the users of one version. Satisfies `Parts`."""
 
     def __init__(self, batch: Batch, place: str, version: str) -> None:
         self._batch = batch
@@ -61,7 +60,7 @@ class StoredParts:
         return _parts_of_user(self._batch, self._place, user).get(self._version)
 
     def __setitem__(self, user: bytes, part: Part, /) -> None:
-        """Keep the part of a user."""
+        """Store the part of a user."""
         self._set(user, _parts_of_user(self._batch, self._place, user) | {self._version: part})
 
     def pop(self, user: bytes, default: None, /) -> Part | None:
@@ -77,18 +76,18 @@ class StoredParts:
 
 
 def standings_at(snapshot: Snapshot, place: str) -> Standings:
-    """Return what is known of each version of an item that was ever published."""
+    """Return the standing of each published version of an item."""
     blob = snapshot.blob(FIGURES + place)
     return _standings.decode(blob) if blob else {}
 
 
 def keep_standings(batch: Batch, place: str, standings: Standings) -> None:
-    """Store what is known of each version of an item."""
+    """Store the standing of each version of an item."""
     batch.set_blob(FIGURES + place, msgspec.msgpack.encode(standings))
 
 
 def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
-    """Begin the figures of a version; those of a known one stay."""
+    """Create empty figures for a version, unless it has figures."""
     standings = standings_at(batch, place)
     if version not in standings:
         standings[version] = Standing.create(secrets.token_bytes(KEY_BYTES), author.encode())
@@ -96,15 +95,15 @@ def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
 
 
 def drop_figures(batch: Batch, place: str) -> None:
-    """Remove all that is known of an item."""
+    """Delete all figures of an item."""
     for name in (FIGURES + place, FORMER + place, *batch.blobs(PARTS + place)):
         batch.set_blob(name, None)
 
 
 def places_with(snapshot: Snapshot, users: Sequence[bytes]) -> list[str]:
-    """Return the places of the items to whose figures one of the users contributes.
+    """Return the places of the items to which any of the users contributes.
 
-    Looked up item by item: a list of what each user used must not exist.
+    Looks up each item: an index of the items of a user must not exist, for privacy.
     """
     key = secret_in(snapshot)
     places = [name.removeprefix(FIGURES) for name in snapshot.blobs(FIGURES)]
@@ -112,13 +111,13 @@ def places_with(snapshot: Snapshot, users: Sequence[bytes]) -> list[str]:
 
 
 def ratings_by(snapshot: Snapshot, users: Sequence[bytes]) -> int:
-    """Return how many ratings the users gave, one for each version."""
+    """Return the number of ratings by the users, one for each version."""
     parts = (_parts_of_user(snapshot, place, user) for place in places_with(snapshot, users) for user in users)
     return sum(part.sums.rating is not None for versions in parts for part in versions.values())
 
 
 def erase_user(batch: Batch, place: str, user: bytes) -> None:
-    """Take a user out of the figures of an item."""
+    """Remove a user from the figures of an item."""
     standings = standings_at(batch, place)
     erased = [Figures(one, StoredParts(batch, place, name)).erase(user) for name, one in standings.items()]
     if any(erased):
@@ -126,14 +125,14 @@ def erase_user(batch: Batch, place: str, user: bytes) -> None:
 
 
 def parts_in(snapshot: Snapshot) -> Iterator[tuple[str, str, bytes]]:
-    """Yield the name of a blob, the place of its item and its user, for each user of each item."""
+    """Yield the blob name, the place of the item and the user of each part."""
     for name in snapshot.blobs(PARTS):
         user, _ = _user_parts.decode(snapshot.blob(name) or b"")
         yield name, name.removeprefix(PARTS)[:PLACE_CHARS], user
 
 
 def versions_at(snapshot: Snapshot, place: str) -> dict[str, bool]:
-    """Return the versions of an item, and for each whether its sums are those of its users."""
+    """Return, for each version of an item, whether its sums match the parts of its users."""
     former = snapshot.blob(FORMER + place)
     if former is not None:
         return dict.fromkeys(_former.decode(former), True)
@@ -146,7 +145,7 @@ def versions_at(snapshot: Snapshot, place: str) -> dict[str, bool]:
 
 
 def divide_former(batch: Batch) -> None:
-    """Divide the figures that former versions stored in one blob for each item."""
+    """Convert the figures that former versions stored in one blob for each item."""
     for name in batch.blobs(FORMER):
         place = name.removeprefix(FORMER)
         standings: Standings = {}
@@ -180,7 +179,7 @@ def _parts_of(former: _FormerFigures) -> dict[bytes, Part]:
 
 
 def _mark(counted: bool | None) -> int | None:
-    """Return the mark of a user who waits since release 0, and whether that counts the user."""
+    """Return the mark for release 0 of a user, who is counted in it or not."""
     return None if counted is None else int(counted)
 
 

@@ -1,4 +1,4 @@
-"""How much one author may have published: counted with each publish, and given back with each removal."""
+"""The storage quota of an author: each publish uses it, and each removal frees it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_item_counts_with_its_texts_and_its_file(world: World) -> None:
     assert shared.confirm(preview, b"12345").size_bytes == 2 + 4 + between + 1 + 2 + 2 + 5
 
 
-def test_an_author_has_a_bounded_number_of_bytes_whatever_comes_at_once(world: World) -> None:
+def test_concurrent_publishes_respect_the_byte_quota_of_an_author(world: World) -> None:
     shared = world.user("ann").shared
     data = b"x" * 3_000
     previews = [shared.preview(f"Item {number}", FIX, attachment=data) for number in range(8)]
@@ -76,7 +76,7 @@ def test_the_last_byte_fits_and_one_more_does_not(world: World) -> None:
     assert shared.confirm(preview, most).size_bytes == MOST  # repeated, it is no further item
 
 
-def test_a_version_counts_in_place_of_the_former(world: World) -> None:
+def test_a_new_version_replaces_the_former_one_in_the_quota(world: World) -> None:
     data = b"x" * 8_000
     item = world.published("ann", FIX, data=data)
     second = world.published("ann", FIX, data=data, item_id=item.id, version="2")
@@ -86,7 +86,7 @@ def test_a_version_counts_in_place_of_the_former(world: World) -> None:
 
 
 @pytest.mark.parametrize("way", ["unpublish", "erase", "interrupted"])
-def test_what_is_taken_away_is_given_back(world: World, way: str) -> None:
+def test_a_removal_frees_the_quota(world: World, way: str) -> None:
     data = b"x" * 8_000
     item = world.published("ann", FIX, data=data)
     if way == "unpublish":

@@ -10,8 +10,7 @@ from counted_version import CountedVersion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.knowledge.contributions import QUARTERS, Contribution
-from memory_agent.knowledge.figures import Rules
+from memory_agent.knowledge.figures import QUARTERS, Contribution, Rules
 from memory_agent.records.shared import QualityMetrics
 from memory_agent.records.shared_requests import ReportedItem
 
@@ -64,7 +63,7 @@ def level(key: bytes, value: float, kind: str) -> int:
 
 @pytest.mark.parametrize("kind", ["quality", "rating"])
 @pytest.mark.parametrize("others", [4, 7])
-def test_who_controls_all_others_never_learns_a_value_to_an_eighth(others: int, kind: str) -> None:
+def test_an_attacker_with_all_other_users_never_learns_a_value_to_an_eighth(others: int, kind: str) -> None:
     causes: defaultdict[tuple[Seen, ...], list[float]] = defaultdict(list)
     for key in KEYS:
         for value in GRID:
@@ -178,7 +177,7 @@ def test_a_user_of_the_last_release_who_changed_since_is_withdrawn_with_it() -> 
     assert seen(figures) == (QualityMetrics(), False, 0.0)
 
 
-def test_erasing_cannot_stand_in_for_one_of_the_five_changes() -> None:
+def test_an_erasure_does_not_count_as_one_of_the_five_changes() -> None:
     figures = contributors([1.0] * 10, KEYS[0])
     figures.release(RULES)
     for liar in LIARS[:4]:

@@ -12,8 +12,8 @@ from sharing_world import World, after_each_step, parts_of
 
 from memory_agent.care.verification import verify_folder
 from memory_agent.knowledge import removal
-from memory_agent.knowledge.kept_figures import FORMER, standings_at
-from memory_agent.knowledge.places import FIGURES, NAME, PARTS, PLACE_CHARS, USED, place_of
+from memory_agent.knowledge.pseudonyms import FIGURES, NAME, PARTS, PLACE_CHARS, USED, place_of
+from memory_agent.knowledge.stored_figures import FORMER, standings_at
 from memory_agent.records.shared import GlobalRecord, QualityMetrics
 from memory_agent.records.shared_requests import Caller, ForgetUser, Rate, Report, ReportedItem
 from memory_agent.storage.batch import Batch

@@ -1,4 +1,4 @@
-"""Reports count once, impossible ones are refused, and a value leaves its user as a coarse level without bias."""
+"""Reports count once, impossible ones are refused, and a value is released only as a coarse, unbiased level."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.knowledge.contributions import QUARTERS, Contribution, check_report
+from memory_agent.knowledge.figures import QUARTERS, Contribution, check_report
 from memory_agent.records.shared_requests import LARGEST_REPORT, Report, ReportedItem
 
 KEYS = [number.to_bytes(16, "big") for number in range(2_000)]

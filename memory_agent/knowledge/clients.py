@@ -1,0 +1,189 @@
+"""Access to the store of shared items from other processes: over a socket of its host, or on files without a daemon.
+
+A deployment that has shared nothing has no store: its folder does not exist, reads return empty answers without
+creating it, and the first write creates it. While the host does not answer, one request waits for it and the others
+fail fast.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from memory_agent.embedders import Embedder
+from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.errors import (
+    DeadlineExceededError,
+    InvalidInputError,
+    ModelError,
+    NothingSharedError,
+    UnavailableError,
+)
+from memory_agent.knowledge.store import Knowledge
+from memory_agent.recall.query import check_now
+from memory_agent.records.shared import FoundItem, UnpublishReceipt
+from memory_agent.records.shared_requests import (
+    AnyAsk,
+    Ask,
+    Caller,
+    Fetch,
+    ForgetUser,
+    Offer,
+    OwnName,
+    PendingItems,
+    Publish,
+    Rate,
+    ReadLog,
+    SearchItems,
+    SetName,
+    SharedPart,
+    ShowItem,
+    Unpublish,
+    Untold,
+)
+from memory_agent.settings import EmbedderSettings
+from memory_agent.verbs.params import AskSharedParams
+from memory_agent.verbs.protocol import HostRequest, decode_reply, encode
+from relay import SHARED_USER
+from relay.net import CircuitBreaker, RequestSockets
+
+_UNKNOWN = (Rate, ShowItem, Fetch)
+_CREATING = (Publish, Offer, SetName)
+
+
+def creates_store(ask: Ask[Any]) -> bool:
+    """Return whether a request creates the store if it does not exist."""
+    return isinstance(ask, _CREATING)
+
+
+def answer_without_store(ask: Ask[Any]) -> Any:
+    """Return the answer to a read without a store. Raises `InvalidInputError` for an item by id."""
+    if isinstance(ask, _UNKNOWN):
+        raise InvalidInputError("item_id", "is no shared item that this user may see")
+    if isinstance(ask, Unpublish):
+        return UnpublishReceipt(item_id=ask.item_id, found=False, at=check_now(None))
+    if isinstance(ask, ReadLog):
+        return Untold()
+    if isinstance(ask, ForgetUser):
+        return SharedPart()
+    if isinstance(ask, OwnName):
+        return None
+    return 0 if ask.result is int else []
+
+
+class NothingFound:
+    """An empty search result. Satisfies `PendingItems`."""
+
+    def result(self, timeout_s: float) -> list[FoundItem]:
+        """Return no items."""
+        return []
+
+
+class RemoteKnowledge:
+    """Satisfies `SharedStore`. Thread-safe: each request uses a socket of its own."""
+
+    def __init__(self, endpoint: str, folder: Path) -> None:
+        """`folder` is the folder of the store, which may not exist."""
+        self._folder = folder
+        self._sockets = RequestSockets(endpoint)
+        self._breaker = CircuitBreaker()
+
+    def ask(self, caller: Caller, ask: Ask[Any], timeout_s: float) -> Any:
+        """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and the errors of the store.
+
+        Without a store, a request that creates it raises `NothingSharedError`: the daemon then starts the host of the
+        store and repeats the request, which the user's memory has accepted.
+        """
+        if not self._folder.exists():
+            if creates_store(ask):
+                raise NothingSharedError("nothing was shared yet, and the store of shared items does not exist")
+            return answer_without_store(ask)
+        return _Pending(self, caller, ask, timeout_s).result(timeout_s)
+
+    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Pending | NothingFound:
+        """Send a search, and return without waiting for it."""
+        if not self._folder.exists():
+            return NothingFound()
+        return _Pending(self, caller, ask, self._breaker.patience_s(timeout_s))
+
+    def close(self) -> None:
+        """Close the sockets; requests in progress end with their answer or timeout."""
+        self._sockets.close()
+
+
+class _Pending:
+    """A request in progress. Its socket is returned to the pool after the answer or when this object is dropped."""
+
+    def __init__(self, knowledge: RemoteKnowledge, caller: Caller, ask: Ask[Any], timeout_s: float) -> None:
+        request = HostRequest(
+            user_id=SHARED_USER, method="ask_shared", deadline_ms=timeout_s * 1000, sent_at_s=time.time()
+        )
+        self._ask = ask
+        self._breaker = knowledge._breaker
+        self._sent_at_s = time.monotonic()
+        self._ends_at_s = self._sent_at_s + timeout_s
+        self._socket = knowledge._sockets.borrow()
+        self._give_back = weakref.finalize(self, knowledge._sockets.give_back, self._socket)
+        self._correlation = self._socket.send(
+            [encode(request), encode(AskSharedParams(caller=caller, ask=cast(AnyAsk, ask)))]
+        )
+
+    def result(self, timeout_s: float) -> Any:
+        """Wait for the answer, at most `timeout_s` and until the deadline set when the request was sent."""
+        left_s = min(timeout_s, self._ends_at_s - time.monotonic())
+        try:
+            frames = self._socket.receive(self._correlation, max(left_s, 0.0))
+        except DeadlineExceededError as error:
+            self._breaker.waited_since(self._sent_at_s)
+            raise UnavailableError("the store of shared items did not answer in time") from error
+        finally:
+            self._give_back()
+        self._breaker.heard()
+        return decode_reply(frames[0], self._ask.result)
+
+
+OpenStore = Callable[[Embedder | None], Knowledge]
+"""Opens or creates the store with an embedder that the caller owns."""
+
+
+class KnowledgeOnFiles:
+    """The store of a data folder without a daemon, opened on demand. Satisfies `SharedStore`, for one thread."""
+
+    def __init__(self, folder: Path, open_store: OpenStore, settings: EmbedderSettings) -> None:
+        """`folder` is the folder of the store, which may not exist; `settings` configure the embedder of searches."""
+        self._folder = folder
+        self._open_store = open_store
+        self._embedder = LazyEmbedder(None, settings)
+        self._knowledge: Knowledge | None = None
+
+    def ask(self, caller: Caller, ask: Ask[Any], timeout_s: float) -> Any:
+        """Return the answer. Raises `InvalidInputError` and the errors of opening the store."""
+        if not creates_store(ask) and not self._folder.exists():
+            return answer_without_store(ask)
+        return self._opened().ask(caller, ask, timeout_s)
+
+    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
+        """Open the store and load its model, which takes longer than a recall waits for shared items."""
+        if not self._folder.exists():
+            return NothingFound()
+        with suppress(ModelError):
+            self._embedder.get(timeout_s)
+        return self._opened().begin_search(caller, ask, timeout_s)
+
+    def close(self) -> None:
+        """Purge removed items from the files, and close them."""
+        if self._knowledge is not None:
+            try:
+                self._knowledge.expire()
+            finally:
+                self._knowledge.close()
+        self._embedder.close()
+
+    def _opened(self) -> Knowledge:
+        if self._knowledge is None:
+            self._knowledge = self._open_store(self._embedder.get(0) if self._embedder.is_open else None)
+        return self._knowledge

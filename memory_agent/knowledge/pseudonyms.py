@@ -1,0 +1,155 @@
+"""Pseudonyms of users, and the names of the blobs of shared items: both are digests keyed with a secret of the store.
+
+The names of blobs are readable in an encrypted store, so they must not reveal an item or a user.
+"""
+
+from __future__ import annotations
+
+import secrets
+from hashlib import blake2b
+
+import msgspec
+
+from memory_agent.memory.namespaces import Erasure
+from memory_agent.recall.query import check_now
+from memory_agent.records.shared_content import PSEUDONYM_BYTES, pseudonym
+from memory_agent.storage.archive import Archive
+from memory_agent.storage.batch import Batch
+from memory_agent.storage.snapshot import Snapshot
+
+SECRET, PURGE, DUE = "shared:secret", "shared:purge", "shared:due"
+FILE, FIGURES, PARTS = "shared:file:", "shared:standing:", "shared:part:"
+NAME, USED = "shared:called:", "shared:used:"
+OFFERS = "shared:offers:"  # offers of one user
+OFFERERS = "shared:offerers:"  # offers behind an item of many users
+ERASED = "shared:erased:"  # pseudonyms of erased users
+PLACE_CHARS = 32
+_USER_BYTES = 10
+
+
+def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
+    """Return the name of a blob. Without the secret it reveals neither the item, the author nor the chosen name."""
+    return kind + blake2b(name.encode(), key=secret_in(snapshot), digest_size=PLACE_CHARS // 2).hexdigest()
+
+
+def part_of(key: bytes, place: str, user: bytes) -> str:
+    """Return the blob name of a user's part in the item at a place; `key` is the secret.
+
+    Without the secret the names reveal how many users an item has, but not that two parts belong to one user.
+    """
+    return f"{PARTS}{place}{blake2b(place.encode() + user, key=key, digest_size=_USER_BYTES).hexdigest()}"
+
+
+def secret_in(snapshot: Snapshot) -> bytes:
+    """Return the secret of a store, empty if nothing was stored yet."""
+    known = snapshot.kept.get(SECRET) or snapshot.blob(SECRET)
+    if known:
+        snapshot.kept[SECRET] = known
+    return known or b""
+
+
+def ensured_secret(batch: Batch) -> bytes:
+    """Return the secret of a store, creating it first if there is none."""
+    known = batch.blob(SECRET)
+    if known is None:
+        known = secrets.token_bytes(32)
+        batch.set_blob(SECRET, known)
+    return known
+
+
+def mark_removal(batch: Batch) -> None:
+    """Mark that the files have removed bytes to purge in the next upkeep."""
+    batch.set_blob(PURGE, secrets.token_bytes(8))
+
+
+_FORMER_NAME = "shared:name:"
+FORMER_NAMED = "shared:named:"  # of former versions, in which names were unique
+_END_CHARS = 6
+_names = msgspec.msgpack.Decoder(tuple[str, str])
+
+
+class Authors:
+    """The pseudonyms and names of the users of one store."""
+
+    def __init__(self, archive: Archive, erasure: Erasure) -> None:
+        self._archive = archive
+        self._erasure = erasure
+
+    def pseudonym(self, user_id: str) -> str:
+        """Return the current pseudonym of a user. Without the secret it cannot be linked to the user."""
+        return self.pseudonyms(user_id)[-1]
+
+    def pseudonyms(self, user_id: str) -> list[str]:
+        """Return the pseudonyms of a user: one for each erasure, then the current one.
+
+        Erasures are read from the history of this data folder and, for a store restored elsewhere, from the store.
+        """
+        names: list[str] = []
+        user, key = user_id.encode(errors="surrogatepass"), self._secret()
+        with self._archive.store.snapshot() as snapshot:
+            while not names or self._is_erased(snapshot, names[-1]):
+                salt = len(names).to_bytes(8, "big")
+                names.append(pseudonym(blake2b(user, key=key, salt=salt, digest_size=PSEUDONYM_BYTES).digest()))
+        return names
+
+    def set_name(self, author: str, name: str | None) -> str:
+        """Set or remove the name of an author; return the name that others see."""
+        with self._archive.batch() as batch:
+            drop_name(batch, author)
+            if name is not None:
+                keep_name(batch, author, name)
+            return name_in(batch, author)
+
+    def _is_erased(self, snapshot: Snapshot, author: str) -> bool:
+        is_noted = self._erasure.is_forgotten(author, check_now(None))
+        return is_noted or snapshot.blob(place_of(snapshot, ERASED, author)) is not None
+
+    def _secret(self) -> bytes:
+        known = self._archive.store.blob(SECRET)
+        if known is None:
+            with self._archive.batch() as batch:
+                known = ensured_secret(batch)
+        return known
+
+
+def name_in(snapshot: Snapshot, pseudonym: str) -> str:
+    """Return the name that others see: the chosen name with a part of the pseudonym appended, or the pseudonym.
+
+    So no two authors look alike, and choosing a name never reveals that it is taken.
+    """
+    blob = snapshot.blob(place_of(snapshot, NAME, pseudonym))
+    if blob is None:
+        return pseudonym
+    _, chosen = _names.decode(blob)
+    return f"{chosen} #{pseudonym.removeprefix('user-')[:_END_CHARS]}"
+
+
+def keep_name(batch: Batch, author: str, name: str) -> None:
+    """Store the name that an author chose."""
+    batch.set_blob(place_of(batch, NAME, author), msgspec.msgpack.encode((author, name)))
+
+
+def authors_with_names(snapshot: Snapshot) -> list[str]:
+    """Return the authors who chose a name."""
+    return [_names.decode(snapshot.blob(place) or b"")[0] for place in snapshot.blobs(NAME)]
+
+
+def drop_name(batch: Batch, author: str) -> None:
+    """Remove the name of an author."""
+    place = place_of(batch, NAME, author)
+    if batch.blob(place) is not None:
+        batch.set_blob(place, None)
+        mark_removal(batch)
+
+
+def move_former_names(batch: Batch) -> None:
+    """Convert the names that former versions stored in two blobs each."""
+    for place in batch.blobs(FORMER_NAMED):
+        author = (batch.blob(place) or b"").decode()
+        former = place_of(batch, _FORMER_NAME, author)
+        name = batch.blob(former)
+        if name is not None:
+            keep_name(batch, author, name.decode())
+        for gone in (place, former):
+            batch.set_blob(gone, None)
+    mark_removal(batch)
