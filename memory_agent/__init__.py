@@ -106,7 +106,7 @@ __all__ = [
 def _load_cxx_locale() -> None:
     """Create the C++ locale of the system's libstdc++ before an extension module brings another.
 
-    Importing ONNX Runtime after usearch ends in SIGSEGV otherwise (usearch 2.26.6, onnxruntime 1.31.1; decision 0010).
+    Importing ONNX Runtime after usearch ends in SIGSEGV otherwise (usearch 2.26.6, onnxruntime 1.31.1; decision 0011).
     Likely cause: usearch bundles a C++ library whose locale ids are unique process-wide (STB_GNU_UNIQUE), and ONNX
     Runtime, which uses the system's libstdc++, takes them for its own. Rejected: importing ONNX Runtime first, which
     costs 35 MB in a process that only searches.

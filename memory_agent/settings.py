@@ -76,7 +76,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     long what the calling session said, and a request in the query's words, is left out of its answers.
     `min_relevance`: memories of less relevance are left out, even if those are all. At the default 9 of 10 answers
     stay, and most questions that a memory knows nothing of get none: 9 of 10 on conversations, 8 of 10 where agents of
-    other projects ask (decision 0036). 0 is off. `outcome`: how far a memory of an approved run rises above one of a
+    other projects ask (decision 0014). 0 is off. `outcome`: how far a memory of an approved run rises above one of a
     failed run where both match about equally, as a share of the best score.
     """
 

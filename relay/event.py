@@ -1,7 +1,7 @@
 """Events: decode from JSON or MessagePack, validate, derive an id, encode.
 
 Every event is validated here once, at the edge. Unknown fields are kept in `extra`, since existing emitters send them.
-Event types and payloads have no meaning to the bus. See `ops/decisions/0001-journal-and-acks.md`.
+Event types and payloads have no meaning to the bus. See `ops/decisions/0007-event-journal-and-acknowledgements.md`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Events are on the disk when `append` returns (sync and metasync are on), unless the disk is lost or lies about its
 writes. One process writes; others may open the journal `readonly`. Rejected: a file of appended records, which needs
 its own index, recovery and de-duplication; LMDB's transactions give all three
-(`ops/decisions/0001-journal-and-acks.md`).
+(`ops/decisions/0007-event-journal-and-acknowledgements.md`).
 """
 
 from __future__ import annotations

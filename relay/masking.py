@@ -2,7 +2,7 @@
 
 Time is linear in the text, hostile text included (see `secret_patterns`). Not found: secrets without a known format or
 a telling name beside them, and secrets in encodings (base64, archives). Guessing by entropy lost, because it masks
-commits and digests. Why our own table: `ops/decisions/0022-masking-of-secrets.md`.
+commits and digests. Why our own table: `ops/decisions/0005-secret-masking.md`.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class QueryCentering:
 
         If a user repeats nearly the same query, the mean approaches it and the difference is noise. Below a distance of
         .5 the mean is therefore subtracted only in part, and below .2 not at all (LoCoMo questions lie at .52 to 1.07
-        from their mean; decision 0009). Raises `ShapeError`.
+        from their mean; decision 0020). Raises `ShapeError`.
         """
         self._check(query)
         if self._count < WARM_UP:

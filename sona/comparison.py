@@ -11,7 +11,7 @@ The null hypothesis is that memories are used by position alone, a lower one no 
 the expected odds are at most 1, because the mean of the first m odds is at most 1 for every m, so their product is a
 test martingale. If p is right, no other bet that is safe against all such habits grows faster (reverse information
 projection: Grünwald, de Heide, Koolen 2024). Rejected by measurement: stakes on differences of ranks or of reciprocal
-ranks, which open the gate for half as many users within 50 runs (decision 0045).
+ranks, which open the gate for half as many users within 50 runs (decision 0020).
 
 Used memories stand at rank r of the learned ranking with a share of about r^-2 (measured), so s is 2, or half or 3/2 of
 it with lower weight. A twentieth of each stake is kept, since no prediction is certain.

@@ -7,7 +7,7 @@ run.
 
 Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which does not know the types behind the fused
 operators and quantises the whole word table with one scale. Choice of operators:
-`ops/decisions/0006-the-embedding-graph.md`.
+`ops/decisions/0011-embedding-model-and-word-vectors.md`.
 
 Shapes: n texts, t tokens, d width, f inner width, v vocabulary, k inputs and m outputs of a matrix.
 """

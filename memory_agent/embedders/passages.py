@@ -3,7 +3,7 @@
 A word is a run of letters and digits, as in the lexicon; stop words and runs of more than 64 characters are left out,
 and a text of stop words alone keeps them. Words of one stem are one in a text, and words that are folded the same are
 one in a query. Rejected: subtracting a mean before the signs are taken, which needs a constant for each model and
-changed no result (`ops/decisions/0033-passages-and-words.md`).
+changed no result (`ops/decisions/0011-embedding-model-and-word-vectors.md`).
 
 Shapes: t tokens, p passages, w occurrences of words, k words, d dimensions.
 """

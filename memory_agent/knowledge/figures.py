@@ -15,7 +15,7 @@ Not hidden: that another user exists, has reported since the last release or was
 the rest of the five; whether a user's only run succeeded or failed, since those levels are far apart; more than a level
 from an attacker who knows how q changed, or that it equals the rating, which has an offset of its own. This is not
 differential privacy, which needs noise in the number of users, before the threshold, and in the mean: Laplace noise of
-epsilon 1 raises the error of the mean of five users from .09 to .23; the levels raise it to .10 (decision 0054).
+epsilon 1 raises the error of the mean of five users from .09 to .23; the levels raise it to .10 (decision 0023).
 
 Erasing a user removes the contribution exactly. A figure that counts it is withdrawn at once, because an updated one
 would differ from it by this user alone. It is released again when five other users are new or changed.
@@ -33,7 +33,7 @@ If the mean is at most m, the expectation of K(m) is at most 1, and K(m) ever re
 (Ville), for any distribution and any number of looks. (A level that changes with the user's later runs is a new sample:
 then the bound holds at each look.) K falls as m rises; the bound is the m where K(m) = 1/a. It does not depend on the
 order of the users, and rises with the level of each. With a = .1, six users at level 1 prove a version above a prior of
-.6, eight above .7. Decision 0054 compares other bounds: those that prove more are wrong too often, or wrong when looked
+.6, eight above .7. Decision 0023 compares other bounds: those that prove more are wrong too often, or wrong when looked
 at repeatedly.
 """
 

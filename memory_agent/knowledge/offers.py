@@ -4,7 +4,7 @@ An offer is a pattern that its user has seen and confirmed word for word. It is 
 only its user can list it. When `offers_together` users offer the same words for the same readers, upkeep makes one item
 of the offers. The item shows the number of users and no names. It has the exact words of most of them; nothing is
 generated. Two offers match if they differ only in spaces, in the case of the first letter of a line and in punctuation
-at its end. Similarity of vectors is not used, because it confuses "succeeded" with "failed" (decision 0057). So an item
+at its end. Similarity of vectors is not used, because it confuses "succeeded" with "failed" (decision 0025). So an item
 contains nothing that only one user wrote.
 
 An item exists while it has enough offerers and one of them wrote exactly its words. Otherwise it is removed, and upkeep

@@ -2,7 +2,7 @@
 
 Nothing else gets credit: crediting all memories shown costs .034 of recall at 5 (measured). For the same reason a
 list of all of four or more memories shown counts as none, and all of two or three, which a threshold of relevance
-leaves more often, gets half (decision 0038). A named memory that was not shown is credited.
+leaves more often, gets half (decision 0018). A named memory that was not shown is credited.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ later success .825 to .9 < approved 1; so what followed moves a run by at most .
     the session went on elsewhere       .05 (good); too little to say anything of a run that never ended
 
 A session that ends says nothing: users leave with what they wanted as they leave without it. No recorded runs have
-these signs with verdicts to hold them against (decision 0046), which is why the shares are small.
+these signs with verdicts to hold them against (decision 0017), which is why the shares are small.
 """
 
 from __future__ import annotations

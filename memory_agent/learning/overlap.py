@@ -10,7 +10,7 @@ sentence names other numbers, or denies what it affirms.
 Words are split, lower-cased and stripped of accents as those that are searched, so document frequencies can be looked
 up there; endings are removed by rough English rules that leave other languages alone.
 
-Rejected by measurement (decision 0019): cosine of the vectors, the longest common phrase, a plain share of words.
+Rejected by measurement (decision 0018): cosine of the vectors, the longest common phrase, a plain share of words.
 Rank in the answer predicts use, but crediting rank teaches nothing. The method cannot tell use from independent
 rediscovery (also there).
 """
@@ -90,7 +90,7 @@ STOP_STEMS = frozenset(stem(word) for word in (_STOP_WORDS + _REPORTING).split()
 
 
 THRESHOLD = 4.0
-"""Score (bits times share) from which a memory counts as used (decision 0019)."""
+"""Score (bits times share) from which a memory counts as used (decision 0018)."""
 
 _MOST_TRIES = 8  # statements checked for contradiction, best first; each costs a pass over the memory's sentences
 

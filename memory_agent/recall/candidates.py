@@ -7,11 +7,11 @@
 
 The cosine and the late interaction are used as they are, BM25, which has no fixed scale, as a share of the best match.
 A missing side is absent, not zero: a memory without a vector gets the mean cosine. Rejected by measurement (decision
-0037): min-max over the candidates, which makes a score depend on the other candidates and amplifies noise in small
+0013): min-max over the candidates, which makes a score depend on the other candidates and amplifies noise in small
 sets; z-scores; reciprocal ranks.
 
 `speaker`: what an agent writes along the way, such as an assistant's messages, repeats at greater length what the user
-wrote and what was found. It ranks below others that match about as well (decision 0042).
+wrote and what was found. It ranks below others that match about as well (decision 0013).
 
 Shapes: n candidates; in `shortlist`, all slots of the view.
 """
@@ -40,7 +40,7 @@ _STRIDE = 16
 _MOST_TIED = 8
 """Limits of slots with one score; of 20,000 notes "build N failed" all have the same words."""
 _OTHER_LANGUAGE = 3.0
-"""Logits by which texts in one language resemble each other to a model that reads another (decision 0043)."""
+"""Logits by which texts in one language resemble each other to a model that reads another (decision 0015)."""
 _LEAST_FADING = timedelta(days=1)
 _MOST_FADING = timedelta(days=7)
 _NO_SLOTS: Slots = np.empty(0, dtype=np.int64)

@@ -36,12 +36,12 @@ normal variables, which grows fast among few memories and slowly among many. One
 its answer, since evidence often uses other words: each memory by itself loses 9 points of R@10 at the same refusal. But
 it vouches with 3 at most, or it would take everything along. What neighbours and other candidates add counts by the
 credit of a memory. A store or a session of different things has others beside the one that answers; their vectors are
-far from the query, as those of evidence hardly ever are (decision 0052). Without word vectors, without words or without
+far from the query, as those of evidence hardly ever are (decision 0014). Without word vectors, without words or without
 a vector, another line with its own slope and centre gives the same (`Line`). A mode decides who is a candidate, and
 nothing here.
 
 It is calibrated between the evidence of questions and what stores that know nothing of a question answer (decision
-0036), for the bundled model; with another one the relevance of what has a vector is not known, NaN. It is no
+0014), for the bundled model; with another one the relevance of what has a vector is not known, NaN. It is no
 probability of being *the* evidence, of which there is a tenth as much in one data set as in another.
 
 Shapes: q words of the query, n memories.
@@ -90,7 +90,7 @@ class Line(NamedTuple):
     growth: float
 
 
-# Fitted on LoCoMo, BEAM, SWE and airline runs (decision 0036); `python -m ops.bench.relevance` fits them again.
+# Fitted on LoCoMo, BEAM, SWE and airline runs (decision 0014); `python -m ops.bench.relevance` fits them again.
 ALL = Line(9.0, 1.2, 0.3)
 NO_WORD_VECTORS = Line(11.0, 0.46, 0.2)
 NO_WORDS = Line(21.1, 0.4, 0.1)

@@ -10,7 +10,7 @@ into it, making room for answers. They return where there is nothing else to sho
 A memory is such a request where its cosine with the query is at least `REQUEST_COSINE` (without vectors: the same
 words), and it is the begin of a run with nothing but its objective, or a user's message without a telling word that
 neither the query nor such a begin has. An informative message has such a word, so no answer is taken for a question.
-(What the caller itself just wrote is no candidate at all: `search.OwnWords`.) Rejected (decision 0021): a lower score,
+(What the caller itself just wrote is no candidate at all: `search.OwnWords`.) Rejected (decision 0016): a lower score,
 which depends on how many there are; the cosine alone, which takes answers for questions.
 
 What a run then uses of an answer tells which ranking is better, the baseline or the learned one. Where both may rank,
@@ -41,7 +41,7 @@ from memory_agent.storage.terms import said_words
 from sona.interleaving import team_draft
 
 REQUEST_COSINE = 0.8
-"""Cosine from which a request counts as the query in other words (decision 0018)."""
+"""Cosine from which a request counts as the query in other words (decision 0017)."""
 SAME_COSINE = 0.9
 """Cosine from which it counts as the same request; the run of a merely similar one may have succeeded elsewhere."""
 

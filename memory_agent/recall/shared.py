@@ -18,11 +18,11 @@ One place of five is reserved for class 4, so that new items are shown: `top_k /
 one place would be a third of the answer of the profile `document`. It is taken from the last of the classes above. A
 reserved place that class 4 cannot fill is given to the other classes. If class 1 fills all other places, the best
 proven item has one of the reserved places in half of the recalls, drawn with the key: otherwise an item would disappear
-from such answers by being proven (decision 0056). Items with scores within a tenth of the best one of class 4 have
+from such answers by being proven (decision 0024). Items with scores within a tenth of the best one of class 4 have
 equal chances of its places, drawn with the key of the recall: past use raises a score by at most .05, usually less than
 that tenth. Each item has its own random number, so a further item lowers the chances of all equally. Drawn items are
 listed by score. Items with a released mean below the prior come after the others of class 4, by the same draw: an item
-known to be worse than usual is not new (decision 0063).
+known to be worse than usual is not new (decision 0024).
 
 Local memories of a class keep the order of their ranking, which may be interleaved; shared items are ranked by
 `sona_score`. An answer without shared items is the local answer in its own order.

@@ -4,7 +4,7 @@
 are met here or beside it (`evidence`). Answers: what answers a question often follows where it was asked before. If the
 query asks, a memory that asks lends what it scores above the next best to the memory that follows it, and ranks below
 it. Both count less the longer the answer, since a long text needs no help to be found. Rejected by measurement
-(decision 0037): lending to both sides, and lending by every candidate.
+(decision 0013): lending to both sides, and lending by every candidate.
 
 **Relevance** and qualities are found next, and **past use** where the learner may rank:
 
@@ -18,9 +18,9 @@ memory's score as a share of the best. A used memory gains only as far as it als
 it repeatedly for the same request; so frequently used memories do not displace better answers (decision 0020). What
 learning adds is measured in the spread of the scores, so it moves a memory past as many others whether they are near or
 far, in any query and after a change of the ranking. It is about 1 in LoCoMo. Leaders that stand out do not widen it:
-they would be overtaken the more easily the better they match (decision 0045). Each part is bounded, so no score rises
+they would be overtaken the more easily the better they match (decision 0020). Each part is bounded, so no score rises
 by more than their sum. Candidates are those of the query itself: searching with the moved query too finds some that
-never reach the first five (decision 0045). Whether the learner may rank is decided by `learning/learner`.
+never reach the first five (decision 0020). Whether the learner may rank is decided by `learning/learner`.
 
 **Outcome.** Of about equally good memories, those whose runs worked come first, in either ranking:
 
@@ -32,7 +32,7 @@ never turns the order of two verdicts. Without a quality a memory neither gains 
 `best`: nothing scores like the query's own words, and beside them all answers would be far below the best. A memory a
 tenth below the best gains or loses half as much, one at .6 a twentieth: a success passes a failure that scores up to
 some 30 % more, and a clearly better match stays first. It needs no learning and no gate, since it decides between
-memories that are about equally relevant and brings none in (decision 0041). Rejected by measurement: a weight that
+memories that are about equally relevant and brings none in (decision 0021). Rejected by measurement: a weight that
 ignores the scale of the scores, which differs from query to query; lower powers, which cost relevance.
 
 Shapes: n candidates, m slots or memories reached, p leaders or answers, d dimensions.

@@ -3,7 +3,7 @@
 Every value has a checksum (LMDB does not notice flipped bits inside values), seeded with the number of its key, so that
 a value under another key is noticed too. Records are MessagePack arrays without field names: new fields go last and
 have defaults, and positions in `_SOURCES` and the like never change. Vectors are float16 of unit length: half the disk,
-and a cosine that differs by less than 6e-5 (decision 0003).
+and a cosine that differs by less than 6e-5 (decision 0001).
 
 d = dimensions, p = passages of a text, w = words of a text, b = bytes of a word.
 """

@@ -4,7 +4,7 @@ A memory has a *slot*, numbered from 0 in order of arrival, beside its *row* in 
 whose words, metadata or vector were replaced, leaves a dead slot until the columns are compacted. One thread writes
 (`Columns`); after each batch it publishes an immutable `View`, which any thread reads without a lock.
 
-Rejected: SQLite with FTS5 (a recall of 100,000 memories took 53 ms there and 21 statements, decision 0028).
+Rejected: SQLite with FTS5 (a recall of 100,000 memories took 53 ms there and 21 statements, decision 0002).
 
 n = number of slots, dead ones included, m = number of slots or rows given.
 """

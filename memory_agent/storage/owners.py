@@ -1,7 +1,7 @@
 """The users that own runs and sessions, for events that conductors publish under `system`. Durable.
 
 The dispatcher decides which events establish an owner, since any user can name any run
-(`ops/decisions/0024-whose-word-makes-an-owner.md`). A run or session claimed by two users belongs to neither: guessing
+(`ops/decisions/0008-ownership-of-runs.md`). A run or session claimed by two users belongs to neither: guessing
 would show one user's work to another. Beyond `LIMIT` pairs the oldest is dropped, and learned again from its next
 event. An encrypted map keeps keyed hashes of runs and sessions, which cannot be read back.
 """

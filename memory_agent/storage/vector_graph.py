@@ -5,7 +5,7 @@ out by the caller, and compaction begins another. Until the graph holds nearly a
 longer than `_PATIENCE_S`, `search` returns None and the caller scans instead, so that no search waits for the build.
 
 usearch is used by one thread at a time, and its files are checked before it reads them: a flipped bit in one kills the
-process (decision 0028).
+process (decision 0002).
 
 n = number of slots, m = number of slots given, d = dimensions.
 """

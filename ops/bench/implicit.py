@@ -58,7 +58,7 @@ ASKS_AFTER_FAILURE, ASKS_AFTER_SUCCESS = 0.6, 0.1
 _HEAD = """\
 # What follows a run
 
-Written by `python -m ops.bench.implicit` on {date:%Y-%m-%d} (decision 0046). Through the real `Memory`; intervals are
+Written by `python -m ops.bench.implicit` on {date:%Y-%m-%d} (decision 0017). Through the real `Memory`; intervals are
 95 % of {resamples:,} resamples of whole tasks. AUC: how often a run that succeeded has a higher quality than one that
 failed; .5 says nothing. How the judged runs ended is hidden from the memory.
 

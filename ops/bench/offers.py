@@ -5,7 +5,7 @@ closeness, a group is a sentence with all that are at least as close to it as th
 those that name another number, or deny what the sentence affirms, are counted as mixed up, and some are printed to look
 at. Then what the product itself learns: runs dealt to six users, each of whom offers all patterns.
 
-    python -m ops.bench.offers AIRLINE_FILE SWE_FILE      three minutes; prints the figures of decision 0057
+    python -m ops.bench.offers AIRLINE_FILE SWE_FILE      three minutes; prints the figures of decision 0025
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _FIGURES = {"succeeded_1": "succeeded first", "succeeded_3": "among three", "sam
 _HEAD = """\
 # What outcomes change
 
-Written by `python -m ops.bench.outcomes` on {date:%Y-%m-%d} (decision 0041). Through the real `Memory`, learning off.
+Written by `python -m ops.bench.outcomes` on {date:%Y-%m-%d} (decision 0021). Through the real `Memory`, learning off.
 All runs of a file are one user's memory; each run's request is asked, without its own memories. The row of weight 0 has
 in how many of 100 answers the first run succeeded or is of the same task, the others points over it, with 95 % of
 {resamples:,} resamples of whole tasks.

@@ -36,7 +36,7 @@ _TASKS: dict[str, Callable[[int], bool]] = {
     "odd": lambda task: task % 2 == 1,
     "all": lambda task: True,
 }
-_COMPLETED = 0.8  # a completed run (decision 0018)
+_COMPLETED = 0.8  # a completed run (decision 0017)
 
 
 def past_runs(

@@ -3,7 +3,7 @@
     python -m ops.bench.retries FOLDER      with locomo_dev.json and airline_runs_dev.json in it
 
 Airline: first messages of trials of one task, against those of other tasks. LoCoMo: questions with the same evidence,
-against other questions of the same conversation. Decision 0018 names the limits of this measurement.
+against other questions of the same conversation. Decision 0017 names the limits of this measurement.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _TAIL = """\
   there.
 - *Users whose work recurs* ask for one of six matters, each a question of one conversation, in four of five of their 50
   runs, in changing words; every fifth run asks something else. *Again* are the matters afterwards, in words not used
-  before, *new* questions never asked, each less learning off. Before decision 0045 the gate opened for none of them by
+  before, *new* questions never asked, each less learning off. Before decision 0020 the gate opened for none of them by
   run 50: its trial began after 50 credited runs.
 - Arms of parts, of lists, of one vector and of vectors alone took the first two seeds at most; each is compared with
   learning off and its control under the same seeds.

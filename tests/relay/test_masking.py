@@ -77,7 +77,7 @@ def lines(file: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_nothing_of_60_secrets_in_other_sentences_is_left(seed: int) -> None:
-    """Written after the table, by who had read it; 48 of 60 were found then (decision 0022), and the rest was added."""
+    """Written after the table, by who had read it; 48 of 60 were found then (decision 0005), and the rest was added."""
     missed = [one.text for one in made_up_secrets(seed, "held_out_secrets.jsonl") if not nothing_is_left(one)]
     assert missed == []
 

@@ -1,4 +1,4 @@
-"""What the figures of a version should be: what users contributed, and what decision 0054 releases of it."""
+"""What the figures of a version should be: what users contributed, and what decision 0023 releases of it."""
 
 from __future__ import annotations
 
