@@ -459,15 +459,15 @@ def test_the_store_is_rebuilt_and_compacted_by_whose_key_is_for_all_users(
 
 def test_a_users_items_go_when_nothing_of_the_user_is_under_way(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a publish that is under way would stay: the user is asleep, and new requests wait."""
-    user_id, ask = f"gone-{doors.door}", RemoteKnowledge.ask
+    user_id, answer = f"gone-{doors.door}", Knowledge.ask
     awake = []
 
-    def noting(self: RemoteKnowledge, caller: Caller, asked: AnyAsk, timeout_s: float) -> Any:
-        if isinstance(asked, ForgetUser):
+    def noting(self: Knowledge, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
+        if isinstance(ask, ForgetUser):
             awake.append(user_id in doors.served.host._memories)
-        return ask(self, caller, asked, timeout_s)
+        return answer(self, caller, ask, timeout_s)
 
-    monkeypatch.setattr(RemoteKnowledge, "ask", noting)
+    monkeypatch.setattr(Knowledge, "ask", noting)
     gone = doors.caller(user_id, "gone", ALL_SCOPES)
     item = published(gone)
     journal = doors.served.data_dir / "journal" / "data.mdb"
@@ -501,18 +501,18 @@ def test_an_erasure_says_that_the_journal_names_what_was_not_told(
 
 
 def test_a_damaged_store_keeps_no_user_from_being_erased(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    user_id, ask = f"sent-{doors.door}", RemoteKnowledge.ask
+    user_id, answer = f"sent-{doors.door}", Knowledge.ask
 
-    def damaged(self: RemoteKnowledge, caller: Caller, asked: AnyAsk, timeout_s: float) -> Any:
-        if isinstance(asked, ForgetUser):
+    def damaged(self: Knowledge, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
+        if isinstance(ask, ForgetUser):
             raise StoreDamagedError("its pages")
-        return ask(self, caller, asked, timeout_s)
+        return answer(self, caller, ask, timeout_s)
 
     gone = doors.caller(user_id, "sent", ALL_SCOPES)
     gone.remember("Of this user alone")
     item = published(gone)
     with monkeypatch.context() as patched:
-        patched.setattr(RemoteKnowledge, "ask", damaged)
+        patched.setattr(Knowledge, "ask", damaged)
         receipt = gone.erasure.erase_user()
     assert not receipt.complete
     assert receipt.reason is not None
