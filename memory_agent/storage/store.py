@@ -8,6 +8,7 @@ both give up the one transaction.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -301,8 +302,12 @@ class Store:
     @property
     def disk_bytes(self) -> int:
         """Disk usage of the user's folder in bytes, derived files included."""
-        files = (entry for entry in self.folder.rglob("*") if entry.is_file())
-        return sum(entry.stat().st_blocks * 512 for entry in files)
+        used = 0
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                with suppress(FileNotFoundError):  # a derived file was replaced after it was listed
+                    used += os.stat(os.path.join(folder, name)).st_blocks * 512
+        return used
 
     def close(self) -> None:
         """Write the recalls that wait, close, and release the folder. Idempotent."""

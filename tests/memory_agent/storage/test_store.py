@@ -372,3 +372,13 @@ def test_an_event_id_of_any_length_leads_to_its_row(store: Store) -> None:
         row = batch.put(memory(event_id="e" * 600), None)
         other = batch.put(memory(event_id="e" * 601), None)
     assert (store.row_of_event("e" * 600), store.row_of_event("e" * 601)) == (row, other)
+
+
+def test_the_disk_usage_is_counted_while_files_are_replaced(store: Store) -> None:
+    def replace() -> None:
+        temporary = store.folder / "derived.new"
+        temporary.write_bytes(b"x")
+        temporary.replace(store.folder / "derived")
+
+    with hammered(replace, 1):
+        assert all(store.disk_bytes for _ in range(2_000))
