@@ -34,9 +34,7 @@ if TYPE_CHECKING:
         rotate_key,
         server_pair,
     )
-    from relay.admission import publisher_of
     from relay.broker import Broker
-    from relay.checkup import check_journal
     from relay.config import (
         BrokerSettings,
         BusSettings,
@@ -53,8 +51,6 @@ if TYPE_CHECKING:
         relay_endpoints,
     )
     from relay.crypto import KeyRing, open_key_ring
-    from relay.delivery import FlushReport, Progress, Rejection
-    from relay.encrypting import encrypt_journal
     from relay.errors import (
         ERRORS,
         ConsumerBehindError,
@@ -91,18 +87,30 @@ if TYPE_CHECKING:
         decode_mapping,
         encode_event,
         event_from_mapping,
+        matches,
+        matches_any,
         read_event,
     )
-    from relay.journal import Appended, Journal
-    from relay.journal_file import copy_journal, cursors, is_encrypted, read_mark, require_unused, rewind
-    from relay.masking import Masker, masked_kinds
+    from relay.intake.masking import Masker, masked_kinds
+    from relay.intake.table_tail import table_problem
+    from relay.journal import (
+        Appended,
+        Journal,
+        RetentionReport,
+        check_journal,
+        copy_journal,
+        cursors,
+        encrypt_journal,
+        publisher_of,
+        read_mark,
+        require_unused,
+        rewind,
+    )
     from relay.net import CurveAuthenticator, curve_pair
-    from relay.publisher import AsyncPublisher, Publisher
-    from relay.retention import RetentionReport
-    from relay.submission import Submitted, check_events, submit
+    from relay.publishing.delivery import FlushReport, Progress, Rejection
+    from relay.publishing.publisher import AsyncPublisher, Publisher
+    from relay.publishing.submission import Submitted, check_events, submit
     from relay.subscriber import AsyncSubscriber, Subscriber
-    from relay.table_tail import table_problem
-    from relay.topics import matches, matches_any
     from relay.validation import (
         SHARED_USER,
         SYSTEM_USER,
@@ -134,7 +142,7 @@ _HOMES = {
     "SYSTEM_USER": "validation",
     "TOKEN_FILE": "access",
     "Appended": "journal",
-    "AsyncPublisher": "publisher",
+    "AsyncPublisher": "publishing.publisher",
     "AsyncSubscriber": "subscriber",
     "Batch": "wire",
     "Broker": "broker",
@@ -156,7 +164,7 @@ _HOMES = {
     "Event": "event",
     "EventLimits": "config",
     "EventTooLargeError": "errors",
-    "FlushReport": "delivery",
+    "FlushReport": "publishing.delivery",
     "Identity": "access",
     "Journal": "journal",
     "JournalDamagedError": "errors",
@@ -172,71 +180,70 @@ _HOMES = {
     "KeyRing": "crypto",
     "KeysUnavailableError": "errors",
     "MalformedEventError": "errors",
-    "Masker": "masking",
+    "Masker": "intake.masking",
     "MaskingSettings": "config",
     "Origin": "access",
     "Principal": "access",
     "ProducerSupersededError": "errors",
-    "Progress": "delivery",
+    "Progress": "publishing.delivery",
     "ProtocolError": "errors",
-    "Publisher": "publisher",
+    "Publisher": "publishing.publisher",
     "PublisherSettings": "config",
     "QuarantineEntry": "wire",
     "QuarantineEntryError": "errors",
-    "Rejection": "delivery",
+    "Rejection": "publishing.delivery",
     "RelayError": "errors",
     "RelaySettings": "config",
     "RelaySettingsError": "errors",
     "RelayStats": "wire",
     "RelayUnavailableError": "errors",
-    "RetentionReport": "retention",
+    "RetentionReport": "journal",
     "Scope": "access",
     "ScopeMissingError": "errors",
     "SequenceGapError": "errors",
     "SpoolFullError": "errors",
     "StoredKey": "access",
-    "Submitted": "submission",
+    "Submitted": "publishing.submission",
     "Subscriber": "subscriber",
     "TableTail": "config",
     "UnauthorizedError": "errors",
     "UndecipherableError": "errors",
     "UserNotAllowedError": "errors",
     "check_endpoint": "access",
-    "check_events": "submission",
-    "check_journal": "checkup",
-    "copy_journal": "journal_file",
+    "check_events": "publishing.submission",
+    "check_journal": "journal",
+    "copy_journal": "journal",
     "create_key": "access",
-    "cursors": "journal_file",
+    "cursors": "journal",
     "curve_pair": "net",
     "decode_event": "event",
     "decode_mapping": "event",
     "encode_event": "event",
-    "encrypt_journal": "encrypting",
+    "encrypt_journal": "journal",
     "ensure_local_key": "access",
     "event_from_mapping": "event",
     "identity_of": "access",
     "is_curve": "access",
-    "is_encrypted": "journal_file",
     "journal_folder": "config",
     "load_settings": "config",
     "local_identity": "access",
-    "masked_kinds": "masking",
-    "matches": "topics",
-    "matches_any": "topics",
+    "masked_kinds": "intake.masking",
+    "matches": "event",
+    "matches_any": "event",
     "open_key_ring": "crypto",
-    "publisher_of": "admission",
+    "publisher_of": "journal",
     "read_event": "event",
     "read_key_file": "access",
     "read_keys": "access",
-    "read_mark": "journal_file",
+    "read_mark": "journal",
     "relay_endpoints": "config",
-    "require_unused": "journal_file",
+    "require_unused": "journal",
     "revoke_key": "access",
-    "rewind": "journal_file",
+    "rewind": "journal",
     "rotate_key": "access",
     "server_pair": "access",
-    "submit": "submission",
-    "table_problem": "table_tail",
+    "submit": "publishing.submission",
+    "table_problem": "intake.table_tail",
     "validate_group_name": "validation",
     "validate_id": "validation",
     "validate_object": "validation",
@@ -337,7 +344,6 @@ __all__ = [
     "event_from_mapping",
     "identity_of",
     "is_curve",
-    "is_encrypted",
     "journal_folder",
     "load_settings",
     "local_identity",

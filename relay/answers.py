@@ -13,7 +13,6 @@ from typing import Any
 
 from relay import wire
 from relay.access import Principal, Scope
-from relay.admission import Admission, publisher_of
 from relay.config import RelaySettings
 from relay.errors import (
     EncryptionKeyMissingError,
@@ -22,7 +21,8 @@ from relay.errors import (
     ProtocolError,
     QuarantineEntryError,
 )
-from relay.journal import Journal
+from relay.intake.admission import Admission
+from relay.journal import Journal, publisher_of
 from relay.log import log
 from relay.validation import SHARED_USER, validate_user_id
 

@@ -20,9 +20,7 @@ from typing import NamedTuple, Self
 
 from relay import wire
 from relay.access import Credentials, Principal, check_endpoint, ensure_local_key, is_curve, server_pair
-from relay.admission import Admission
 from relay.answers import Answers
-from relay.collector import Collector
 from relay.config import Endpoints, RelaySettings, journal_folder, relay_endpoints
 from relay.crypto import open_key_ring
 from relay.errors import (
@@ -34,12 +32,14 @@ from relay.errors import (
     RelaySettingsError,
     UnauthorizedError,
 )
-from relay.intake import Intake, Submission
+from relay.intake.admission import Admission
+from relay.intake.collector import Collector
+from relay.intake.group_commit import Intake, Submission
+from relay.intake.masking import Masker
+from relay.intake.table_tail import TableFollower
 from relay.journal import Journal
 from relay.log import log
-from relay.masking import Masker
 from relay.net import CurveAuthenticator, Message, ServerSocket, curve_pair
-from relay.table_tail import TableFollower
 from relay.worker import Worker
 
 _IDLE_WAIT_S = 1.0
@@ -71,8 +71,7 @@ class Broker:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         wanted = _endpoints(data_dir, self._settings)
-        masker = Masker(self._settings.masking, self._counts)
-        self._admission = Admission(self._settings.events, masker.event, masker.data)
+        self._admission = Admission(self._settings.events, Masker(self._settings.masking, self._counts))
         keys = open_key_ring(self._settings.encryption, data_dir)
         self._journal = Journal.open(journal_folder(data_dir), self._settings.journal, keys=keys)
         try:

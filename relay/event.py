@@ -6,7 +6,7 @@ Event types and payloads have no meaning to the bus. See `ops/decisions/0007-eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
@@ -165,6 +165,28 @@ def decode_mapping(data: bytes, limits: EventLimits) -> object:
     except (msgspec.DecodeError, ValueError, OverflowError) as error:
         form = "JSON" if looks_like_json else "MessagePack, and does not look like JSON"
         raise MalformedEventError("event", f"is not {form}: {error}") from error
+
+
+def matches(pattern: str, event_type: str) -> bool:
+    """Return whether `event_type` matches `pattern`; `worker.*` matches `worker.task.done`, not `worker`.
+
+    >>> matches("worker.*", "worker.task.done"), matches("worker.*", "worker"), matches("*", "worker")
+    (True, False, True)
+    """
+    if pattern == "*":
+        return True
+    if pattern.endswith(".*"):
+        return len(event_type) >= len(pattern) and event_type.startswith(pattern[:-1])
+    return pattern == event_type
+
+
+def matches_any(patterns: Iterable[str], event_type: str) -> bool:
+    """Return whether `event_type` matches any of the patterns.
+
+    >>> matches_any(["feedback.*", "user_input"], "user_input")
+    True
+    """
+    return any(matches(pattern, event_type) for pattern in patterns)
 
 
 def _extra(mapping: Mapping[Any, Any], limits: EventLimits) -> dict[str, Any]:

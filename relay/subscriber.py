@@ -18,8 +18,8 @@ import msgspec
 from relay import wire
 from relay.access import Identity, check_endpoint, local_identity
 from relay.errors import RelayUnavailableError, UnauthorizedError
+from relay.event import matches_any
 from relay.net import AsyncClientSocket, AsyncDoorbellSocket, ClientSocket, DoorbellSocket
-from relay.topics import matches_any
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, QuarantineEntry, RelayStats
 
 _Result = TypeVar("_Result")

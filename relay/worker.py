@@ -35,7 +35,7 @@ class Worker:
         self._task = task
         self._on_failure = on_failure
         self._is_stopping = False
-        self._news = SimpleQueue[None]()  # an `Event` may hang after Ctrl-C (`changes`)
+        self._news = SimpleQueue[None]()  # an `Event` may hang after Ctrl-C (`locks`)
         self._thread = threading.Thread(target=self._run, name=f"relay-{task.name}", daemon=True)
 
     def start(self) -> None:

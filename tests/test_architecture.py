@@ -37,13 +37,12 @@ FACES_OF_RELAY = frozenset(
     {
         "relay",
         "relay.access",
-        "relay.changes",
         "relay.crypto",
         "relay.disk",
         "relay.errors",
+        "relay.locks",
         "relay.log",
         "relay.net",
-        "relay.rwlock",
     }
 )
 LONGEST_FILE_LINES = 600

@@ -25,14 +25,12 @@ from typing import Any, Protocol
 import lmdb
 import xxhash
 
-from relay.changes import holding
-from relay.disk.atomic_files import discard_copy, flush_copy, make_first_file, replace_by_copy, room_for_copy
-from relay.disk.errors import ErrorFamily
 from relay.disk.fence import WriterLock
+from relay.disk.files import discard_copy, flush_copy, make_first_file, replace_by_copy, room_for_copy
 from relay.disk.pages import DATA_FILE, CommitGoneError, clear_unused, examine
 from relay.disk.room import means_no_room
-from relay.disk.transaction import EncryptedTransaction, Pair, PairCipher, Transaction
-from relay.rwlock import ReadWriteLock
+from relay.disk.transaction import EncryptedTransaction, ErrorFamily, Pair, PairCipher, Transaction
+from relay.locks import ReadWriteLock, holding
 
 # To replace the file, new transactions wait so long for old ones to end; then they get as long a turn, and it retries.
 _TURN_S = 2.0

@@ -21,8 +21,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from relay.disk.errors import ErrorFamily
-from relay.disk.transaction import Transaction
+from relay.disk.transaction import ErrorFamily, Transaction
 
 Role = Literal["library", "host"]
 

@@ -18,9 +18,9 @@ from relays import LIMITS, NOW, event
 
 from relay import Journal, JournalSettings, encode_event, read_event
 from relay.access import publisher_for_all
-from relay.admission import Admission
-from relay.delivery import Outgoing, Window
-from relay.intake import Intake, Submission
+from relay.intake.admission import Admission
+from relay.intake.group_commit import Intake, Submission
+from relay.publishing.delivery import Outgoing, Window
 from relay.wire import Ack, Publish, Refusal
 
 CAPACITY = 12  # parts of 3 events

@@ -27,14 +27,14 @@ from relay import (
     RelaySettings,
     Subscriber,
     encrypt_journal,
-    is_encrypted,
     read_event,
+    read_mark,
 )
-from relay.checkup import check_journal
 from relay.crypto import KeyRing
 from relay.disk import Findings
-from relay.entries import SealedEvent, dump_entry, load_event, number_key
-from relay.quarantine import Suspect
+from relay.journal import check_journal
+from relay.journal.entries import SealedEvent, dump_entry, load_event, number_key
+from relay.journal.quarantine import Suspect
 from relay.wire import Erasable
 
 TEXT, ID, TYPE = "zanzibarquokka", "kakapo-17", "numbat.seen"
@@ -206,12 +206,13 @@ def test_plain_and_encrypted_journals_are_never_confused(tmp_path: Path, keys: K
     plain, sealed = tmp_path / "plain", tmp_path / "sealed"
     with Journal.open(plain) as journal:
         journal.commit("reader", 0)
-    assert is_encrypted(plain, JournalSettings()) is None
+    assert read_mark(plain, JournalSettings()) == (True, None)
     with Journal.open(plain) as journal:
         journal.append([event(1)], NOW)
     Journal.open(sealed, keys=keys).close()
-    assert (is_encrypted(plain, JournalSettings()), is_encrypted(sealed, JournalSettings())) == (False, True)
-    assert is_encrypted(tmp_path / "none", JournalSettings()) is None
+    assert read_mark(plain, JournalSettings()) == (False, None)
+    assert read_mark(sealed, JournalSettings()).key_id is not None
+    assert read_mark(tmp_path / "none", JournalSettings()) == (True, None)
     for readonly in (False, True):
         with pytest.raises(EncryptionMismatchError, match="memory-agent encrypt"):
             Journal.open(plain, keys=keys, readonly=readonly)
@@ -284,10 +285,10 @@ def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -
 DYING = """
 import os, sys
 from pathlib import Path
-import relay.encrypting, relay.disk.environment
+import relay.journal.encrypting, relay.disk.environment
 from relay import JournalSettings
 from relay.crypto import KeyRing
-from relay.disk.atomic_files import LOCK_FILE
+from relay.disk.files import LOCK_FILE
 from relays import NOW
 
 folder, keys, where = Path(sys.argv[1]), KeyRing(Path(sys.argv[2])), sys.argv[3]
@@ -301,9 +302,9 @@ def die(copy):
     os._exit(9)
 
 if where == "copying":
-    relay.encrypting._Encrypted._quarantine = lambda self: os._exit(9)
+    relay.journal.encrypting._Encrypted._quarantine = lambda self: os._exit(9)
 relay.disk.environment.replace_by_copy = die
-relay.encrypting.encrypt_journal(folder, JournalSettings(), keys, NOW)
+relay.journal.encrypting.encrypt_journal(folder, JournalSettings(), keys, NOW)
 """
 
 
@@ -318,7 +319,7 @@ def test_a_killed_conversion_leaves_either_file_and_the_next_one_finishes_it(
         [sys.executable, "-c", DYING, str(folder), str(keys.folder), where], cwd=Path(__file__).parent
     )
     assert died.returncode == 9
-    is_done = is_encrypted(folder, JournalSettings())
+    is_done = read_mark(folder, JournalSettings()).key_id is not None
     assert is_done == (where == "after")
     with Journal.open(folder, keys=keys if is_done else None) as journal:
         assert journal.read(0, 100) == before

@@ -28,8 +28,8 @@ from relay import (
 )
 from relay import broker as broker_module
 from relay.broker import _REST, _Upkeep
-from relay.checkup import check_journal
 from relay.disk import Findings
+from relay.journal import check_journal
 from relay.wire import Erasable
 
 SECRET = "zanzibarquokka"

@@ -10,8 +10,8 @@ from relays import LIMITS, NOW, event
 
 from relay import Journal, JournalSettings, encode_event, read_event
 from relay.access import publisher_for_all
-from relay.admission import Admission
-from relay.intake import Intake, Reply, Submission
+from relay.intake.admission import Admission
+from relay.intake.group_commit import Intake, Reply, Submission
 from relay.wire import Ack, Publish, Receipt, Refusal
 
 

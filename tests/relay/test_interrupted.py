@@ -11,14 +11,13 @@ import pytest
 from interrupting import interrupt_everywhere
 from relays import NOW, event, mapping
 
-import relay.changes
-import relay.delivery
 import relay.disk.environment
-import relay.journal
+import relay.journal.journal
+import relay.locks
 import relay.net.bus
 import relay.net.zeromq
-import relay.publisher
-import relay.rwlock
+import relay.publishing.delivery
+import relay.publishing.publisher
 import relay.subscriber
 from relay import (
     Broker,
@@ -30,11 +29,10 @@ from relay import (
     read_event,
     relay_endpoints,
 )
-from relay.changes import Changes
-from relay.rwlock import ReadWriteLock
+from relay.locks import Condition, ReadWriteLock
 
-PUBLISHING = (relay.publisher, relay.changes, relay.delivery, contextlib, threading)
-LOCKING = (relay.rwlock, relay.changes, contextlib, threading)
+PUBLISHING = (relay.publishing.publisher, relay.locks, relay.publishing.delivery, contextlib, threading)
+LOCKING = (relay.locks, contextlib, threading)
 IMPATIENT = PublisherSettings(window=8, ack_timeout_s=0.05)
 NUMBERS = count()
 
@@ -78,7 +76,7 @@ def test_publishing_onto_the_disk(data_dir: Path, tmp_path: Path) -> None:
     def away() -> Publisher:
         publisher = Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT, spool=tmp_path / str(next(spools)))
         publisher.publish(mapping(next(NUMBERS)))
-        publisher._changes.until(lambda: publisher._is_spooling)
+        publisher._condition.wait_for(lambda: publisher._is_spooling)
         return publisher
 
     def publish_another_onto_the_disk(publisher: Publisher) -> None:
@@ -188,7 +186,7 @@ def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
         journal.close()
 
     places = interrupt_everywhere(
-        (relay.disk.environment, relay.rwlock, relay.changes, relay.journal, contextlib, threading),
+        (relay.disk.environment, relay.locks, relay.journal.journal, contextlib, threading),
         lambda: Journal.open(tmp_path / str(next(folders))),
         append_and_read,
         append_another,
@@ -241,19 +239,19 @@ def test_writing_under_a_lock() -> None:
 def test_waiting_for_a_change() -> None:
     """A thread that waits is reached, though another one was interrupted while it waited."""
 
-    class Counted(Changes):
+    class Counted(Condition):
         number = 0
 
     def wait(changes: Counted) -> None:
-        changes.until(lambda: changes.number > 0, 0.001)
+        changes.wait_for(lambda: changes.number > 0, 0.001)
 
     def change(changes: Counted) -> None:
-        waiting = threading.Thread(target=changes.until, args=(lambda: changes.number > 0,))
+        waiting = threading.Thread(target=changes.wait_for, args=(lambda: changes.number > 0,))
         waiting.start()
         with changes.lock:
             changes.number += 1
-            changes.notify()
+            changes.notify_all()
         waiting.join()
         assert not changes._waiting
 
-    assert len(interrupt_everywhere((relay.changes,), Counted, wait, change)) > 5
+    assert len(interrupt_everywhere((relay.locks,), Counted, wait, change)) > 5

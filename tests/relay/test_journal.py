@@ -25,7 +25,7 @@ from relay import (
     read_event,
 )
 from relay.access import Origin
-from relay.entries import StoredEvent, dump_entry, load_event, number_key
+from relay.journal.entries import StoredEvent, dump_entry, load_event, number_key
 
 
 def test_events_are_numbered_from_one_in_order(journal: Journal) -> None:

@@ -9,8 +9,8 @@ import pytest
 from relays import NOW, event
 
 from relay import Journal, JournalSettings
-from relay.checkup import check_journal
 from relay.disk import Findings
+from relay.journal import check_journal
 from relay.wire import Erasable
 
 

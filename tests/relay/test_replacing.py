@@ -17,13 +17,13 @@ from relays import NOW, event
 import relay.disk.environment
 from relay import Journal, JournalError
 from relay.disk import DATA_FILE
-from relay.disk.atomic_files import LOCK_FILE
+from relay.disk.files import LOCK_FILE
 
 _READER = """
 import sys
 from pathlib import Path
 from relay.config import JournalSettings
-from relay.journal_file import open_file
+from relay.journal.file import open_file
 
 print("opening", flush=True)
 environment = open_file(Path(sys.argv[1]), JournalSettings(), readonly=True)

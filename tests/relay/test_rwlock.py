@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from relay.rwlock import ReadWriteLock
+from relay.locks import ReadWriteLock
 
 
 def test_readers_share_and_may_nest_while_a_writer_waits() -> None:

@@ -23,8 +23,8 @@ from relay import (
     encode_event,
     relay_endpoints,
 )
-from relay.delivery import Outgoing
-from relay.spool import Spool
+from relay.publishing.delivery import Outgoing
+from relay.publishing.spool import Spool
 
 IMPATIENT = PublisherSettings(window=8, ack_timeout_s=0.5)
 

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from relay.config import JournalSettings
-from relay.delivery import Outgoing
 from relay.errors import EntryDamagedError, JournalFullError, SpoolFullError
 from relay.event import Event, read_event
 from relay.journal import Journal
+from relay.publishing.delivery import Outgoing
 from relay.wire import JournalEntry
 
 _CONSUMER = "relay"

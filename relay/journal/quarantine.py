@@ -13,10 +13,10 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from relay.access import Principal
-from relay.admission import source_name
 from relay.config import JournalSettings
 from relay.disk import Transaction
-from relay.entries import (
+from relay.errors import EncryptionKeyMissingError
+from relay.journal.entries import (
     AnyQuarantine,
     StoredQuarantine,
     add_to_counter,
@@ -28,8 +28,8 @@ from relay.entries import (
     number,
     number_key,
 )
-from relay.errors import EncryptionKeyMissingError
-from relay.sealing import Sealing, user_of
+from relay.journal.sealing import Sealing
+from relay.journal.sources import source_name, user_of
 from relay.wire import QuarantineEntry
 
 REFUSED = 0

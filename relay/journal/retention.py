@@ -2,7 +2,7 @@
 
 It deletes in bounded transactions, so that appends get in between. An id outlives its event by `repeat_horizon_s`,
 counted from when the event was received. The file is not compacted; LMDB reuses freed pages. Only erasure deletes out
-of order (`erasing`). No keys are needed: times and sizes stay readable.
+of order (`erasure`). No keys are needed: times and sizes stay readable.
 """
 
 from __future__ import annotations
@@ -13,8 +13,17 @@ import msgspec
 
 from relay.config import JournalSettings
 from relay.disk import Environment, Transaction, keep_reserve, release_reserve
-from relay.entries import AnyEvent, add_to_counter, counter, load_event, milliseconds, number, number_key, user_key
 from relay.errors import JournalFullError
+from relay.journal.entries import (
+    AnyEvent,
+    add_to_counter,
+    counter,
+    load_event,
+    milliseconds,
+    number,
+    number_key,
+    user_key,
+)
 
 _CHUNK = 1_000
 

@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 from relay.access import Origin, Principal, Scope
-from relay.admission import Admission, Admitted, source_name
 from relay.errors import (
     ConsumerBehindError,
     JournalFullError,
@@ -27,9 +26,9 @@ from relay.errors import (
     UserNotAllowedError,
 )
 from relay.event import Event
-from relay.journal import Appended, Journal
+from relay.intake.admission import Admission, Admitted
+from relay.journal import Appended, Journal, Suspect, source_name
 from relay.log import log
-from relay.quarantine import Suspect
 from relay.wire import Ack, Publish, Receipt, Refusal, refusal
 
 _MAX_PRODUCERS = 10_000
@@ -69,18 +68,6 @@ class _Position(NamedTuple):
 
     epoch: int
     expected_seq: int
-
-
-def suspects(sifted: Iterable[tuple[bytes, Admitted]], source: str, admission: Admission) -> list[Suspect]:
-    """Return masked quarantine entries for the malformed events.
-
-    An event whose user the key is not for is refused to its publisher instead: it belongs to no user.
-    """
-    return [
-        Suspect(admission.mask_data(data), result.code, admission.mask_data(str(result).encode()).decode(), source)
-        for data, result in sifted
-        if not isinstance(result, (Event, UserNotAllowedError))
-    ]
 
 
 class Intake:
@@ -123,7 +110,7 @@ class Intake:
         return refusals + _cumulative(accepted, appended)
 
     def _sift(self, submission: Submission, now: datetime) -> list[Admitted]:
-        return [self._admission.sift(data, submission.principal, now) for data in submission.publish.events]
+        return [self._admission.try_admit(data, submission.principal, now) for data in submission.publish.events]
 
     def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> RelayError | None:
         """Advance the producer's position past a publish; return an error where it must be refused."""
@@ -154,7 +141,7 @@ class Intake:
             source = source_name("publisher", submission.publish.producer_id[:128], submission.principal)
             events += [result for result in sifted if isinstance(result, Event)]
             origins += [submission.principal.origin] * (len(events) - len(origins))
-            unread += suspects(zip(submission.publish.events, sifted, strict=True), source, self._admission)
+            unread += self._admission.suspects(zip(submission.publish.events, sifted, strict=True), source)
             foreign += sum(isinstance(result, UserNotAllowedError) for result in sifted)
         appended = self._journal.append(events, now, origins=origins, suspects=unread) if events or unread else []
         duplicates = sum(one.duplicate for one in appended)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from relay.config import JournalSettings
 from relay.disk import DATA_FILE, UNREADABLE, Checkup, Findings, Report, Transaction
-from relay.entries import counter, load_event, load_quarantine, number, number_key, user_key
 from relay.errors import JournalDamagedError
-from relay.journal_file import open_file
+from relay.journal.entries import counter, load_event, load_quarantine, number, number_key, user_key
+from relay.journal.file import open_file
 
 
 def check_journal(folder: Path, settings: JournalSettings, findings: Findings, report: Report) -> int:

@@ -11,7 +11,8 @@ from pathlib import Path
 from relay.config import JournalSettings
 from relay.crypto import KeyRing, Put, encrypt_in_place
 from relay.disk import Transaction
-from relay.entries import (
+from relay.errors import EntryDamagedError
+from relay.journal.entries import (
     COUNTERS,
     StoredEvent,
     StoredQuarantine,
@@ -20,10 +21,10 @@ from relay.entries import (
     load_quarantine,
     number_key,
 )
-from relay.errors import EntryDamagedError
-from relay.journal import Journal
-from relay.journal_file import MARK, claim_ring, is_encrypted, open_copy, open_file
-from relay.sealing import Sealing, user_of
+from relay.journal.file import MARK, claim_ring, open_copy, open_file, read_mark
+from relay.journal.journal import Journal
+from relay.journal.sealing import Sealing
+from relay.journal.sources import user_of
 
 _AS_THEY_ARE = ("users", "consumers", "sources")
 _SIZES = (b"event_bytes", b"quarantine_bytes")
@@ -36,15 +37,16 @@ def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now:
     A kill at any moment leaves the old file or the new one. Idempotent. Damaged entries go to its quarantine.
     Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
     """
-    if is_encrypted(folder, settings) is False:
+    mark = read_mark(folder, settings)
+    if not mark.is_new and mark.key_id is None:
         with Journal.open(folder, settings) as journal:
             _set_damaged_aside(journal, now)
         with closing(open_file(folder, settings)) as environment:
-            mark = claim_ring(keys)
+            ring = claim_ring(keys)
             encrypt_in_place(
                 environment,
                 partial(open_copy, settings=settings),
-                lambda transaction: _Encrypted(transaction, Sealing(keys), mark).puts(),
+                lambda transaction: _Encrypted(transaction, Sealing(keys), ring).puts(),
             )
     with Journal.open(folder, settings, keys=keys) as journal:
         return journal.stats().entries

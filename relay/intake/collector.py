@@ -13,12 +13,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from relay.access import Principal, Scope
-from relay.admission import Admission, Admitted, source_name
 from relay.config import BrokerSettings
 from relay.errors import ConsumerBehindError, MalformedEventError
 from relay.event import Event
-from relay.intake import suspects
-from relay.journal import Journal
+from relay.intake.admission import Admission, Admitted
+from relay.journal import Journal, source_name
 from relay.net import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
@@ -90,11 +89,11 @@ class Collector:
             data = event_in_frames(frames)
         except MalformedEventError as error:
             return b" ".join(frames), error
-        return data, self._admission.sift(data, self._principal, now)
+        return data, self._admission.try_admit(data, self._principal, now)
 
     def _append(self) -> None:
         events = [result for _, result in self._pending if isinstance(result, Event)]
-        unread = suspects(self._pending, self._source, self._admission)
+        unread = self._admission.suspects(self._pending, self._source)
         origins = [self._principal.origin] * len(events)
         appended = self._journal.append(events, datetime.now(UTC), origins=origins, suspects=unread)
         foreign = len(self._pending) - len(events) - len(unread)

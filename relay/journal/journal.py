@@ -22,7 +22,15 @@ from relay.access import Origin
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
 from relay.disk import Environment, Pair, Transaction, keep_reserve
-from relay.entries import (
+from relay.errors import (
+    ConsumerBehindError,
+    CursorError,
+    EntryDamagedError,
+    JournalFullError,
+    QuarantineEntryError,
+)
+from relay.event import Event, audience_of, encode_event
+from relay.journal.entries import (
     StoredEvent,
     add_to_counter,
     counter,
@@ -33,19 +41,11 @@ from relay.entries import (
     set_counter,
     user_key,
 )
-from relay.erasing import Erasing
-from relay.errors import (
-    ConsumerBehindError,
-    CursorError,
-    EntryDamagedError,
-    JournalFullError,
-    QuarantineEntryError,
-)
-from relay.event import Event, audience_of, encode_event
-from relay.journal_file import open_file, require_mode
-from relay.quarantine import Quarantine, Suspect
-from relay.retention import Retention, RetentionReport
-from relay.sealing import Reading, Sealing
+from relay.journal.erasure import Erasing
+from relay.journal.file import open_file, require_mode
+from relay.journal.quarantine import Quarantine, Suspect
+from relay.journal.retention import Retention, RetentionReport
+from relay.journal.sealing import Reading, Sealing
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry
 
 _COMPACTION_TRIES = 3  # 10 s

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
 from relay.disk import Environment, ErrorFamily, Transaction, WriterLock, opening
-from relay.entries import COUNTERS, DATABASES, counter, number, number_key
 from relay.errors import (
     EncryptionKeyMissingError,
     EncryptionMismatchError,
@@ -24,7 +23,8 @@ from relay.errors import (
     JournalFullError,
     JournalInUseError,
 )
-from relay.sealing import PURPOSE
+from relay.journal.entries import COUNTERS, DATABASES, counter, number, number_key
+from relay.journal.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
 
 MARK = b"encrypted"
@@ -114,12 +114,6 @@ def read_mark(folder: Path, settings: JournalSettings) -> Mark:
         return Mark(True, None)
     with closing(open_file(folder, settings, readonly=True)) as environment, environment.read() as transaction:
         return Mark(_is_new(transaction), transaction.get(COUNTERS, MARK))
-
-
-def is_encrypted(folder: Path, settings: JournalSettings) -> bool | None:
-    """Return whether the journal in `folder` is encrypted; None where it is new and plain. Raises `JournalError`."""
-    mark = read_mark(folder, settings)
-    return None if mark.is_new and mark.key_id is None else mark.key_id is not None
 
 
 def _is_new(transaction: Transaction) -> bool:

@@ -1,6 +1,10 @@
-"""Write files atomically and durably.
+"""Files written atomically and durably, and checksums that detect damage to them; checksums do not detect forgery.
 
-The second half creates the data file of an LMDB environment and replaces it by a copy, without importing the engine.
+JSON with a flipped bit is often valid JSON: another user's name in a key, another id in a list to erase. So a text file
+ends with a line that holds its SHA-256. A file without that line is from an older version and is read without a check;
+no damage was seen that removes the line and leaves the rest readable.
+
+The last part creates the data file of an LMDB environment and replaces it by a copy, without importing the engine.
 """
 
 from __future__ import annotations
@@ -10,10 +14,14 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
+
+import xxhash
 
 from relay.disk.pages import DATA_FILE
 
+CHECKSUM_BYTES = 8
 LOCK_FILE = "lock.mdb"
 _NEW = "new"
 _COPY = "compact"
@@ -68,6 +76,30 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def checksum(number: int, body: bytes) -> bytes:
+    """Return the 8 bytes stored before `body`. They depend on `number`, its key, so a moved value is noticed."""
+    return xxhash.xxh3_64_digest(body, seed=number)
+
+
+def add_checksum(content: bytes) -> bytes:
+    """Return the content of a text file with the line of its checksum."""
+    return content + b"\n" + _line(content)
+
+
+def verify_checksum(data: bytes) -> bytes:
+    """Return the content of a file that `add_checksum` made. Raises `ValueError` when the checksum does not match."""
+    content, newline, line = data.removesuffix(b"\n").rpartition(b"\n")
+    if not newline or not line.startswith(b'"'):
+        return data
+    if line + b"\n" != _line(content):
+        raise ValueError("its last line is not the SHA-256 of the lines above it: it was damaged, or edited")
+    return content
+
+
+def _line(content: bytes) -> bytes:
+    return b'"%s"\n' % sha256(content).hexdigest().encode()
 
 
 def make_first_file(path: Path, make: Callable[[Path], None]) -> None:

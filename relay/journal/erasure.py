@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from relay.admission import publisher_of
 from relay.config import EventLimits
 from relay.disk import Environment, Transaction
-from relay.entries import AnyEvent, StoredEvent, add_to_counter, load_event, number_key
 from relay.errors import EncryptionKeyMissingError, MalformedEventError
 from relay.event import decode_mapping
-from relay.quarantine import Quarantine
-from relay.retention import Retention
-from relay.sealing import Reading, Sealing
+from relay.journal.entries import AnyEvent, StoredEvent, add_to_counter, load_event, number_key
+from relay.journal.quarantine import Quarantine
+from relay.journal.retention import Retention
+from relay.journal.sealing import Reading, Sealing
+from relay.journal.sources import user_of_source
 from relay.validation import SYSTEM_USER
 from relay.wire import Erasable, Erased, QuarantineEntry
 
@@ -135,7 +135,7 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
 
 def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
     """Whether quarantined bytes are selected; unreadable ones are known by their source alone."""
-    is_users = entry.source == f"memory:{wanted.user_id}" or publisher_of(entry.source).user_id == wanted.user_id
+    is_users = user_of_source(entry.source) == wanted.user_id
     is_named = entry.seq in wanted.system_seqs or entry.id in wanted.quarantine_ids
     if (is_users and wanted.everything) or is_named:
         return True

@@ -21,9 +21,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from relay.access import Identity, check_endpoint, local_identity
-from relay.changes import Changes
 from relay.config import EventLimits, PublisherSettings
-from relay.delivery import FlushReport, Outgoing, Progress, Tally, Window
 from relay.errors import (
     ConsumerBehindError,
     EntryDamagedError,
@@ -37,8 +35,10 @@ from relay.errors import (
     rebuild,
 )
 from relay.event import Event, sendable
+from relay.locks import Condition
 from relay.net import ClientSocket
-from relay.spool import Spool
+from relay.publishing.delivery import FlushReport, Outgoing, Progress, Tally, Window
+from relay.publishing.spool import Spool
 from relay.wire import Ack, Publish, Refusal, decode_receipt, encode
 
 _IDLE_WAIT_S = 1.0
@@ -79,7 +79,7 @@ class Publisher:
         self._tally = Tally(on_progress)
         self._handed = deque[_Handed]()
         self._refilled = self._spooled = 0
-        self._changes = Changes()
+        self._condition = Condition()
         self._away = self._closing = self._closed = False
         self._fatal: BaseException | None = None
         self._unkept: BaseException | None = None
@@ -117,8 +117,8 @@ class Publisher:
         try:
             self._handed.append(handed)
             self._socket.wake()
-            self._changes.until(lambda: self._is_taken(handed) is not None)
-            is_taken = self._changes.until(lambda: self._is_taken(handed) is True, wait_s)
+            self._condition.wait_for(lambda: self._is_taken(handed) is not None)
+            is_taken = self._condition.wait_for(lambda: self._is_taken(handed) is True, wait_s)
             if not is_taken and self._take_back(handed):
                 count = len(self._window)
                 waiting = "1 event waits" if count == 1 else f"{count} events wait"
@@ -149,15 +149,15 @@ class Publisher:
         >>> report.acked, report.duplicates, report.pending, report.acked_through
         (1, 1, 0, {'alice': 1})
         """
-        self._changes.until(lambda: not self._unsettled or self._fatal is not None, timeout_s)
-        with self._changes.lock:
+        self._condition.wait_for(lambda: not self._unsettled or self._fatal is not None, timeout_s)
+        with self._condition.lock:
             self._raise_fatal()
             return self._tally.report(*self._counts)
 
     @property
     def acked_through(self) -> dict[str, int]:
         """The highest journal number acknowledged for each user."""
-        with self._changes.lock:
+        with self._condition.lock:
             return dict(self._tally.acked_through)
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
@@ -173,7 +173,7 @@ class Publisher:
         """
         self._closed = True
         try:
-            self._changes.until(self._may_stop, timeout_s)
+            self._condition.wait_for(self._may_stop, timeout_s)
         finally:
             self._closing = True
             self._socket.wake()
@@ -203,7 +203,7 @@ class Publisher:
 
     def _try_take(self, event: Event, data: bytes) -> bool:
         """Add an event to the window; False where that would wait or need the disk."""
-        with self._changes.lock:
+        with self._condition.lock:
             self._require_open()
             if self._is_spooling or not self._window.room:
                 return False
@@ -220,7 +220,7 @@ class Publisher:
 
     def _take_back(self, handed: _Handed) -> bool:
         """Take back an event that waits; False if it was taken just now."""
-        with self._changes.lock:
+        with self._condition.lock:
             with contextlib.suppress(ValueError):
                 self._handed.remove(handed)
             return not handed.is_taken
@@ -270,7 +270,7 @@ class Publisher:
     def _run(self) -> None:
         try:
             while not self._closing:
-                with self._changes.lock:
+                with self._condition.lock:
                     self._refill()
                     self._take_handed()
                     self._send()
@@ -280,12 +280,12 @@ class Publisher:
                 if frames is not None:
                     self._receive(frames)
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread, by `publish` and `flush`
-            with self._changes.lock:
+            with self._condition.lock:
                 self._fatal = error
-                self._changes.notify()
+                self._condition.notify_all()
         finally:
             try:
-                with self._changes.lock:
+                with self._condition.lock:
                     self._keep()
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread, by `close`
                 self._unkept = error
@@ -310,7 +310,7 @@ class Publisher:
             if handed.is_taken or handed.error is not None:
                 with contextlib.suppress(ValueError):  # its caller gave up meanwhile
                     self._handed.remove(handed)
-            self._changes.notify()
+            self._condition.notify_all()
 
     def _take(self, event: Event, data: bytes) -> bool:
         if self._is_spooling:
@@ -349,7 +349,7 @@ class Publisher:
             self._refilled += len(taken)
         if self._spool is not None and not len(self._window) and not self._spool.untaken and self._spool.unreleased:
             self._release(self._spool.taken_through)
-            self._changes.notify()
+            self._condition.notify_all()
 
     def _send(self) -> None:
         """Send everything, if it is due: one message for each event would make as many small groups in the relay."""
@@ -395,21 +395,21 @@ class Publisher:
         if self._spool is not None:
             with contextlib.suppress(SpoolFullError):  # they stay in the window, and `publish` raises
                 self._spool.keep(self._window, datetime.now(UTC))
-        self._changes.notify()
+        self._condition.notify_all()
 
     def _receive(self, frames: list[bytes]) -> None:
         try:
             message = decode_receipt(frames[-1])
         except ProtocolError:
             return
-        with self._changes.lock:
+        with self._condition.lock:
             if message.epoch != self._epoch:
                 return
             if isinstance(message, Ack):
                 self._settle(message)
             elif message.attempt == self._window.attempt:
                 self._refused(message)
-            self._changes.notify()
+            self._condition.notify_all()
             counts = self._counts
         self._tally.call_back(*counts)
 

@@ -20,11 +20,10 @@ from urllib.parse import quote
 import msgspec
 
 from relay.access import publisher_for_all
-from relay.admission import Admission, Admitted
 from relay.config import TableTail
 from relay.errors import ConsumerBehindError, EventTooLargeError, MalformedEventError
 from relay.event import Event
-from relay.intake import suspects
+from relay.intake.admission import Admission, Admitted
 from relay.journal import Journal
 from relay.log import log
 
@@ -94,11 +93,8 @@ class TableFollower:
         now = datetime.now(UTC)
         sifted = [(row, self._sift(row, now)) for row in rows]
         events = [result for _, result in sifted if isinstance(result, Event)]
-        unread = suspects(
-            [(self._as_json(row), one) for row, one in sifted if not isinstance(one, Event)],
-            self._source,
-            self._admission,
-        )
+        refused = [(self._as_json(row), one) for row, one in sifted if not isinstance(one, Event)]
+        unread = self._admission.suspects(refused, self._source)
         through: int = rows[-1]["seq"]
         origins = [self._principal.origin] * len(events)
         appended = self._journal.append(events, now, origins=origins, suspects=unread, source=(self._source, through))

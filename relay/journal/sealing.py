@@ -2,7 +2,7 @@
 
 User ids, numbers, times and sizes stay readable. Deleting and counting need no more, so an entry whose key is gone can
 still be retained, erased and checked; readers pass it like an erased one. A journal is encrypted from its beginning or
-not at all (`journal_file`).
+not at all (`file`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from relay.admission import publisher_of
-from relay.config import EventLimits
 from relay.crypto import Cipher
 from relay.disk import Pair, Transaction
-from relay.entries import (
+from relay.errors import (
+    EncryptionKeyMissingError,
+    EntryDamagedError,
+    KeyFileError,
+    KeysUnavailableError,
+    MalformedEventError,
+    UndecipherableError,
+)
+from relay.event import ON_BEHALF_OF, read_event
+from relay.journal.entries import (
     AnyEvent,
     AnyQuarantine,
     SealedEvent,
@@ -32,21 +39,10 @@ from relay.entries import (
     unpack_quarantine,
     user_key,
 )
-from relay.errors import (
-    EncryptionKeyMissingError,
-    EntryDamagedError,
-    KeyFileError,
-    KeysUnavailableError,
-    MalformedEventError,
-    UndecipherableError,
-)
-from relay.event import ON_BEHALF_OF, decode_mapping, read_event
 from relay.validation import SYSTEM_USER, validate_user_id
 from relay.wire import JournalEntry
 
 PURPOSE = "journal"
-_OF_MEMORY = "memory:"
-_LIMITS = EventLimits(max_bytes=16 << 20)
 
 
 class Ciphers(Protocol):
@@ -184,16 +180,6 @@ def _owner_of(stored: StoredEvent) -> str:
         return validate_user_id(read_event(stored.data).extra.get(ON_BEHALF_OF))
     except MalformedEventError:
         return ""
-
-
-def user_of(data: bytes, source: str) -> str:
-    """Return the user whose key encrypts bytes that are not an event: by their source, else content, else `system`."""
-    named = source.removeprefix(_OF_MEMORY) if source.startswith(_OF_MEMORY) else publisher_of(source).user_id
-    try:
-        told = named or decode_mapping(data, _LIMITS)
-        return validate_user_id(told.get("user_id") if isinstance(told, dict) else told)
-    except MalformedEventError:
-        return SYSTEM_USER
 
 
 class Reading:
