@@ -19,7 +19,7 @@ import msgspec
 
 from memory_agent.errors import SettingsError
 from memory_agent.records.memories import Dates, Kind, Mode, Source
-from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
+from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings, read_toml, setting_at_fault
 from relay.log import Level
 
 Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -308,7 +308,7 @@ def load_settings(
     ('vector', 200.0, 30)
     """
     warned: list[str] = []
-    tree = _read_toml(file) if file is not None else {}
+    tree = read_toml(file, SettingsError) if file is not None else {}
     rename_settings(tree, warned.append)
     variables = [
         (name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), read_value(text))
@@ -323,7 +323,7 @@ def load_settings(
     try:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(*_named(str(error))) from error
+        raise SettingsError(*setting_at_fault(error)) from error
 
 
 def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Callable[[str], None]) -> None:
@@ -375,15 +375,6 @@ def _warn(message: str) -> None:
     warnings.warn(message, FutureWarning, stacklevel=3)  # shown by default, unlike DeprecationWarning
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError("--config", f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SettingsError("--config", f"{file} is not TOML: {error}") from error
-
-
 def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
     for name in path[:-1]:
         branch = tree.setdefault(name, {})
@@ -403,13 +394,3 @@ def read_value(text: str) -> Any:
         return tomllib.loads(f"value = {number}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
-
-
-def _named(message: str) -> tuple[str, str]:
-    """Split msgspec's message into the setting's path and the reason."""
-    reason, _, path = message.partition(" - at `")
-    setting = path.rstrip("`").removeprefix("$").removeprefix(".")
-    if "unknown field" in reason:
-        unknown = reason.rpartition("unknown field ")[2].strip("`")
-        return ".".join(part for part in (setting, unknown) if part), "there is no such setting"
-    return setting or "settings", reason

@@ -1,6 +1,8 @@
-"""The event bus: a durable journal of events, ways in that acknowledge, and readers that follow by cursor.
+"""The event bus: publishers that wait for acknowledgement, a durable journal, and readers that follow it by cursor.
 
-Names are imported on first use, so a client of the broker loads no journal.
+An event passes `publishing.publisher`, `broker`, `intake.group_commit`, `journal.journal`, `answers` and `subscriber`:
+read them in this order. Names are imported on first use, so that a client of the broker loads no journal (.13 s instead
+of .24).
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ if TYPE_CHECKING:
         TableTail,
         journal_folder,
         load_settings,
+        read_toml,
         relay_endpoints,
+        setting_at_fault,
     )
     from relay.crypto import KeyRing, open_key_ring
     from relay.errors import (
@@ -236,12 +240,14 @@ _HOMES = {
     "read_key_file": "access",
     "read_keys": "access",
     "read_mark": "journal",
+    "read_toml": "config",
     "relay_endpoints": "config",
     "require_unused": "journal",
     "revoke_key": "access",
     "rewind": "journal",
     "rotate_key": "access",
     "server_pair": "access",
+    "setting_at_fault": "config",
     "submit": "publishing.submission",
     "table_problem": "intake.table_tail",
     "validate_group_name": "validation",
@@ -356,12 +362,14 @@ __all__ = [
     "read_key_file",
     "read_keys",
     "read_mark",
+    "read_toml",
     "relay_endpoints",
     "require_unused",
     "revoke_key",
     "rewind",
     "rotate_key",
     "server_pair",
+    "setting_at_fault",
     "submit",
     "table_problem",
     "validate_event_user",

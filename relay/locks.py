@@ -2,7 +2,7 @@
 
 Rejected: `threading.Condition`, whose methods are Python code, and with it `Event`, `Semaphore` and
 `concurrent.futures.Future`. A `KeyboardInterrupt` inside one of them can leave its lock taken, so that every other
-thread waits for ever. Python does not interrupt `with lock`, nor a single call of C code.
+thread waits for ever. Python interrupts neither `with lock` nor a single call of C code.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
 class ReadWriteLock:
     """A lock with a shared, reentrant side and an exclusive side. A shared lock cannot be upgraded.
 
-    Writers have priority: while one waits, no new reader enters. Each block has a token, whose removal is one step
-    that a `KeyboardInterrupt` cannot divide.
+    Writers have priority: while one waits, no new reader enters. Each block has a token, whose removal is one step that
+    a `KeyboardInterrupt` cannot divide.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Intake from plain PUB emitters, best effort and counted; an emitter that needs an acknowledgement uses a publisher.
+"""Intake from plain PUB emitters, best effort and counted. An emitter that needs acknowledgements uses a `Publisher`.
 
 ZeroMQ drops messages sent before the connection is up, or beyond its queue, without counting them. Every message that
 arrives is journaled or quarantined; while a consumer is too far behind, messages are dropped and counted, since these
@@ -22,7 +22,7 @@ from relay.net import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
 _WAIT_S = 0.2
-_TOO_LARGE = 4  # times the size of an event: up to that, an oversized one is quarantined with its reason
+_TOO_LARGE = 4  # times the largest event: an oversized message up to this size is quarantined with the reason
 
 
 class Collector:
@@ -60,7 +60,7 @@ class Collector:
         return 0.0
 
     def finish(self) -> None:
-        """Journal what is queued, and close."""
+        """Journal the queued messages, and close."""
         try:
             while self._take(0.0):
                 pass

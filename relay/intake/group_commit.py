@@ -1,8 +1,8 @@
 """Acknowledged intake with group commit: all queued publishes become one transaction, then one ack per publisher.
 
-There is no timer: the next batch queues while a commit is on its way to the disk (20,000 events/s at .74 ms, measured).
-A publisher's events are journaled in its order; after a gap they are refused, and it resends them. The journal
-recognises repeats by `event_id`, so the state here may be lost at any time.
+There is no timer: the next batch queues while the disk writes a commit (20,000 events/s with acks after .74 ms,
+measured). A publisher's events are journaled in its order; after a gap they are refused, and it resends them. The
+journal recognises repeats by `event_id`, so the state here may be lost at any time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Submission(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An ack or a refusal, and the peer it goes to."""
+    """An ack or a refusal, and the peer to send it to."""
 
     peer: bytes
     message: Ack | Refusal
@@ -113,7 +113,7 @@ class Intake:
         return [self._admission.try_admit(data, submission.principal, now) for data in submission.publish.events]
 
     def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> RelayError | None:
-        """Advance the producer's position past a publish; return an error where it must be refused."""
+        """Advance the producer's position past a publish; return an error if it must be refused."""
         if Scope.PUBLISH not in submission.principal.scopes:
             return ScopeMissingError(Scope.PUBLISH.value, submission.principal.key_id)
         publish, producer = submission.publish, submission.producer

@@ -2,8 +2,8 @@
 
 The table needs the columns `seq`, `event_type` and `payload`; `event_id, timestamp, actor_id, user_id, session_id,
 thread_id` are optional. The cursor advances in the transaction that appends the rows, so each row is journaled exactly
-once. Malformed rows are quarantined. A missing file or table is waited for. Triggers lost: the file is not ours to
-change.
+once. Malformed rows are quarantined. A missing file or table is tried again. Rejected: triggers, since the file belongs
+to another program.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TableFollower:
             rows = self._read()
         except ConsumerBehindError:
             self._counts["table_waits"] += 1
-            return _RETRY_S  # the table keeps them
+            return _RETRY_S  # the rows stay in the table
         except sqlite3.Error as error:
             self._note_trouble(str(error))
             return _RETRY_S
@@ -77,7 +77,7 @@ class TableFollower:
         return 0.0 if len(rows) == _ROWS else self._table.poll_interval_s
 
     def finish(self) -> None:
-        """Nothing is open between steps."""
+        """Do nothing: nothing is open between steps."""
 
     def _read(self) -> list[Row]:
         with _opened(self._table) as connection:
@@ -123,7 +123,7 @@ class TableFollower:
         return self._admission.admit_mapping({**mapping, "payload": _decode_payload(payload)}, self._principal, now)
 
     def _as_json(self, row: Row) -> bytes:
-        """Return a malformed row as the event it was meant to be, for quarantine and a later retry."""
+        """Return a malformed row as the event that it should be, for quarantine and a later retry."""
         shown = {
             name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
             for name, value in row.items()
@@ -141,7 +141,7 @@ class TableFollower:
 
 
 def table_problem(table: TableTail) -> str:
-    """Return why the rows of a table cannot be read now, "" if they can."""
+    """Return why the rows of a table cannot be read now; empty if they can."""
     try:
         with _opened(table) as connection:
             _columns(connection, table)
@@ -173,7 +173,7 @@ def _columns(connection: sqlite3.Connection, table: TableTail) -> Sequence[str]:
 
 
 def _text(name: str, value: object) -> object:
-    """Return the text of a column, which SQLite does not check to be UTF-8."""
+    """Return a column's value, with bytes decoded: SQLite does not check that text is UTF-8."""
     if not isinstance(value, bytes):
         return value
     try:

@@ -1,7 +1,8 @@
 """Checks a journal: every entry against its checksum, and every reference both ways. Changes nothing.
 
-Works beside the relay, on one snapshot. References to entries that were set aside as damaged, or deleted by retention,
-are no fault. No keys are needed: checksums cover the stored form. A damaged entry is removed by `Journal.set_aside`.
+Works while the relay runs, on one snapshot. References to entries that were set aside as damaged, or deleted by
+retention, are no faults. No keys are needed: checksums cover the stored form. `Journal.set_aside` removes a damaged
+entry.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from relay.journal.file import open_file
 def check_journal(folder: Path, settings: JournalSettings, findings: Findings, report: Report) -> int:
     """Add the faults of the journal in `folder` to `findings`; return its number of events.
 
-    Raises `JournalError` where it cannot be read at all.
+    Raises `JournalError` if it cannot be read at all.
     """
     try:
         environment = open_file(folder, settings, readonly=True)

@@ -26,7 +26,7 @@ from relay.journal.journal import Journal
 from relay.journal.sealing import Sealing
 from relay.journal.sources import user_of
 
-_AS_THEY_ARE = ("users", "consumers", "sources")
+_COPIED_UNCHANGED = ("users", "consumers", "sources")
 _SIZES = (b"event_bytes", b"quarantine_bytes")
 _PAGE = 1_000
 
@@ -34,8 +34,8 @@ _PAGE = 1_000
 def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now: datetime) -> int:
     """Encrypt the journal in `folder`, which must not be open; return its number of events. Durable on return.
 
-    A kill at any moment leaves the old file or the new one. Idempotent. Damaged entries go to its quarantine.
-    Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
+    A kill at any moment leaves the old file or the new one. Idempotent. Damaged entries go to its quarantine. Raises
+    `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
     """
     mark = read_mark(folder, settings)
     if not mark.is_new and mark.key_id is None:
@@ -74,8 +74,8 @@ class _Encrypted:
         self._mark = mark
 
     def puts(self) -> Iterator[Put]:
-        """Yield everything that the new file holds."""
-        for database in _AS_THEY_ARE:
+        """Yield the keys and values of the new file."""
+        for database in _COPIED_UNCHANGED:
             yield from ((database, key, value) for key, value in self._transaction.scan(database))
         yield from ((COUNTERS, key, value) for key, value in self._transaction.scan(COUNTERS) if key not in _SIZES)
         yield COUNTERS, MARK, self._mark

@@ -1,9 +1,9 @@
 """Publishers: send events to the relay, each exactly once and in order, across crashes of either side.
 
 A background thread sends events and resends them until they are acknowledged; sending inside `publish` would wait for a
-commit at each event (2,000 events/s instead of 90,000, measured). It sends at once when nothing else is on its way, and
-parts of the window otherwise (`Window.is_due`). Events are never dropped silently: without room `publish` waits, then
-raises. While the relay is away they go to the spool, if there is one.
+commit at each event (2,000 events/s instead of 90,000, measured). It sends at once when nothing else is unacknowledged,
+and a part of the window at a time otherwise (`Window.is_due`). Events are never dropped silently: without room
+`publish` waits, then raises. While the relay is away they are written to the spool, if there is one.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Publisher:
             self._socket.wake()
             self._condition.wait_for(lambda: self._is_taken(handed) is not None)
             is_taken = self._condition.wait_for(lambda: self._is_taken(handed) is True, wait_s)
-            if not is_taken and self._take_back(handed):
+            if not is_taken and self._withdraw(handed):
                 count = len(self._window)
                 waiting = "1 event waits" if count == 1 else f"{count} events wait"
                 raise RelayUnavailableError(f"{waiting} for an ack after {wait_s:.3g} s")
@@ -129,7 +129,7 @@ class Publisher:
         return checked.event_id
 
     def try_publish(self, event: Event | Mapping[str, Any]) -> str | None:
-        """Queue an event and return its `event_id`; None where that would wait or need the disk.
+        """Queue an event and return its `event_id`; None if that would wait or need the disk.
 
         >>> publisher.try_publish({"event_id": "e-1", "event_type": "user_input", "user_id": "alice"})
         'e-1'
@@ -163,8 +163,8 @@ class Publisher:
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Flush for up to `timeout_s`, move unacknowledged events into the spool, and stop. Idempotent.
 
-        Raises `RelayUnavailableError` when events are lost, because there is no spool, or no room in it.
-        Interrupted, it waits for no more acks; called again, it returns once all is stopped.
+        Raises `RelayUnavailableError` when events are lost, because there is no spool, or no room in it. After a
+        `KeyboardInterrupt` it waits for no more acks; call it again to wait until everything has stopped.
 
         >>> publisher.close()
         >>> publisher.publish({"event_type": "user_input", "user_id": "alice"})
@@ -192,8 +192,8 @@ class Publisher:
             if kind is None:
                 raise
 
-    # In the callers' threads. A `KeyboardInterrupt` may end one at any step: an event is added by one `append`, and the
-    # disk is left to the background thread.
+    # These run in the callers' threads. A `KeyboardInterrupt` may end one at any step: so an event is added by one
+    # `append`, and only the background thread uses the disk.
 
     def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:
         mapping = _mapping(event) if isinstance(event, Event) else event
@@ -202,7 +202,7 @@ class Publisher:
         return sendable(mapping, self._limits, datetime.now(UTC))
 
     def _try_take(self, event: Event, data: bytes) -> bool:
-        """Add an event to the window; False where that would wait or need the disk."""
+        """Add an event to the window; False if that would wait or need the disk."""
         with self._condition.lock:
             self._require_open()
             if self._is_spooling or not self._window.room:
@@ -218,8 +218,8 @@ class Publisher:
             self._progress_s = time.monotonic()
         self._window.add(Outgoing(event.event_id, event.user_id, data))
 
-    def _take_back(self, handed: _Handed) -> bool:
-        """Take back an event that waits; False if it was taken just now."""
+    def _withdraw(self, handed: _Handed) -> bool:
+        """Withdraw an event that waits; False if the background thread has just taken it."""
         with self._condition.lock:
             with contextlib.suppress(ValueError):
                 self._handed.remove(handed)
@@ -237,7 +237,7 @@ class Publisher:
 
     @property
     def _is_spooling(self) -> bool:
-        """Whether new events go to disk: the relay is away, or older events on disk go first."""
+        """Whether new events are written to disk: the relay is away, or older events there must be sent first."""
         return self._spool is not None and (self._away or self._spool.untaken > 0)
 
     @property
@@ -265,7 +265,7 @@ class Publisher:
         if self._fatal is not None:
             raise self._fatal
 
-    # The background thread.
+    # These run in the background thread.
 
     def _run(self) -> None:
         try:
@@ -301,14 +301,14 @@ class Publisher:
             raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process ends{hint}")
 
     def _take_handed(self) -> None:
-        """Take the events that did not fit or need the disk, in order, as far as there is room."""
+        """Take the events that did not fit or need the disk, in order, while there is room."""
         for handed in tuple(self._handed):
             try:
                 handed.is_taken = self._take(handed.event, handed.data)
             except Exception as error:  # noqa: BLE001 - raised in the caller's thread, by `publish`
                 handed.error = error
             if handed.is_taken or handed.error is not None:
-                with contextlib.suppress(ValueError):  # its caller gave up meanwhile
+                with contextlib.suppress(ValueError):  # its caller has given up
                     self._handed.remove(handed)
             self._condition.notify_all()
 
@@ -352,7 +352,7 @@ class Publisher:
             self._condition.notify_all()
 
     def _send(self) -> None:
-        """Send everything, if it is due: one message for each event would make as many small groups in the relay."""
+        """Send the window if it is due. A message for each event would make the relay commit small groups."""
         while self._window.is_due and time.monotonic() >= self._pause_until_s:
             first_seq, events = self._window.unsent(self._settings.message_bytes)
             if not events:
@@ -390,7 +390,7 @@ class Publisher:
         return max(0.0, due_s - time.monotonic()) + 0.001
 
     def _go_away(self) -> None:
-        """Note that the relay is away, and move the window into the spool if it has room."""
+        """Record that the relay is away, and copy the window into the spool if it has room."""
         self._away = True
         if self._spool is not None:
             with contextlib.suppress(SpoolFullError):  # they stay in the window, and `publish` raises
@@ -445,7 +445,7 @@ class Publisher:
 
 @dataclass(eq=False)
 class _Handed:
-    """An event that its caller waits to have taken by the background thread; None: not looked at yet."""
+    """An event that waits for the background thread. `is_taken` is None until the thread has looked at it."""
 
     event: Event
     data: bytes

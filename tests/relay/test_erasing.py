@@ -118,7 +118,7 @@ def test_erasure_works_in_parts(journal: Journal) -> None:
     journal.erase(Erasable(user_id="bob", everything=True), NOW, dry_run=True)
     seqs, after = [], 0
     while after is not None:
-        part = journal._erasing.erase(Erasable(user_id="bob", everything=True, after_seq=after), NOW, limit=7)
+        part = journal._erasure.erase(Erasable(user_id="bob", everything=True, after_seq=after), NOW, limit=7)
         seqs, after = seqs + part.seqs, part.next_after  # type: ignore[assignment]
     assert seqs == list(range(1, 41))
 
