@@ -32,8 +32,9 @@ _TOKEN_BYTES = 32
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One key, for a user or for all (None), with a token or a public CURVE key, created at `created`.
 
-    The key `local` has every scope, also those added since its `scopes` were stored: a start does not write them,
-    because a daemon of a former version may be reading the file, and refuses all keys for one unknown scope or field.
+    The key `local` has every scope, even scopes added since its `scopes` were stored. A start does not write them,
+    because a daemon of an older version may be reading the file, and one unknown scope or field makes it refuse all
+    keys.
     """
 
     id: str
@@ -114,7 +115,7 @@ def create_key(
     """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
 
     `orgs` and `tier` are the groups of its holder. Raises `KeyFileError` for a name in use or a user that cannot have a
-    key, `MalformedEventError` for the name of a user, organisation or tier.
+    key, `MalformedEventError` for an invalid name of a user, organisation or tier.
 
     >>> key = create_key(Path("data"), "laptop", "alice", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}))
     >>> read_keys(Path("data"))[0].principal.groups
@@ -165,7 +166,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
     """Replace a key's secret and return the key with the new one: a token, or a pair from `make` for a CURVE key.
 
     The old secret is invalid from the next request on. The token of the key `local` is written to DATA/token, which
-    never holds an invalid token meanwhile. Raises `KeyFileError`.
+    holds a valid token at every moment. Raises `KeyFileError`.
     """
     with _locked(data_dir):
         keys = read_keys(data_dir)
@@ -181,7 +182,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
             curve_public=pair.public if pair is not None else "",
         )
         if key_id == LOCAL:
-            _write_keys(data_dir, (rotated, *keys))  # both are valid while clients read either
+            _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
             write_private(data_dir / TOKEN_FILE, token.encode())
         _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
     halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
@@ -228,7 +229,7 @@ def _local_token(data_dir: Path) -> str:
         token = ""
     except UnicodeDecodeError as error:
         raise KeyFileError(str(path), "is damaged: remove it, and a new one is created") from error
-    if not token:  # a client without a token presents an empty one
+    if not token:  # an empty token is what a client without one presents
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())
     return token

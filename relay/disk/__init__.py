@@ -1,4 +1,7 @@
-"""Durable files: one LMDB environment, its one writer, files written atomically, checksums, and room on the disk."""
+"""Durable files: one LMDB environment with one writer, files written atomically, checksums, and room on the disk.
+
+Read `environment` and `transaction` first, then `fence` (who may write).
+"""
 
 from relay.disk.checkup import UNREADABLE, Checkup, Finding, Findings, Report
 from relay.disk.environment import Environment

@@ -56,13 +56,13 @@ def write_private(path: Path, content: bytes) -> None:
         made.replace(path)
     except OSError as error:
         if error.filename is not None:
-            error.filename = str(path)  # not the file that the caller has never heard of
+            error.filename = str(path)  # the caller does not know the temporary file
         raise
     flush(path.parent)
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write a file as `write_private` does unless it exists; of many processes the first one wins."""
+    """Write a file as `write_private` does unless it exists; of several processes the first one wins."""
     made = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     _write(made, content, os.O_TRUNC)
     with suppress(FileExistsError):
@@ -84,7 +84,7 @@ def checksum(number: int, body: bytes) -> bytes:
 
 
 def add_checksum(content: bytes) -> bytes:
-    """Return the content of a text file with the line of its checksum."""
+    """Return the content of a text file followed by the line with its checksum."""
     return content + b"\n" + _line(content)
 
 
@@ -107,8 +107,8 @@ def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
 
     LMDB writes the first two pages of a file in place. A process killed between them leaves half of that, and LMDB
     refuses the folder for ever (measured: SIGKILL within the first write). So `make` writes into a temporary folder,
-    and the whole file is moved here. Rejected: treating such a half as a new file; a truncated file looks the same.
-    Raises `OSError`, and what `make` raises.
+    and the complete file is moved here. Rejected: treating such a half as a new file, since a truncated file looks the
+    same. Raises `OSError`, and what `make` raises.
     """
     file = path / DATA_FILE
     if file.exists() and file.stat().st_size:
@@ -140,11 +140,11 @@ def flush_copy(copy: Path) -> None:
 
 
 def replace_by_copy(copy: Path) -> None:
-    """Replace the file by the copy, so that a whole file is there at every moment. Durable on return.
+    """Replace the file by the copy; at every moment there is a complete file. Durable on return.
 
     The environment must not be opened or written meanwhile (`fence`). LMDB also keeps the number of the last commit in
     its lock file, and trusts it while any process holds that file, but a compact copy counts from 1 again. So the lock
-    file is removed first; a process that opens the old data between the two steps creates another.
+    file is removed first; a process that opens the old data between the two steps creates a new one.
     """
     folder = copy.parent
     (folder / LOCK_FILE).unlink(missing_ok=True)
