@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -63,11 +64,6 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def keys_path(data_dir: Path) -> Path:
     """Return the path of a data folder's keys."""
     return data_dir / "keys.json"
-
-
-def server_pair_path(data_dir: Path) -> Path:
-    """Return the path of the daemon's CURVE key pair."""
-    return data_dir / "curve.json"
 
 
 def digest_of(token: bytes) -> str:
@@ -128,24 +124,22 @@ def create_key(
         validate_group_name("tier", tier)
     if user_id is not None and validate_event_user(user_id) == SYSTEM_USER:
         raise KeyFileError(SYSTEM_USER, "is not a user: its events belong to others, and need a key for all users")
-    token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
+    secret = _new_secret(pair)
     added = StoredKey(
         id=key_id,
         created=_now(),
         scopes=tuple(sorted(scopes)),
         user_id=user_id,
-        token_sha256=digest_of(token.encode()) if token else "",
-        curve_public=pair.public if pair is not None else "",
         orgs=tuple(sorted(orgs)),
         tier=tier,
+        **secret.stored,
     )
     with _locked(data_dir):
         keys = read_keys(data_dir)
         if any(key.id == key_id for key in keys) or key_id == LOCAL:
             raise KeyFileError(key_id, "a key of this name exists or was revoked; names are not reused")
         _write_keys(data_dir, (*keys, added))
-    halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
-    return KeyDocument(id=key_id, user_id=user_id, token=token, **halves)
+    return KeyDocument(id=key_id, user_id=user_id, **secret.shown)
 
 
 def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
@@ -173,25 +167,33 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
         found = _find(keys, key_id)
         if found.revoked is not None:
             raise KeyFileError(key_id, "was revoked for good: create another key")
-        pair = make() if found.curve_public else None
-        token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
-        rotated = msgspec.structs.replace(
-            found,
-            created=_now(),
-            token_sha256=digest_of(token.encode()) if token else "",
-            curve_public=pair.public if pair is not None else "",
-        )
+        secret = _new_secret(make() if found.curve_public else None)
+        rotated = msgspec.structs.replace(found, created=_now(), **secret.stored)
         if key_id == LOCAL:
             _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
-            write_private(data_dir / TOKEN_FILE, token.encode())
+            write_private(data_dir / TOKEN_FILE, secret.shown["token"].encode())
         _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
-    halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
-    return KeyDocument(id=key_id, user_id=found.user_id, token=token, **halves)
+    return KeyDocument(id=key_id, user_id=found.user_id, **secret.shown)
+
+
+class _Secret(NamedTuple):
+    """The fields of a new secret: those to store, and those to show its holder."""
+
+    stored: dict[str, str]
+    shown: dict[str, str]
+
+
+def _new_secret(pair: CurvePair | None) -> _Secret:
+    """Return the secret of a CURVE key with this pair, or a new token."""
+    if pair is not None:
+        return _Secret({"curve_public": pair.public}, {"public": pair.public, "secret": pair.secret})
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    return _Secret({"token_sha256": digest_of(token.encode())}, {"token": token})
 
 
 def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
     """Return the daemon's CURVE key pair, created by `make` when it is first needed. Raises `KeyFileError`."""
-    path = server_pair_path(data_dir)
+    path = data_dir / "curve.json"
     with _locked(data_dir):
         try:
             return CurvePair(*msgspec.json.decode(verify_checksum(path.read_bytes()), type=tuple[str, str]))

@@ -86,7 +86,7 @@ def _teach(data_dir: Path) -> None:
 
 
 def _begin_erasure(data_dir: Path) -> None:
-    """Write the intent of an erasure, which opening the folder partly carries out, and the history of former ones."""
+    """Write the intent of an erasure, which opening the folder partly completes, and the history of earlier ones."""
     folder = user_folder(data_dir, ERASED)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, ERASED)
     with open_memory(data_dir, ERASED) as memory:

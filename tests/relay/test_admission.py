@@ -115,7 +115,7 @@ def test_the_refusal_is_the_same_whether_the_user_exists_or_not(intake: Intake) 
 def test_a_foreign_user_is_refused_before_anything_else_is_wrong_with_the_event(
     intake: Intake, journal: Journal
 ) -> None:
-    """Otherwise bytes that name bob would stay in quarantine until they are retried."""
+    """Otherwise bytes that name bob would stay in quarantine until a retry."""
     later = (NOW + timedelta(days=1)).isoformat()
     (receipt,) = receipts(intake, ALICE, told(user_id="bob", timestamp=later))
     assert receipt.code == "user_not_allowed"

@@ -1,4 +1,4 @@
-"""Events of what users share: the data folder's own key publishes them, and each key reads those for its groups."""
+"""Events about shared items: the data folder's own key publishes them, and each key reads those for its groups."""
 
 from __future__ import annotations
 

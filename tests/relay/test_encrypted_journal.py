@@ -59,14 +59,14 @@ def journal(folder: Path, keys: KeyRing) -> Iterator[Journal]:
 
 
 def told(number: int, user_id: str = "alice", **fields: object) -> object:
-    """An event all of whose parts can be found again among bytes."""
+    """An event whose parts are recognisable among bytes."""
     payload = {"text": f"{TEXT} {number}" + "x" * 6_000 * (number % 2), "run_id": f"run-{ID}"}
     fields = {"event_id": f"{ID}-{number}", "event_type": TYPE, "session_id": f"s-{ID}", **fields}
     return event(number, user_id, payload=payload, **{"extra": {"k": TEXT}, **fields})
 
 
 def fill(journal: Journal) -> None:
-    """Have something of everything: events kept, deleted, erased and set aside, and a quarantine of all sorts."""
+    """Add everything that a journal may hold: events kept, deleted, erased and set aside, and quarantine entries."""
     journal.append([told(number) for number in range(1, 9)], NOW)  # type: ignore[misc]
     journal.append([told(9, "bob"), told(10, "system")], NOW, source=("table:t", 3))  # type: ignore[list-item]
     journal.commit("memory", 0)
@@ -130,7 +130,7 @@ def test_events_without_their_key_are_skipped_and_others_are_read(journal: Journ
     assert ids(journal) == [f"{ID}-9", f"{ID}-10"]
     assert ids(journal, "alice") == []
     assert journal.stats().locked == 6 * 2
-    assert [entry.seq for entry in journal.read(2, 1)] == [9], "a reader gets past in one step"
+    assert [entry.seq for entry in journal.read(2, 1)] == [9], "a reader skips them in one step"
     codes = {entry.id: (entry.code, entry.data) for entry in journal.quarantined()}
     locked = (EncryptionKeyMissingError.code, b"")
     assert codes[2] == codes[4] == locked

@@ -1,4 +1,4 @@
-"""Events are erased out of order: their numbers are holes, their bytes leave the file, their ids are still known."""
+"""Events are erased out of order: their numbers become gaps, their bytes leave the file, their ids are still known."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_events_are_erased_by_id_session_and_run_and_leave_gaps(journal: Journal
     assert journal.erase(Erasable(user_id="alice", event_ids=frozenset({"event-000001"})), NOW).seqs == [41]
     assert left(journal) == [42, 43, 44, 45, 46]
     wanted = Erasable(user_id="alice", session_ids=frozenset({"s-1"}), run_ids=frozenset({"run-1"}))
-    assert journal.erase(wanted, NOW, dry_run=True).seqs == [43], "no session is anybody's for being named"
+    assert journal.erase(wanted, NOW, dry_run=True).seqs == [43], "naming a session proves nothing"
     wanted = msgspec.structs.replace(wanted, system_seqs=frozenset({1, 44, 45}))  # 1 is bob's
     assert journal.erase(wanted, NOW, dry_run=True).seqs == [43, 44, 45]
     assert journal.erase(wanted, NOW).seqs == [43, 44, 45]
@@ -100,7 +100,7 @@ def test_a_users_events_leave_the_file_and_a_repeat_is_still_known(journal: Jour
     assert (erased.seqs, erased.quarantined) == ([41, 42, 43, 44, 45], 1)
     assert SECRET.encode() in bytes_below(tmp_path)
     for entry in journal.quarantined():
-        journal.drop(entry.id)  # cut, and from anybody: it cannot be told whose it is
+        journal.drop(entry.id)  # cut, and from an unknown sender: its user is unknown
     assert journal.uncompacted == 6
     journal.compact()
     assert journal.uncompacted == 0
@@ -164,7 +164,7 @@ def test_upkeep_rests_between_compactions_as_long_as_they_made_writers_wait_and_
     now_s = [0.0]
 
     def clock() -> float:
-        now_s[0] += 10.0  # what a compaction takes, from look to look
+        now_s[0] += 10.0  # the duration of a compaction, between two readings of the clock
         return now_s[0]
 
     upkeep = _Upkeep(journal, 30.0, clock)
@@ -230,7 +230,7 @@ def test_an_unexpected_request_error_is_isolated_and_a_disk_error_ends_the_relay
 
 @pytest.fixture
 def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, list[wire.Erase]]]:
-    """A relay that erases at once and answers when a client has long lost the patience it has for other requests."""
+    """A relay that erases at once, and answers later than a client waits for other requests."""
     asked: list[wire.Erase] = []
 
     def erase(relays: answers.Answers, request: wire.Erase) -> wire.Erased:
@@ -266,7 +266,7 @@ def test_the_async_subscriber_requests_an_erasure_once(slow_relay: tuple[Broker,
 
 
 def test_an_erasure_leaves_the_file_without_waiting_for_the_next_upkeep(tmp_path: Path) -> None:
-    """And a second one after a short rest: 20 times what the first took, one second at least."""
+    """And a second one after a pause of 20 times the duration of the first, at least one second."""
     settings = RelaySettings(broker=BrokerSettings(upkeep_interval_s=3_600))
     with Broker(tmp_path, settings) as broker:
         with Publisher(broker.endpoints.ingest) as publisher:

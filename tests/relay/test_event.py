@@ -1,4 +1,4 @@
-"""What an event is: both wire forms, derived ids, and a named field for everything that is wrong."""
+"""Events: both wire forms, derived ids, and errors that name the field at fault."""
 
 from __future__ import annotations
 

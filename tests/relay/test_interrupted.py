@@ -1,4 +1,4 @@
-"""Ctrl-C, wherever it comes in a program's own thread, leaves a publisher and the locks usable."""
+"""Ctrl-C at any point of a program's main thread leaves a publisher and the locks usable."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_publishing_into_a_full_window(broker: Broker) -> None:
 
 
 def test_publishing_onto_the_disk(data_dir: Path, tmp_path: Path) -> None:
-    """Each event is on the disk that was published, and at most the one that was being published."""
+    """Every published event is on the disk, and at most one more: the one that was being published."""
     spools = count()
 
     def away() -> Publisher:
@@ -171,7 +171,7 @@ def test_closing_a_subscriber(broker: Broker) -> None:
 
 @pytest.mark.slow
 def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
-    """Another thread writes and reads, and what was appended before is whole or absent."""
+    """Another thread writes and reads; the events appended before are all present or all absent."""
     folders = count()
 
     def append_and_read(journal: Journal) -> None:
@@ -237,21 +237,21 @@ def test_writing_under_a_lock() -> None:
 
 
 def test_waiting_for_a_change() -> None:
-    """A thread that waits is reached, though another one was interrupted while it waited."""
+    """A waiting thread is notified, even if another one was interrupted while it waited."""
 
     class Counted(Condition):
         number = 0
 
-    def wait(changes: Counted) -> None:
-        changes.wait_for(lambda: changes.number > 0, 0.001)
+    def wait(condition: Counted) -> None:
+        condition.wait_for(lambda: condition.number > 0, 0.001)
 
-    def change(changes: Counted) -> None:
-        waiting = threading.Thread(target=changes.wait_for, args=(lambda: changes.number > 0,))
+    def change(condition: Counted) -> None:
+        waiting = threading.Thread(target=condition.wait_for, args=(lambda: condition.number > 0,))
         waiting.start()
-        with changes.lock:
-            changes.number += 1
-            changes.notify_all()
+        with condition.lock:
+            condition.number += 1
+            condition.notify_all()
         waiting.join()
-        assert not changes._waiting
+        assert not condition._waiting
 
     assert len(interrupt_everywhere((relay.locks,), Counted, wait, change)) > 5

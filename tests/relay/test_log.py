@@ -1,4 +1,4 @@
-"""The log: written where an entry point configured it, and nowhere else."""
+"""The log is written only if an entry point configured it."""
 
 from __future__ import annotations
 

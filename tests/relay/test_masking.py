@@ -76,14 +76,14 @@ def lines(file: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_nothing_of_60_secrets_in_other_sentences_is_left(seed: int) -> None:
-    """Written after the table, by who had read it; 48 of 60 were found then (decision 0005), and the rest was added."""
+    """Written by an author who had read the table, which then found 48 of 60 (decision 0005); the rest was added."""
     missed = [one.text for one in made_up_secrets(seed, "held_out_secrets.jsonl") if not nothing_is_left(one)]
     assert missed == []
 
 
 @pytest.mark.parametrize("file", ["innocent_lines.txt", "second_innocent_lines.txt"])
 def test_hard_lines_that_hold_no_secret_are_left_alone(file: str) -> None:
-    """Digests, ids, commits, paths, base64 of prose, public keys, and what only speaks of secrets: 240 in all."""
+    """Digests, ids, commits, paths, base64 of prose, public keys, and text that only mentions secrets: 240 in all."""
     assert [line for line in lines(file) if masked(line) != line] == []
 
 
@@ -150,7 +150,7 @@ def _texts(value: Any) -> list[str]:
     return [*chain.from_iterable(map(_texts, values))]
 
 
-@pytest.mark.timeout(120)  # 6 s here; what backtracks would take days
+@pytest.mark.timeout(120)  # 6 s here; a pattern that backtracks would take days
 def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
     masker = Masker()
     for piece in PIECES:
@@ -162,7 +162,7 @@ def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
 
 @given(st.lists(st.sampled_from([*PIECES, *(one.secret for one in made_up_secrets()), " ", "'", "x"]), max_size=12))
 def test_masking_is_idempotent(parts: list[str]) -> None:
-    text = masked(" ".join(parts))  # a token that follows another one without a gap is seen when that one is gone
+    text = masked(" ".join(parts))  # a token that follows another one without a gap is found once that one is masked
     once = Masker()
     again = once.text(text)
     assert Masker().text(again) == again

@@ -211,7 +211,7 @@ def test_over_curve_a_key_is_the_same_user_and_scopes(guarded: Broker, data_dir:
         with pytest.raises(UserNotAllowedError):
             alice.fetch(0, 10, user_id="bob")
         revoke_key(data_dir, "a")
-        with pytest.raises(UnauthorizedError):  # the connection stands, and yet
+        with pytest.raises(UnauthorizedError):  # although the connection is open
             alice.fetch(0, 10, user_id="alice")
 
 

@@ -1,4 +1,4 @@
-"""A peer without a token cannot make the relay hold a frame of any size, or many large ones."""
+"""A peer without a token cannot fill the relay's memory with one huge frame, or many large ones."""
 
 from __future__ import annotations
 

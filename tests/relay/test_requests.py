@@ -1,4 +1,4 @@
-"""Requests over real sockets: matched replies, late ones thrown away, many at a time."""
+"""Requests over real sockets: matched replies, late replies dropped, many requests at a time."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_loop_rests_while_a_request_waits_to_be_received(monkeypatch: pytest
 
 @pytest.mark.parametrize("place", ["tcp", "ipc"])
 def test_requests_under_way_fail_as_soon_as_their_only_connection_is_lost(place: str, tmp_path: Path) -> None:
-    """What was answered before the end is not lost with it, and nothing is sent to a successor at the same place."""
+    """A reply that was sent before the connection ended is received, and no request reaches the next server there."""
     endpoint = LOOPBACK if place == "tcp" else ipc_endpoint(tmp_path / "echo.sock")
     command = [sys.executable, "-c", _ANSWERS_ONE_AND_DIES, endpoint]
 

@@ -1,4 +1,4 @@
-"""Patterns over event types."""
+"""Topics match event types."""
 
 from __future__ import annotations
 

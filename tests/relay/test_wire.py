@@ -1,4 +1,4 @@
-"""Messages as bytes: forms that older and newer peers must both understand, and no surprise from bytes of strangers."""
+"""Messages as bytes: forms that older and newer peers must both understand, and arbitrary bytes refused by name."""
 
 from __future__ import annotations
 
