@@ -67,7 +67,7 @@ def test_a_key_reads_the_events_for_everybody_and_for_its_groups(broker: Broker,
         assert len(local.fetch(0, 100).entries) == 1 + len(AUDIENCES)
 
 
-def test_who_may_not_read_hears_nothing(broker: Broker, data_dir: Path) -> None:
+def test_a_key_without_permission_reads_nothing(broker: Broker, data_dir: Path) -> None:
     told(broker, "public")
     with (
         reading(broker, key(data_dir, "writes", scopes=(Scope.PUBLISH, Scope.SHARE))) as writes,
@@ -115,7 +115,7 @@ def test_a_reader_gets_past_any_number_of_events_for_others(
         assert [next(following).seq for _ in range(2)] == [9, 14]
 
 
-def test_a_follower_hears_what_comes_later(broker: Broker, data_dir: Path) -> None:
+def test_a_follower_receives_later_events(broker: Broker, data_dir: Path) -> None:
     told(broker, "public", "org:acme")
     with reading(broker, key(data_dir, "member", "acme")) as subscriber:
         following = subscriber.follow(after=2, user_id=SHARED_USER)

@@ -155,7 +155,7 @@ def test_a_file_of_another_version_with_further_databases_is_compacted_with_them
 
 
 @pytest.mark.parametrize("size", range(1, 9))
-def test_a_compact_file_has_not_a_byte_of_what_was_deleted(environment: Environment, size: int) -> None:
+def test_a_compact_file_has_no_deleted_byte(environment: Environment, size: int) -> None:
     """Wherever on its page it ends, also beside an entry that stays, and in a long value."""
     with environment.write() as transaction:
         transaction.put("one", key(0), b"k" * size)

@@ -85,7 +85,7 @@ def test_events_are_erased_by_id_session_and_run_and_leave_gaps(journal: Journal
     assert journal.last_seq == 46
 
 
-def test_events_that_quote_what_is_erased_go_with_it(journal: Journal) -> None:
+def test_events_that_quote_erased_ids_are_erased_too(journal: Journal) -> None:
     quoting = [["m-1", "m-2"], ["m-3"], "m-1", None, [["m-1"], 7]]
     added = journal.append(
         [event(200 + number, "alice", payload={"quotes": one}) for number, one in enumerate(quoting)], NOW
@@ -181,7 +181,7 @@ def test_upkeep_rests_between_compactions_as_long_as_they_made_writers_wait_and_
     assert journal.uncompacted == 0
 
 
-def test_ids_of_any_type_are_compared_and_end_no_relay(tmp_path: Path) -> None:
+def test_ids_of_any_type_do_not_stop_an_erasure(tmp_path: Path) -> None:
     odd = [["s-1"], {"run": 1}, 7, None]
     with Broker(tmp_path) as broker, Subscriber(*broker.endpoints) as subscriber:
         with Publisher(broker.endpoints.ingest) as publisher:

@@ -99,7 +99,7 @@ def test_an_event_survives_its_canonical_bytes(mapping: dict[str, Any]) -> None:
 
 
 @given(mappings)
-def test_a_derived_id_is_the_same_whenever_and_in_whichever_form_the_event_comes(mapping: dict[str, Any]) -> None:
+def test_a_derived_id_does_not_depend_on_time_or_form(mapping: dict[str, Any]) -> None:
     mapping.pop("event_id", None)
     first = event_from_mapping(mapping, LIMITS, NOW)
     again = decode_event(msgspec.json.encode(mapping), LIMITS, NOW + timedelta(hours=3))
@@ -288,11 +288,11 @@ def test_a_timestamp_from_the_future_is_refused_beyond_the_limit() -> None:
     assert "in the future" in error.reason
 
 
-def test_an_event_without_timestamp_happened_now() -> None:
+def test_an_event_without_timestamp_gets_the_current_time() -> None:
     assert decoded({**GOLDEN, "timestamp": None}).timestamp == NOW
 
 
-def test_fields_that_are_not_ours_are_kept() -> None:
+def test_unknown_fields_are_kept() -> None:
     event = decoded({**GOLDEN, "tenant": "acme", "version": 3})
     assert event.extra == {"tenant": "acme", "version": 3}
     assert read_event(encode_event(event)).extra == event.extra

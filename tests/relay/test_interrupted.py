@@ -119,7 +119,7 @@ def test_closing_keeps_what_is_in_the_spool(data_dir: Path, tmp_path: Path) -> N
     assert len(interrupt_everywhere(PUBLISHING, published, Publisher.close, close_again)) > 5
 
 
-def test_closing_without_a_spool_says_what_is_lost(data_dir: Path) -> None:
+def test_closing_without_a_spool_reports_lost_events(data_dir: Path) -> None:
     """Once: closing again does nothing."""
 
     def published() -> Publisher:
@@ -138,7 +138,7 @@ def test_closing_without_a_spool_says_what_is_lost(data_dir: Path) -> None:
     assert len(interrupt_everywhere(PUBLISHING, published, close, close_again)) > 5
 
 
-def test_asking_and_connecting_again(broker: Broker) -> None:
+def test_requesting_and_reconnecting(broker: Broker) -> None:
     """A subscriber answers the next request, and can be closed twice."""
 
     def ask_in_vain(subscriber: Subscriber) -> None:

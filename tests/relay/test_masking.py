@@ -330,7 +330,7 @@ def test_masking_can_be_switched_off_extended_and_given_exceptions() -> None:
         Masker(MaskingSettings(patterns={"badge": "x*"}))
 
 
-def test_an_event_is_masked_behind_its_id() -> None:
+def test_masking_an_event_keeps_its_id() -> None:
     sent = {"event_type": "user_input", "user_id": "alice", "payload": {"text": f"use {TOKEN}"}, "note": TOKEN}
     event = event_from_mapping(sent, EventLimits(), NOW)
     found = Masker().event(event)

@@ -60,7 +60,7 @@ def test_no_damaged_page_ends_the_process_that_opens_the_file(closed: Path, tmp_
     assert sum(end == "journal_damaged" for _, end in ends) > TIMES / 4
 
 
-def test_every_page_of_a_tree_is_missed_when_it_is_zeroed(closed: Path) -> None:
+def test_every_zeroed_page_of_a_tree_is_detected(closed: Path) -> None:
     """A page that may be zeroed unnoticed is free, or part of a long value, which has a checksum."""
     content = (closed / "data.mdb").read_bytes()
     noticed = 0

@@ -222,7 +222,7 @@ def received(socket: zmq.Socket[bytes]) -> tuple[bytes, Publish]:
     return peer, request
 
 
-def test_an_ack_that_got_lost_is_waited_for_and_the_events_are_sent_again(
+def test_events_are_resent_when_an_ack_is_lost(
     data_dir: Path, relay_of_ours: zmq.Socket[bytes]
 ) -> None:
     with Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT) as publisher:

@@ -11,7 +11,7 @@ from relay.errors import DeadlineExceededError
 from relay.net import AsyncReplySocket, AsyncRequestSocket
 
 
-def test_a_request_that_is_larger_than_any_may_be_never_arrives(tmp_path: Path) -> None:
+def test_an_oversized_request_never_arrives(tmp_path: Path) -> None:
     async def go() -> tuple[int, bool]:
         server = AsyncReplySocket([f"ipc://{tmp_path}/s.sock"])
         client, glutton = (AsyncRequestSocket(server.endpoints[0]) for _ in range(2))

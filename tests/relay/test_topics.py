@@ -26,7 +26,7 @@ event_types = st.from_regex(r"\A[a-z]{1,5}(\.[a-z]{1,5}){0,3}\Z")
         ("chat", "chat.user_msg", False),
     ],
 )
-def test_a_pattern_takes_a_type_a_prefix_at_a_dot_or_everything(pattern: str, event_type: str, expected: bool) -> None:
+def test_a_topic_matches_a_type_a_prefix_at_a_dot_or_everything(pattern: str, event_type: str, expected: bool) -> None:
     assert matches(pattern, event_type) is expected
 
 
@@ -36,6 +36,6 @@ def test_a_prefix_matches_only_at_a_dot(prefix: str, event_type: str) -> None:
     assert matches(f"{prefix}.*", event_type) == (len(below) > len(parts) and below[: len(parts)] == parts)
 
 
-def test_one_of_several_patterns_is_enough() -> None:
+def test_one_of_several_topics_is_enough() -> None:
     assert matches_any(("chat.*", "worker.*"), "worker.done")
     assert not matches_any((), "worker.done")
