@@ -69,10 +69,8 @@ class Environment:
     def __init__(
         self,
         engine: Any,
-        path: Path,
-        map_size_bytes: int,
+        failures: _Failures,
         databases: Sequence[str],
-        errors: ErrorFamily,
         encryption: Encryption | None,
         lock: WriterLock | None,
         *,
@@ -82,12 +80,12 @@ class Environment:
         self._pid = os.getpid()
         self._transactions = ReadWriteLock()
         self._writing = threading.RLock()
-        self._failures = _Failures(errors, path, map_size_bytes)
-        self.errors = errors
+        self._failures = failures
+        self.errors = failures.errors
         self._encryption = encryption
         self._lock = lock
-        self.path = path
-        self.map_size_bytes = map_size_bytes
+        self.path = failures.path
+        self.map_size_bytes = failures.map_size_bytes
         self._databases: dict[str, Any] = _open_databases(engine, databases, readonly=readonly)
 
     @classmethod
@@ -116,7 +114,7 @@ class Environment:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 make_first_file(path, lambda aside: lmdb.open(str(aside), map_size=map_size_bytes, mode=0o600).close())
             engine = _open_engine(failures, len(databases), readonly=readonly)
-            opened = cls(engine, path, map_size_bytes, databases, errors, encryption, lock, readonly=readonly)
+            opened = cls(engine, failures, databases, encryption, lock, readonly=readonly)
             if databases:
                 opened._require_encryption(readonly=readonly)
         except BaseException as error:

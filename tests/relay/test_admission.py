@@ -112,9 +112,7 @@ def test_the_refusal_is_the_same_whether_the_user_exists_or_not(intake: Intake) 
     assert known == unknown
 
 
-def test_a_foreign_user_is_refused_before_other_faults_are_reported(
-    intake: Intake, journal: Journal
-) -> None:
+def test_a_foreign_user_is_refused_before_other_faults_are_reported(intake: Intake, journal: Journal) -> None:
     """Otherwise bytes that name bob would stay in quarantine until a retry."""
     later = (NOW + timedelta(days=1)).isoformat()
     (receipt,) = receipts(intake, ALICE, told(user_id="bob", timestamp=later))

@@ -63,9 +63,7 @@ def test_a_publisher_that_sends_on_without_waiting_for_acks_waits_by_bytes(data_
 
 
 @pytest.mark.parametrize("bound_bytes", [1, 3 << 20])
-def test_a_group_commit_is_bounded_in_bytes_and_takes_at_least_one_message(
-    data_dir: Path, bound_bytes: int
-) -> None:
+def test_a_group_commit_is_bounded_in_bytes_and_takes_at_least_one_message(data_dir: Path, bound_bytes: int) -> None:
     broker = BrokerSettings(max_batch_bytes=bound_bytes)
     relay = RelayProcess(data_dir, RelaySettings(broker=broker)).start()
     token = (data_dir / "token").read_bytes().strip()

@@ -222,9 +222,7 @@ def received(socket: zmq.Socket[bytes]) -> tuple[bytes, Publish]:
     return peer, request
 
 
-def test_events_are_resent_when_an_ack_is_lost(
-    data_dir: Path, relay_of_ours: zmq.Socket[bytes]
-) -> None:
+def test_events_are_resent_when_an_ack_is_lost(data_dir: Path, relay_of_ours: zmq.Socket[bytes]) -> None:
     with Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT) as publisher:
         publisher.publish(mapping(1))
         _, first = received(relay_of_ours)
