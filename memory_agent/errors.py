@@ -177,7 +177,7 @@ class StoreOwnedElsewhereError(StoreError):
 
 @dataclass(eq=False, repr=False)
 class FencedError(StoreError):
-    """A newer owner has taken over this store; the former one must not write any more."""
+    """A newer owner has taken over this store; the earlier one must stop writing."""
 
     code = "fenced"
     template = "{path}: owner epoch {own_epoch} was superseded by {current_epoch}"

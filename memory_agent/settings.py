@@ -337,7 +337,7 @@ def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Ca
 
 
 def rename_settings(tree: dict[str, Any], warn: Callable[[str], None], *, replaces: bool = False) -> None:
-    """Move the settings that a tree of tables holds under former names to their present ones, warning of each.
+    """Move settings under former names to their present names, with a warning for each.
 
     With `replaces`, the former name's value wins; otherwise both names together raise `SettingsError`.
     """

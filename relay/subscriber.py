@@ -196,7 +196,7 @@ class Subscriber:
         return self._request(wire.RetryQuarantined(id=entry_id), bool)
 
     def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
-        """Erase events, part by part; their numbers stay as holes. Durable on return, part by part.
+        """Erase events, part by part; their numbers remain as gaps. Durable on return, part by part.
 
         The bytes leave the file when the relay next compacts its journal (`JournalStats.uncompacted` is then 0). A part
         is requested once only, since a repeat would report nothing to erase. Raises `RelayUnavailableError` when the

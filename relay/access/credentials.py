@@ -21,7 +21,7 @@ _Version = tuple[int, int, int]
 
 
 PRESENTED_WITH = "--key-file or MEMORY_AGENT_TOKEN"
-"""How a program of this project presents a key. Refusals quote it; the HTTP door replaces it by its own way."""
+"""How a program of this project presents a key. Refusals quote it; the HTTP server replaces it with its own text."""
 _HOW = f"{PRESENTED_WITH}; the owner of the data folder creates one with memory-agent keys create"
 
 

@@ -160,7 +160,7 @@ class KeyRing:
         """Overwrite and remove a user's key; False when there was none. Durable on return.
 
         A kill in between leaves an overwritten file, which counts as missing and is removed by its next reader. Only a
-        copy of the folder brings the key back. The disk may still hold former blocks with its bytes. Raises
+        copy of the folder brings the key back. Old blocks of the disk may still hold its bytes. Raises
         `KeyFileError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)

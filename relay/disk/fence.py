@@ -65,7 +65,7 @@ class WriterLock:
                     yield
                     return
             time.sleep(_POLL_S)
-        raise TimeoutError(f"{self.folder}: the files stay in use by others")
+        raise TimeoutError(f"{self.folder}: other processes keep the files open")
 
     def release(self) -> None:
         """Release the lock. Idempotent."""

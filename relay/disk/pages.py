@@ -1,10 +1,10 @@
 """Checks the page structure of an LMDB file before LMDB reads it, which aborts the process on some damage.
 
-A zeroed tail of 16 KB makes LMDB abort on the first read (`IS_LEAF(mp)`, 14 of 31 such tails, measured), and every user
-of that process with it. So this walks all pages that the newest commit reaches: number, flags, bounds, child pages, the
-counts of each tree, and that no page is used twice. It reads no values, which carry checksums of their own, and no
-unreachable pages. Rejected: `lmdb.verify`, as thorough and twenty times as slow, and a check in a child process for
-each store that is opened. 10,000 memories take 40 ms, 100,000 take .4 s.
+A zeroed tail of 16 KB makes LMDB abort on the first read (`IS_LEAF(mp)`, 14 of 31 such tails, measured), which ends the
+process for all of its users. So this walks all pages that the newest commit reaches: number, flags, bounds, child
+pages, the counts of each tree, and that no page is used twice. It reads no values, which carry checksums of their own,
+and no unreachable pages. Rejected: `lmdb.verify`, as thorough and twenty times as slow, and a check in a child process
+for each store that is opened. 10,000 memories take 40 ms, 100,000 take .4 s.
 
 Format 1, as LMDB 0.9 writes it on a little-endian machine of 64 bits (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
 """
@@ -166,7 +166,7 @@ class _Walk:
         names = self._tree("names", self._commit.main)
         for offset, key_bytes, flags in names:
             if not flags & _TREE:
-                raise _FaultError("names: one is not that of a database")
+                raise _FaultError("names: an entry is not a database")
             name = bytes(self._content[offset : offset + key_bytes]).decode("ascii", "replace")
             self._tree(name, Tree(*_tree.unpack_from(self._content, offset + key_bytes)))
         for offset, key_bytes, flags in self._tree("free pages", self._commit.free):

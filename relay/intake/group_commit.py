@@ -85,8 +85,8 @@ class Intake:
     def take(self, submissions: Sequence[Submission], now: datetime) -> list[Reply]:
         """Journal the events of `submissions` in one transaction; return the acks and refusals to send.
 
-        Acknowledged events are durable. Everything is refused while the disk is full, the folder of keys is away, or a
-        consumer is too far behind. Raises `JournalError`.
+        Acknowledged events are durable. Everything is refused while the disk is full, the folder of keys is missing, or
+        a consumer is too far behind. Raises `JournalError`.
         """
         positions: dict[Producer, _Position] = {}
         refusals: list[Reply] = []

@@ -57,7 +57,7 @@ class Masker:
     """
 
     def __init__(self, settings: MaskingSettings | None = None, counts: Counter[str] | None = None) -> None:
-        """Count in `counts`, as `masked_` and the kind. Raises `RelaySettingsError` for an invalid pattern."""
+        """Count secrets in `counts`, as `masked_` and the kind. Raises `RelaySettingsError` for an invalid pattern."""
         settings = settings or MaskingSettings()
         self._counts: Counter[str] = Counter() if counts is None else counts
         self._formats = (*map(_extra_format, settings.patterns.items()), *FORMATS) if settings.enabled else ()

@@ -93,7 +93,7 @@ FORMATS: tuple[SecretFormat, ...] = (
         "private_key",
         ("-----BEGIN ",),
         re.compile(
-            # Python before 3.11.5 matches possessive groups with a look-ahead or a choice inside wrongly (gh-106052).
+            # Python before 3.11.5 mishandles possessive groups that contain a look-ahead or a choice (gh-106052).
             r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
             rf"(?:{_ARMOUR}*+(?:-(?!----){_ARMOUR}*+)*-----END [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----"
             r"|(?:\s*+(?:\\[nr]\s*+)*+[A-Za-z0-9+/=]{16,}+)*)"
