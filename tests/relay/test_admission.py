@@ -11,13 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from relays import LIMITS, NOW
 
-from relay import Event, Journal, MalformedEventError, ScopeMissingError, UserNotAllowedError, encode_event
+from relay import (
+    Event,
+    Journal,
+    MalformedEventError,
+    Masker,
+    MaskingSettings,
+    RelaySettings,
+    ScopeMissingError,
+    UserNotAllowedError,
+    encode_event,
+)
 from relay.access import ALL_SCOPES, Origin, Principal, Scope
 from relay.answers import Answers
-from relay.config import MaskingSettings, RelaySettings
 from relay.intake.admission import Admission
 from relay.intake.group_commit import Intake, Submission
-from relay.intake.masking import Masker
 from relay.journal import publisher_of, source_name
 from relay.wire import Ack, Publish, Receipt, Refusal, RetryQuarantined
 

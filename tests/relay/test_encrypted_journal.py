@@ -20,6 +20,7 @@ from relay import (
     EncryptionMismatchError,
     EncryptionSettings,
     EntryDamagedError,
+    Erasable,
     Journal,
     JournalSettings,
     KeysUnavailableError,
@@ -32,10 +33,8 @@ from relay import (
 )
 from relay.crypto import KeyRing
 from relay.disk import Findings
-from relay.journal import check_journal
+from relay.journal import Suspect, check_journal
 from relay.journal.entries import SealedEvent, dump_entry, load_event, number_key
-from relay.journal.quarantine import Suspect
-from relay.wire import Erasable
 
 TEXT, ID, TYPE = "zanzibarquokka", "kakapo-17", "numbat.seen"
 GUESSED = b"no event, and short enough to guess"

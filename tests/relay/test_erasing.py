@@ -16,6 +16,7 @@ from relay import (
     AsyncSubscriber,
     Broker,
     BrokerSettings,
+    Erasable,
     Journal,
     JournalSettings,
     ProtocolError,
@@ -30,7 +31,6 @@ from relay import broker as broker_module
 from relay.broker import _REST, _Upkeep
 from relay.disk import Findings
 from relay.journal import check_journal
-from relay.wire import Erasable
 
 SECRET = "zanzibarquokka"
 PATIENCE_S = 0.2

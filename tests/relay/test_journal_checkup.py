@@ -8,10 +8,9 @@ import lmdb
 import pytest
 from relays import NOW, event
 
-from relay import Journal, JournalSettings
+from relay import Erasable, Journal, JournalSettings
 from relay.disk import Findings
 from relay.journal import check_journal
-from relay.wire import Erasable
 
 
 @pytest.fixture

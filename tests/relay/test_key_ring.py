@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.config import EncryptionSettings
+from relay import EncryptionSettings
 from relay.crypto import KeyRing, key_ring, open_key_ring
 from relay.errors import (
     EncryptionKeyMissingError,

@@ -22,7 +22,9 @@ from made_up import MadeUp, made_up_secrets
 from relay import (
     Broker,
     Event,
+    EventLimits,
     Journal,
+    Masker,
     MaskingSettings,
     Publisher,
     RelaySettingsError,
@@ -31,11 +33,9 @@ from relay import (
     read_event,
 )
 from relay.access import publisher_for_all
-from relay.config import EventLimits
 from relay.intake import masking, secret_patterns
 from relay.intake.admission import Admission
 from relay.intake.group_commit import Intake, Submission
-from relay.intake.masking import Masker
 from relay.intake.secret_patterns import SecretFormat
 from relay.wire import Publish
 
