@@ -99,6 +99,12 @@ def public_names(module: str) -> list[str]:
     return getattr(face, "__all__", None) or [name for name in vars(face) if not name.startswith("_")]
 
 
+@pytest.mark.parametrize("module", sorted(FACES_OF_RELAY))
+def test_a_face_has_every_name_that_it_offers(module: str) -> None:
+    face = import_module(module)
+    assert [name for name in public_names(module) if not hasattr(face, name)] == []
+
+
 def test_memory_agent_imports_the_public_faces_of_relay_alone() -> None:
     inside = {}
     for file in python_files("memory_agent"):

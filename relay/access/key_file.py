@@ -130,9 +130,10 @@ def create_key(
         created=_now(),
         scopes=tuple(sorted(scopes)),
         user_id=user_id,
+        token_sha256=secret.token_sha256,
+        curve_public=secret.curve_public,
         orgs=tuple(sorted(orgs)),
         tier=tier,
-        **secret.stored,
     )
     with _locked(data_dir):
         keys = read_keys(data_dir)
@@ -168,7 +169,9 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
         if found.revoked is not None:
             raise KeyFileError(key_id, "was revoked for good: create another key")
         secret = _new_secret(make() if found.curve_public else None)
-        rotated = msgspec.structs.replace(found, created=_now(), **secret.stored)
+        rotated = msgspec.structs.replace(
+            found, created=_now(), token_sha256=secret.token_sha256, curve_public=secret.curve_public
+        )
         if key_id == LOCAL:
             _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
             write_private(data_dir / TOKEN_FILE, secret.shown["token"].encode())
@@ -177,18 +180,19 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
 
 
 class _Secret(NamedTuple):
-    """The fields of a new secret: those to store, and those to show its holder."""
+    """A new secret: the fields to store, and those to show its holder."""
 
-    stored: dict[str, str]
+    token_sha256: str
+    curve_public: str
     shown: dict[str, str]
 
 
 def _new_secret(pair: CurvePair | None) -> _Secret:
     """Return the secret of a CURVE key with this pair, or a new token."""
     if pair is not None:
-        return _Secret({"curve_public": pair.public}, {"public": pair.public, "secret": pair.secret})
+        return _Secret("", pair.public, {"public": pair.public, "secret": pair.secret})
     token = secrets.token_urlsafe(_TOKEN_BYTES)
-    return _Secret({"token_sha256": digest_of(token.encode())}, {"token": token})
+    return _Secret(digest_of(token.encode()), "", {"token": token})
 
 
 def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
