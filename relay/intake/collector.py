@@ -56,22 +56,22 @@ class Collector:
 
     def step(self) -> float:
         """Journal the next batch, or retry the one that a full disk refused."""
-        self._take(_WAIT_S)
+        self._journal_batch(_WAIT_S)
         return 0.0
 
     def finish(self) -> None:
         """Journal the queued messages, and close."""
         try:
-            while self._take(0.0):
+            while self._journal_batch(0.0):
                 pass
         finally:
             self._socket.close()
 
-    def _take(self, wait_s: float) -> bool:
+    def _journal_batch(self, wait_s: float) -> bool:
         if not self._pending:
             now = datetime.now(UTC)
             messages = self._socket.receive(self._max_batch, self._max_batch_bytes, wait_s)
-            self._pending = [self._sift(frames, now) for frames in messages]
+            self._pending = [self._admit(frames, now) for frames in messages]
             self._counts["pub_received"] += len(messages)
         if not self._pending:
             return False
@@ -84,7 +84,7 @@ class Collector:
             self._append()
         return True
 
-    def _sift(self, frames: Frames, now: datetime) -> tuple[bytes, Admitted]:
+    def _admit(self, frames: Frames, now: datetime) -> tuple[bytes, Admitted]:
         try:
             data = event_in_frames(frames)
         except MalformedEventError as error:
@@ -93,16 +93,16 @@ class Collector:
 
     def _append(self) -> None:
         events = [result for _, result in self._pending if isinstance(result, Event)]
-        unread = self._admission.suspects(self._pending, self._source)
+        malformed = self._admission.suspects(self._pending, self._source)
         origins = [self._principal.origin] * len(events)
-        appended = self._journal.append(events, datetime.now(UTC), origins=origins, suspects=unread)
-        foreign = len(self._pending) - len(events) - len(unread)
+        appended = self._journal.append(events, datetime.now(UTC), origins=origins, suspects=malformed)
+        foreign = len(self._pending) - len(events) - len(malformed)
         self._pending = []
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
             pub_accepted=len(events) - duplicates,
             pub_duplicates=duplicates,
-            pub_malformed=len(unread),
+            pub_malformed=len(malformed),
             pub_foreign=foreign,
         )
         self._on_append()

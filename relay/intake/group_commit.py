@@ -94,7 +94,7 @@ class Intake:
         for submission in submissions:
             error = self._advance(submission, positions)
             if error is None:
-                accepted.append((submission, self._sift(submission, now)))
+                accepted.append((submission, self._admit(submission, now)))
             else:
                 refusals.append(_refusal(submission, error, _expected(submission, positions)))
         try:
@@ -102,14 +102,14 @@ class Intake:
             appended = self._append(accepted, now)
         except (JournalPausedError, ConsumerBehindError) as error:
             counted = _COUNTED[error.code]
-            self._counts[counted] += sum(len(sifted) for _, sifted in accepted)
+            self._counts[counted] += sum(len(admitted) for _, admitted in accepted)
             self._note_pause(error.code)
             return refusals + [_refusal(submission, error, submission.publish.first_seq) for submission, _ in accepted]
         self._note_pause("")
         self._remember(positions)
-        return refusals + _cumulative(accepted, appended)
+        return refusals + _acks(accepted, appended)
 
-    def _sift(self, submission: Submission, now: datetime) -> list[Admitted]:
+    def _admit(self, submission: Submission, now: datetime) -> list[Admitted]:
         return [self._admission.try_admit(data, submission.principal, now) for data in submission.publish.events]
 
     def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> RelayError | None:
@@ -135,18 +135,22 @@ class Intake:
     def _append(self, accepted: Sequence[tuple[Submission, list[Admitted]]], now: datetime) -> Iterable[Appended]:
         events: list[Event] = []
         origins: list[Origin] = []
-        unread: list[Suspect] = []
+        malformed: list[Suspect] = []
         foreign = 0
-        for submission, sifted in accepted:
+        for submission, admitted in accepted:
             source = source_name("publisher", submission.publish.producer_id[:128], submission.principal)
-            events += [result for result in sifted if isinstance(result, Event)]
+            events += [result for result in admitted if isinstance(result, Event)]
             origins += [submission.principal.origin] * (len(events) - len(origins))
-            unread += self._admission.suspects(zip(submission.publish.events, sifted, strict=True), source)
-            foreign += sum(isinstance(result, UserNotAllowedError) for result in sifted)
-        appended = self._journal.append(events, now, origins=origins, suspects=unread) if events or unread else []
+            malformed += self._admission.suspects(zip(submission.publish.events, admitted, strict=True), source)
+            foreign += sum(isinstance(result, UserNotAllowedError) for result in admitted)
+        appended = self._journal.append(events, now, origins=origins, suspects=malformed) if events or malformed else []
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
-            accepted=len(events) - duplicates, duplicates=duplicates, malformed=len(unread), foreign=foreign, batches=1
+            accepted=len(events) - duplicates,
+            duplicates=duplicates,
+            malformed=len(malformed),
+            foreign=foreign,
+            batches=1,
         )
         return appended
 
@@ -164,16 +168,16 @@ class Intake:
             self._positions.popitem(last=False)
 
 
-def _cumulative(accepted: Sequence[tuple[Submission, list[Admitted]]], appended: Iterable[Appended]) -> list[Reply]:
+def _acks(accepted: Sequence[tuple[Submission, list[Admitted]]], appended: Iterable[Appended]) -> list[Reply]:
     """Return one ack for each contiguous run of a producer's events."""
     numbers = iter(appended)
     acks: dict[tuple[bytes, str, int], list[Reply]] = {}
-    for (peer, publish, _), sifted in accepted:
+    for (peer, publish, _), admitted in accepted:
         receipts = [
             Receipt(*next(numbers))
             if isinstance(result, Event)
             else Receipt(0, False, result.code, result.field, result.reason)
-            for result in sifted
+            for result in admitted
         ]
         runs = acks.setdefault((peer, publish.producer_id, publish.epoch), [])
         last = runs[-1].message if runs else None

@@ -58,7 +58,7 @@ class TableFollower:
         self._counts = counts
         self._on_append = on_append
         self._cursor = journal.source_cursor(self._source) or 0
-        self._trouble = ""
+        self._fault = ""
 
     def step(self) -> float:
         """Journal the next rows; return how many seconds to wait for more."""
@@ -69,9 +69,9 @@ class TableFollower:
             self._counts["table_waits"] += 1
             return _RETRY_S  # the rows stay in the table
         except sqlite3.Error as error:
-            self._note_trouble(str(error))
+            self._report_fault(str(error))
             return _RETRY_S
-        self._trouble = ""
+        self._fault = ""
         if rows:
             self._append(rows)
         return 0.0 if len(rows) == _ROWS else self._table.poll_interval_s
@@ -91,21 +91,23 @@ class TableFollower:
 
     def _append(self, rows: Sequence[Row]) -> None:
         now = datetime.now(UTC)
-        sifted = [(row, self._sift(row, now)) for row in rows]
-        events = [result for _, result in sifted if isinstance(result, Event)]
-        refused = [(self._as_json(row), one) for row, one in sifted if not isinstance(one, Event)]
-        unread = self._admission.suspects(refused, self._source)
+        admitted = [(row, self._try_event(row, now)) for row in rows]
+        events = [result for _, result in admitted if isinstance(result, Event)]
+        refused = [(self._as_json(row), one) for row, one in admitted if not isinstance(one, Event)]
+        malformed = self._admission.suspects(refused, self._source)
         through: int = rows[-1]["seq"]
         origins = [self._principal.origin] * len(events)
-        appended = self._journal.append(events, now, origins=origins, suspects=unread, source=(self._source, through))
+        appended = self._journal.append(
+            events, now, origins=origins, suspects=malformed, source=(self._source, through)
+        )
         self._cursor = through
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
-            table_accepted=len(events) - duplicates, table_duplicates=duplicates, table_malformed=len(unread)
+            table_accepted=len(events) - duplicates, table_duplicates=duplicates, table_malformed=len(malformed)
         )
         self._on_append()
 
-    def _sift(self, row: Row, now: datetime) -> Admitted:
+    def _try_event(self, row: Row, now: datetime) -> Admitted:
         try:
             return self._event(row, now)
         except MalformedEventError as error:
@@ -133,11 +135,11 @@ class TableFollower:
             shown["payload"] = _decode_payload(row["payload"])
         return msgspec.json.encode(shown)
 
-    def _note_trouble(self, trouble: str) -> None:
+    def _report_fault(self, fault: str) -> None:
         self._counts["table_errors"] += 1
-        if trouble != self._trouble:
-            log.warning("table.unreadable", table=self._table.name, path=str(_path(self._table)), reason=trouble)
-            self._trouble = trouble
+        if fault != self._fault:
+            log.warning("table.unreadable", table=self._table.name, path=str(_path(self._table)), reason=fault)
+            self._fault = fault
 
 
 def table_problem(table: TableTail) -> str:

@@ -77,12 +77,12 @@ class Publisher:
         self._epoch = time.time_ns()
         self._window = Window(self._settings.window)
         self._tally = Tally(on_progress)
-        self._handed = deque[_Handed]()
+        self._waiting = deque[_Waiting]()
         self._refilled = self._spooled = 0
         self._condition = Condition()
         self._away = self._closing = self._closed = False
         self._fatal: BaseException | None = None
-        self._unkept: BaseException | None = None
+        self._close_error: BaseException | None = None
         self._progress_s = self._pause_until_s = 0.0
         shown = identity or local_identity(ingest)
         self._user_id = shown.user_id
@@ -113,19 +113,19 @@ class Publisher:
         if self._try_take(checked, data):
             return checked.event_id
         wait_s = self._settings.publish_timeout_s if timeout_s is None else timeout_s
-        handed = _Handed(checked, data)
+        waiting = _Waiting(checked, data)
         try:
-            self._handed.append(handed)
+            self._waiting.append(waiting)
             self._socket.wake()
-            self._condition.wait_for(lambda: self._is_taken(handed) is not None)
-            is_taken = self._condition.wait_for(lambda: self._is_taken(handed) is True, wait_s)
-            if not is_taken and self._withdraw(handed):
+            self._condition.wait_for(lambda: self._is_taken(waiting) is not None)
+            is_taken = self._condition.wait_for(lambda: self._is_taken(waiting) is True, wait_s)
+            if not is_taken and self._withdraw(waiting):
                 count = len(self._window)
-                waiting = "1 event waits" if count == 1 else f"{count} events wait"
-                raise RelayUnavailableError(f"{waiting} for an ack after {wait_s:.3g} s")
+                described = "1 event waits" if count == 1 else f"{count} events wait"
+                raise RelayUnavailableError(f"{described} for an ack after {wait_s:.3g} s")
         finally:
             with contextlib.suppress(ValueError):  # it was taken
-                self._handed.remove(handed)
+                self._waiting.remove(waiting)
         return checked.event_id
 
     def try_publish(self, event: Event | Mapping[str, Any]) -> str | None:
@@ -178,9 +178,9 @@ class Publisher:
             self._closing = True
             self._socket.wake()
             self._thread.join()
-        unkept, self._unkept = self._unkept, None
-        if unkept is not None:
-            raise unkept
+        error, self._close_error = self._close_error, None
+        if error is not None:
+            raise error
 
     def __enter__(self) -> Self:
         return self
@@ -218,19 +218,19 @@ class Publisher:
             self._progress_s = time.monotonic()
         self._window.add(Outgoing(event.event_id, event.user_id, data))
 
-    def _withdraw(self, handed: _Handed) -> bool:
+    def _withdraw(self, waiting: _Waiting) -> bool:
         """Withdraw an event that waits; False if the background thread has just taken it."""
         with self._condition.lock:
             with contextlib.suppress(ValueError):
-                self._handed.remove(handed)
-            return not handed.is_taken
+                self._waiting.remove(waiting)
+            return not waiting.is_taken
 
-    def _is_taken(self, handed: _Handed) -> bool | None:
-        if handed.error is not None:
-            raise handed.error
-        if not handed.is_taken:
+    def _is_taken(self, waiting: _Waiting) -> bool | None:
+        if waiting.error is not None:
+            raise waiting.error
+        if not waiting.is_taken:
             self._require_open()
-        return handed.is_taken
+        return waiting.is_taken
 
     def _may_stop(self) -> bool:
         return self._closing or self._fatal is not None or not self._unsettled or self._is_spooling_away
@@ -272,9 +272,9 @@ class Publisher:
             while not self._closing:
                 with self._condition.lock:
                     self._refill()
-                    self._take_handed()
+                    self._take_waiting()
                     self._send()
-                    self._watch()
+                    self._resend_if_late()
                     wait_s = self._wait_s()
                 frames = self._socket.receive(wait_s)
                 if frames is not None:
@@ -286,12 +286,12 @@ class Publisher:
         finally:
             try:
                 with self._condition.lock:
-                    self._keep()
+                    self._save_window()
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread, by `close`
-                self._unkept = error
+                self._close_error = error
             self._socket.close()
 
-    def _keep(self) -> None:
+    def _save_window(self) -> None:
         if self._spool is not None:
             with contextlib.closing(self._spool):
                 self._spool.keep(self._window, datetime.now(UTC))
@@ -300,16 +300,16 @@ class Publisher:
             hint = "; is the relay running? (memory-agent serve)" if self._fatal is None else ""
             raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process ends{hint}")
 
-    def _take_handed(self) -> None:
+    def _take_waiting(self) -> None:
         """Take the events that did not fit or need the disk, in order, while there is room."""
-        for handed in tuple(self._handed):
+        for waiting in tuple(self._waiting):
             try:
-                handed.is_taken = self._take(handed.event, handed.data)
+                waiting.is_taken = self._take(waiting.event, waiting.data)
             except Exception as error:  # noqa: BLE001 - raised in the caller's thread, by `publish`
-                handed.error = error
-            if handed.is_taken or handed.error is not None:
+                waiting.error = error
+            if waiting.is_taken or waiting.error is not None:
                 with contextlib.suppress(ValueError):  # its caller has given up
-                    self._handed.remove(handed)
+                    self._waiting.remove(waiting)
             self._condition.notify_all()
 
     def _take(self, event: Event, data: bytes) -> bool:
@@ -369,7 +369,7 @@ class Publisher:
                 return
             self._window.mark_sent(len(events))
 
-    def _watch(self) -> None:
+    def _resend_if_late(self) -> None:
         """Reconnect and resend everything when no ack has come for too long."""
         now_s = time.monotonic()
         if not len(self._window):
@@ -378,7 +378,7 @@ class Publisher:
             self._socket.reconnect()
             self._window.rewind()
             self._progress_s = now_s
-            self._go_away()
+            self._mark_away()
             self._send()
 
     def _wait_s(self) -> float:
@@ -389,7 +389,7 @@ class Publisher:
             due_s = self._pause_until_s
         return max(0.0, due_s - time.monotonic()) + 0.001
 
-    def _go_away(self) -> None:
+    def _mark_away(self) -> None:
         """Record that the relay is away, and copy the window into the spool if it has room."""
         self._away = True
         if self._spool is not None:
@@ -440,11 +440,11 @@ class Publisher:
         self._progress_s = time.monotonic()
         if isinstance(error, (JournalPausedError, ConsumerBehindError)):
             self._pause_until_s = time.monotonic() + self._settings.full_pause_s
-            self._go_away()
+            self._mark_away()
 
 
 @dataclass(eq=False)
-class _Handed:
+class _Waiting:
     """An event that waits for the background thread. `is_taken` is None until the thread has looked at it."""
 
     event: Event
