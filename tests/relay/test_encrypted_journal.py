@@ -57,7 +57,7 @@ def journal(folder: Path, keys: KeyRing) -> Iterator[Journal]:
         yield journal
 
 
-def told(number: int, user_id: str = "alice", **fields: object) -> object:
+def recognisable_event(number: int, user_id: str = "alice", **fields: object) -> object:
     """An event whose parts are recognisable among bytes."""
     payload = {"text": f"{TEXT} {number}" + "x" * 6_000 * (number % 2), "run_id": f"run-{ID}"}
     fields = {"event_id": f"{ID}-{number}", "event_type": TYPE, "session_id": f"s-{ID}", **fields}
@@ -66,8 +66,8 @@ def told(number: int, user_id: str = "alice", **fields: object) -> object:
 
 def fill(journal: Journal) -> None:
     """Add everything that a journal may hold: events kept, deleted, erased and set aside, and quarantine entries."""
-    journal.append([told(number) for number in range(1, 9)], NOW)  # type: ignore[misc]
-    journal.append([told(9, "bob"), told(10, "system")], NOW, source=("table:t", 3))  # type: ignore[list-item]
+    journal.append([recognisable_event(number) for number in range(1, 9)], NOW)  # type: ignore[misc]
+    journal.append([recognisable_event(9, "bob"), recognisable_event(10, "system")], NOW, source=("table:t", 3))  # type: ignore[list-item]
     journal.commit("memory", 0)
     journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
     journal.quarantine(TEXT.encode(), "unhandled_event", TEXT, "memory:alice", NOW, seq=2)
@@ -116,7 +116,7 @@ def test_no_plain_text_is_on_the_disk(journal: Journal, folder: Path, tmp_path: 
 
 def test_repeats_are_recognised(journal: Journal) -> None:
     fill(journal)
-    again = [told(number) for number in range(1, 9)]
+    again = [recognisable_event(number) for number in range(1, 9)]
     assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 8  # type: ignore[arg-type]
     before = journal.stats().quarantined
     journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
@@ -138,8 +138,11 @@ def test_events_without_their_key_are_skipped_and_others_are_read(journal: Journ
 
 
 def test_system_events_on_behalf_of_a_user_are_encrypted_with_that_users_key(journal: Journal, keys: KeyRing) -> None:
-    events = [told(1, "system", extra={"on_behalf_of": "alice"}), told(2, "system", extra={"on_behalf_of": "bob"})]
-    journal.append([*events, told(3, "system")], NOW)  # type: ignore[list-item]
+    events = [
+        recognisable_event(1, "system", extra={"on_behalf_of": "alice"}),
+        recognisable_event(2, "system", extra={"on_behalf_of": "bob"}),
+    ]
+    journal.append([*events, recognisable_event(3, "system")], NOW)  # type: ignore[list-item]
     assert ids(journal, "system") == [f"{ID}-1", f"{ID}-2", f"{ID}-3"]
     keys.destroy("alice")
     assert ids(journal, "system") == [f"{ID}-2", f"{ID}-3"]
@@ -154,7 +157,7 @@ def test_unreadable_entries_can_still_be_deleted_and_counted(folder: Path, keys:
         erased = journal.erase_all(Erasable(user_id="alice", everything=True), NOW)
         assert (erased.seqs, erased.quarantined) == ([2, 4, 5, 6, 7, 8], 3)
         assert [entry.data for entry in journal.quarantined()] == [GUESSED]
-        journal.append([told(11), told(12)], NOW)  # type: ignore[list-item]
+        journal.append([recognisable_event(11), recognisable_event(12)], NOW)  # type: ignore[list-item]
         keys.destroy("alice")
         journal.remove_consumer("memory")
         journal.remove_consumer("reader")
@@ -167,7 +170,7 @@ def test_unreadable_entries_can_still_be_deleted_and_counted(folder: Path, keys:
 def test_a_returning_user_gets_a_new_key_that_cannot_read_old_events(journal: Journal, keys: KeyRing) -> None:
     fill(journal)
     keys.destroy("alice")
-    assert not journal.append([told(4)], NOW)[0].duplicate  # type: ignore[list-item]
+    assert not journal.append([recognisable_event(4)], NOW)[0].duplicate  # type: ignore[list-item]
     assert ids(journal, "alice") == [f"{ID}-4"]
     assert ids(journal)[-1] == f"{ID}-4"
 
@@ -237,7 +240,7 @@ def kept(folder: Path, seq: int) -> SealedEvent:
 @pytest.mark.parametrize("how", ["moved", "changed", "plain"])
 def test_entries_forged_without_the_key_count_as_damaged(folder: Path, keys: KeyRing, how: str) -> None:
     with Journal.open(folder, keys=keys) as journal:
-        journal.append([told(1), told(2), told(3)], NOW)  # type: ignore[list-item]
+        journal.append([recognisable_event(1), recognisable_event(2), recognisable_event(3)], NOW)  # type: ignore[list-item]
     if how == "moved":
         forged: object = kept(folder, 3)
     elif how == "changed":
@@ -265,7 +268,7 @@ def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -
         last_seq = plain.last_seq
     change(folder, 7, b"damaged")
     assert encrypt_journal(folder, JournalSettings(), keys, NOW) == 7
-    assert encrypt_journal(folder, JournalSettings(), keys, NOW) == 7, "said again, it changes nothing"
+    assert encrypt_journal(folder, JournalSettings(), keys, NOW) == 7, "idempotent"
     assert found_below(folder) == set()
     assert faults(folder) == []
     with Journal.open(folder, keys=keys) as journal:
@@ -275,7 +278,7 @@ def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -
         assert after[1][-1].seq == 7
         assert before[2:] == after[2:]
         assert journal.last_seq == last_seq
-        again = [told(number) for number in (1, 2, 3, 8)]
+        again = [recognisable_event(number) for number in (1, 2, 3, 8)]
         assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 4  # type: ignore[arg-type]
         journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
         assert len(journal.quarantined()) == len(after[1])
@@ -370,8 +373,8 @@ def test_a_relay_encrypts_and_refuses_events_while_the_keys_are_missing(data_dir
         Publisher(broker.endpoints.ingest) as publisher,
         Subscriber(*broker.endpoints, "r") as subscriber,
     ):
-        publisher.publish(told(1))  # type: ignore[arg-type]
-        publisher.publish(told(2, "bob"))  # type: ignore[arg-type]
+        publisher.publish(recognisable_event(1))  # type: ignore[arg-type]
+        publisher.publish(recognisable_event(2, "bob"))  # type: ignore[arg-type]
         publisher.flush()
         aside = subscriber.quarantine(b"x", "unhandled_event", TEXT, source="memory:alice", seq=1)
         keys.destroy("alice")
@@ -383,7 +386,7 @@ def test_a_relay_encrypts_and_refuses_events_while_the_keys_are_missing(data_dir
         assert subscriber.quarantined() == []
         assert found_below(data_dir) == set()
         keys.folder.rename(away)
-        publisher.publish(told(3, "bob"))  # type: ignore[arg-type]
+        publisher.publish(recognisable_event(3, "bob"))  # type: ignore[arg-type]
         wait_until(lambda: subscriber.stats().counts.get("refused_without_keys", 0) > 0)
         with pytest.raises(KeysUnavailableError):
             subscriber.fetch(0, 10)

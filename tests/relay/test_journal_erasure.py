@@ -190,8 +190,8 @@ def test_ids_of_any_type_do_not_stop_an_erasure(tmp_path: Path) -> None:
             publisher.publish(event(9, session_id="s-1"))
             publisher.flush()
         for value in odd:
-            told = {"user_id": "alice", "event_id": value, "session_id": value, "payload": {"run_id": value}}
-            subscriber.quarantine(msgspec.json.encode(told), "code", "why", source="pub")
+            fields = {"user_id": "alice", "event_id": value, "session_id": value, "payload": {"run_id": value}}
+            subscriber.quarantine(msgspec.json.encode(fields), "code", "why", source="pub")
         ids = frozenset({"s-1"})
         erased = subscriber.erase(Erasable(user_id="alice", event_ids=ids, session_ids=ids, run_ids=ids))
         assert (erased.seqs, erased.quarantined) == ([5], 0)
@@ -231,10 +231,10 @@ def test_an_unexpected_request_error_is_isolated_and_a_disk_error_ends_the_relay
 @pytest.fixture
 def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, list[wire.Erase]]]:
     """A relay that erases at once, and answers later than a client waits for other requests."""
-    asked: list[wire.Erase] = []
+    requests: list[wire.Erase] = []
 
     def erase(relays: answers.Answers, request: wire.Erase) -> wire.Erased:
-        asked.append(request)
+        requests.append(request)
         erased = relays.erase(request)
         threading.Event().wait(3 * PATIENCE_S)
         return erased
@@ -244,25 +244,25 @@ def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
         with Publisher(broker.endpoints.ingest) as publisher:
             publisher.publish(event(1))
             publisher.flush()
-        yield broker, asked
+        yield broker, requests
 
 
 def test_an_erasure_is_requested_once_and_its_answer_awaited(slow_relay: tuple[Broker, list[wire.Erase]]) -> None:
-    broker, asked = slow_relay
+    broker, requests = slow_relay
     with Subscriber(*broker.endpoints, timeout_s=PATIENCE_S) as subscriber:
         assert subscriber.erase(Erasable(user_id="alice", everything=True)).seqs == [1]
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_the_async_subscriber_requests_an_erasure_once(slow_relay: tuple[Broker, list[wire.Erase]]) -> None:
-    broker, asked = slow_relay
+    broker, requests = slow_relay
 
     async def erase() -> list[int]:
         async with AsyncSubscriber(*broker.endpoints, timeout_s=PATIENCE_S) as subscriber:
             return (await subscriber.erase(Erasable(user_id="alice", everything=True))).seqs
 
     assert asyncio.run(erase()) == [1]
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_an_erasure_leaves_the_file_without_waiting_for_the_next_upkeep(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_on_a_terminal_info_shows_only_warnings(level: str, shown: list[str]) ->
         writer,
     )
     os.close(writer)
-    said = os.read(reader, 10_000).decode()
+    written = os.read(reader, 10_000).decode()
     os.close(reader)
-    assert [name for name in ("relay.waiting", "relay.late") if name in said] == shown
-    assert len(said.splitlines()) == len(shown)
+    assert [name for name in ("relay.waiting", "relay.late") if name in written] == shown
+    assert len(written.splitlines()) == len(shown)
