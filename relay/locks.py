@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 
-_LOOK_AGAIN_S = 1.0  # a `notify_all` that was interrupted may have reached some threads only
+_RECHECK_S = 1.0  # a `notify_all` that was interrupted may have reached some threads only
 
 
 class Condition:
@@ -45,7 +45,7 @@ class Condition:
                 if remaining_s <= 0:
                     return False
                 with suppress(Empty):
-                    woken.get(timeout=min(remaining_s, _LOOK_AGAIN_S))
+                    woken.get(timeout=min(remaining_s, _RECHECK_S))
         finally:
             self._waiting.pop(woken, None)
 
