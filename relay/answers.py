@@ -93,7 +93,7 @@ class Answers:
         self._journal.drop(_natural("id", request.id))
 
     def retry_quarantined(self, request: wire.RetryQuarantined) -> bool:
-        """Decode an entry again with the current settings, and journal it if it is an event now; return whether."""
+        """Decode an entry again with the current settings; if it is an event now, journal it and return True."""
         entry = self._journal.quarantined_entry(_natural("id", request.id))
         if entry.code == EncryptionKeyMissingError.code:
             return False

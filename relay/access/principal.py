@@ -12,7 +12,7 @@ from relay.errors import ScopeMissingError, UserNotAllowedError
 
 
 class Scope(StrEnum):
-    """What a key permits; none implies another.
+    """What a key permits. No scope implies another.
 
     `publish`: write events and memories. `recall`: read. `share`: publish items for other users, unpublish them, rate
     items. `shared-admin`: withdraw the items of any user. `admin`: everything else.

@@ -32,7 +32,7 @@ from relay.disk.room import means_no_room
 from relay.disk.transaction import EncryptedTransaction, ErrorFamily, Pair, PairCipher, Transaction
 from relay.locks import ReadWriteLock, holding
 
-# Before the file is replaced, new transactions wait this long for old ones to end. If those do not, both run this long.
+# Before the file is replaced, new transactions wait this long for old ones to end, and run as long before another try.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
@@ -104,7 +104,7 @@ class Environment:
 
         The map is address space, not disk; it bounds the size while the environment is open. An encrypted environment
         is opened with its `encryption` and a plain one without. Without `databases` nothing can be read, but any
-        environment can be opened and copied. `lock` guards the replacing of the file, and is released by `close`.
+        environment can be opened and copied. `lock` guards the replacement of the file, and is released by `close`.
         Raises `failed`, `full`, `damaged`, `is_encrypted`, `not_encrypted` of `errors`, and what `encryption` raises.
         """
         failures = _Failures(errors, path, map_size_bytes)
