@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import msgspec
@@ -21,6 +22,7 @@ from relay import (
     EncryptionSettings,
     EntryDamagedError,
     Erasable,
+    Event,
     Journal,
     JournalSettings,
     KeysUnavailableError,
@@ -57,7 +59,7 @@ def journal(folder: Path, keys: KeyRing) -> Iterator[Journal]:
         yield journal
 
 
-def recognisable_event(number: int, user_id: str = "alice", **fields: object) -> object:
+def recognisable_event(number: int, user_id: str = "alice", **fields: Any) -> Event:
     """An event whose parts are recognisable among bytes."""
     payload = {"text": f"{TEXT} {number}" + "x" * 6_000 * (number % 2), "run_id": f"run-{ID}"}
     fields = {"event_id": f"{ID}-{number}", "event_type": TYPE, "session_id": f"s-{ID}", **fields}
@@ -66,8 +68,8 @@ def recognisable_event(number: int, user_id: str = "alice", **fields: object) ->
 
 def fill(journal: Journal) -> None:
     """Add everything that a journal may hold: events kept, deleted, erased and set aside, and quarantine entries."""
-    journal.append([recognisable_event(number) for number in range(1, 9)], NOW)  # type: ignore[misc]
-    journal.append([recognisable_event(9, "bob"), recognisable_event(10, "system")], NOW, source=("table:t", 3))  # type: ignore[list-item]
+    journal.append([recognisable_event(number) for number in range(1, 9)], NOW)
+    journal.append([recognisable_event(9, "bob"), recognisable_event(10, "system")], NOW, source=("table:t", 3))
     journal.commit("memory", 0)
     journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
     journal.quarantine(TEXT.encode(), "unhandled_event", TEXT, "memory:alice", NOW, seq=2)
@@ -117,7 +119,7 @@ def test_no_plain_text_is_on_the_disk(journal: Journal, folder: Path, tmp_path: 
 def test_repeats_are_recognised(journal: Journal) -> None:
     fill(journal)
     again = [recognisable_event(number) for number in range(1, 9)]
-    assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 8  # type: ignore[arg-type]
+    assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 8
     before = journal.stats().quarantined
     journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
     assert journal.stats().quarantined == before
@@ -142,11 +144,11 @@ def test_system_events_on_behalf_of_a_user_are_encrypted_with_that_users_key(jou
         recognisable_event(1, "system", extra={"on_behalf_of": "alice"}),
         recognisable_event(2, "system", extra={"on_behalf_of": "bob"}),
     ]
-    journal.append([*events, recognisable_event(3, "system")], NOW)  # type: ignore[list-item]
+    journal.append([*events, recognisable_event(3, "system")], NOW)
     assert ids(journal, "system") == [f"{ID}-1", f"{ID}-2", f"{ID}-3"]
     keys.destroy("alice")
     assert ids(journal, "system") == [f"{ID}-2", f"{ID}-3"]
-    assert journal.append([*events], NOW)[0].duplicate  # type: ignore[list-item]
+    assert journal.append([*events], NOW)[0].duplicate
     assert journal.erase(Erasable(user_id="alice", system_seqs=frozenset({1})), NOW).seqs == [1]
 
 
@@ -157,7 +159,7 @@ def test_unreadable_entries_can_still_be_deleted_and_counted(folder: Path, keys:
         erased = journal.erase_all(Erasable(user_id="alice", everything=True), NOW)
         assert (erased.seqs, erased.quarantined) == ([2, 4, 5, 6, 7, 8], 3)
         assert [entry.data for entry in journal.quarantined()] == [GUESSED]
-        journal.append([recognisable_event(11), recognisable_event(12)], NOW)  # type: ignore[list-item]
+        journal.append([recognisable_event(11), recognisable_event(12)], NOW)
         keys.destroy("alice")
         journal.remove_consumer("memory")
         journal.remove_consumer("reader")
@@ -170,7 +172,7 @@ def test_unreadable_entries_can_still_be_deleted_and_counted(folder: Path, keys:
 def test_a_returning_user_gets_a_new_key_that_cannot_read_old_events(journal: Journal, keys: KeyRing) -> None:
     fill(journal)
     keys.destroy("alice")
-    assert not journal.append([recognisable_event(4)], NOW)[0].duplicate  # type: ignore[list-item]
+    assert not journal.append([recognisable_event(4)], NOW)[0].duplicate
     assert ids(journal, "alice") == [f"{ID}-4"]
     assert ids(journal)[-1] == f"{ID}-4"
 
@@ -240,7 +242,7 @@ def kept(folder: Path, seq: int) -> SealedEvent:
 @pytest.mark.parametrize("how", ["moved", "changed", "plain"])
 def test_entries_forged_without_the_key_count_as_damaged(folder: Path, keys: KeyRing, how: str) -> None:
     with Journal.open(folder, keys=keys) as journal:
-        journal.append([recognisable_event(1), recognisable_event(2), recognisable_event(3)], NOW)  # type: ignore[list-item]
+        journal.append([recognisable_event(1), recognisable_event(2), recognisable_event(3)], NOW)
     if how == "moved":
         forged: object = kept(folder, 3)
     elif how == "changed":
@@ -279,7 +281,7 @@ def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -
         assert before[2:] == after[2:]
         assert journal.last_seq == last_seq
         again = [recognisable_event(number) for number in (1, 2, 3, 8)]
-        assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 4  # type: ignore[arg-type]
+        assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 4
         journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
         assert len(journal.quarantined()) == len(after[1])
 
@@ -373,8 +375,8 @@ def test_a_relay_encrypts_and_refuses_events_while_the_keys_are_missing(data_dir
         Publisher(broker.endpoints.ingest) as publisher,
         Subscriber(*broker.endpoints, "r") as subscriber,
     ):
-        publisher.publish(recognisable_event(1))  # type: ignore[arg-type]
-        publisher.publish(recognisable_event(2, "bob"))  # type: ignore[arg-type]
+        publisher.publish(recognisable_event(1))
+        publisher.publish(recognisable_event(2, "bob"))
         publisher.flush()
         aside = subscriber.quarantine(b"x", "unhandled_event", TEXT, source="memory:alice", seq=1)
         keys.destroy("alice")
@@ -386,7 +388,7 @@ def test_a_relay_encrypts_and_refuses_events_while_the_keys_are_missing(data_dir
         assert subscriber.quarantined() == []
         assert found_below(data_dir) == set()
         keys.folder.rename(away)
-        publisher.publish(recognisable_event(3, "bob"))  # type: ignore[arg-type]
+        publisher.publish(recognisable_event(3, "bob"))
         wait_until(lambda: subscriber.stats().counts.get("refused_without_keys", 0) > 0)
         with pytest.raises(KeysUnavailableError):
             subscriber.fetch(0, 10)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from relay import (
     Broker,
     BrokerSettings,
     Erasable,
+    Event,
     Journal,
     JournalSettings,
     ProtocolError,
@@ -40,13 +42,13 @@ def bytes_below(folder: Path) -> bytes:
     return b"\n".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
-def secret(number: int, user_id: str = "alice", **fields: object) -> object:
-    payload = {"text": f"{SECRET} {number}" + "x" * 6_000 * (number % 2), **fields.pop("payload", {})}  # type: ignore[dict-item]
+def secret(number: int, user_id: str = "alice", **fields: Any) -> Event:
+    payload = {"text": f"{SECRET} {number}" + "x" * 6_000 * (number % 2), **fields.pop("payload", {})}
     return event(number, user_id, payload=payload, **fields)
 
 
 @pytest.fixture
-def journal(tmp_path: Path):  # type: ignore[no-untyped-def]
+def journal(tmp_path: Path) -> Iterator[Journal]:
     with Journal.open(tmp_path / "journal") as journal:
         journal.append([event(number, "bob") for number in range(100, 140)], NOW)
         journal.append(
@@ -57,7 +59,7 @@ def journal(tmp_path: Path):  # type: ignore[no-untyped-def]
                 secret(4, "system", payload={"run_id": "run-1"}),
                 secret(5, "system", session_id="s-1"),
                 event(6, "system", session_id="s-2"),
-            ],  # type: ignore[list-item]
+            ],
             NOW,
         )
         journal.quarantine(secret.__name__.encode() + SECRET.encode(), "code", "why", "memory:alice", NOW, 43)
@@ -105,7 +107,7 @@ def test_a_users_events_leave_the_file_and_a_repeat_is_still_known(journal: Jour
     journal.compact()
     assert journal.uncompacted == 0
     assert SECRET.encode() not in bytes_below(tmp_path)
-    assert journal.append([secret(1)], NOW)[0].duplicate  # type: ignore[list-item]
+    assert journal.append([secret(1)], NOW)[0].duplicate
     assert journal.append([event(7)], NOW)[0].seq == 47
     assert len(journal.read(0, 1_000, user_id="bob")) == 40
     journal.close()
@@ -151,7 +153,7 @@ def test_a_relay_erases_and_its_upkeep_clears_the_file(tmp_path: Path) -> None:
     with Broker(tmp_path, settings) as broker:
         with Publisher(broker.endpoints.ingest) as publisher:
             for number in range(30):
-                publisher.publish(secret(number) if number % 3 else event(number, "bob"))  # type: ignore[arg-type]
+                publisher.publish(secret(number) if number % 3 else event(number, "bob"))
             publisher.flush()
         with Subscriber(*broker.endpoints) as subscriber:
             assert len(subscriber.erase(Erasable(user_id="alice", everything=True)).seqs) == 20
@@ -271,7 +273,7 @@ def test_an_erasure_leaves_the_file_without_waiting_for_the_next_upkeep(tmp_path
     with Broker(tmp_path, settings) as broker:
         with Publisher(broker.endpoints.ingest) as publisher:
             for number in range(4):
-                publisher.publish(secret(number))  # type: ignore[arg-type]
+                publisher.publish(secret(number))
             publisher.flush()
         with Subscriber(*broker.endpoints) as subscriber:
             for number in range(2):
