@@ -69,7 +69,7 @@ class UnhandledEventError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class RateLimitedError(MemoryAgentError):
-    """This user asks more often than the settings allow."""
+    """This user searches shared items more often than the settings allow."""
 
     code = "rate_limited"
     retryable = True
@@ -101,7 +101,7 @@ class RunBegunError(MemoryAgentError):
 
 @dataclass(eq=False, repr=False)
 class RunEndedError(MemoryAgentError):
-    """The run has ended: it takes no further step and no other end, and cannot begin again."""
+    """The run has ended: no step and no other ending can be added, and it cannot begin again."""
 
     code = "run_ended"
     template = "run {run_id} ended at {ended_at}: feedback revises its quality; another run needs a new id"
@@ -177,7 +177,7 @@ class StoreOwnedElsewhereError(StoreError):
 
 @dataclass(eq=False, repr=False)
 class FencedError(StoreError):
-    """A newer owner has taken over this store; the former one must not write any more."""
+    """A newer owner has taken over this store; the earlier one must stop writing."""
 
     code = "fenced"
     template = "{path}: owner epoch {own_epoch} was superseded by {current_epoch}"
@@ -250,7 +250,7 @@ class HostDiedError(UnavailableError):
 
 
 class NothingSharedError(UnavailableError):
-    """Nothing was shared in this deployment yet; the daemon creates the store of shared items for what needs it."""
+    """Nothing was shared in this deployment yet; the store of shared items is created when it is first needed."""
 
     code = "nothing_shared"
 
@@ -272,4 +272,4 @@ class UnknownMethodError(MemoryAgentError):
 
 
 ERRORS: dict[str, type[MemoryAgentError]] = by_code(MemoryAgentError)
-"""Every error by its code, so that one raised in another process is raised here as itself."""
+"""Every error by its code, so that an error from another process is raised here as the same class."""

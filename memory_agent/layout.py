@@ -9,11 +9,11 @@ DATA/run/                   sockets (0700): gateway.sock relay.sock relay-feed.s
                             of each host host-N.sock (requests) and bulk-N.sock (batches); absent-users/;
                             http: the address of the door over HTTP, while it is open;
                             start.lock: held by a client that starts a daemon
-DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700); those for another daemon or with
-                            another key than the data folder's in a folder of their own
-DATA/daemon.log             what a daemon says that `memory-agent mcp` started; daemon.log.1 before it
+DATA/hooks/                 events of hooks that no daemon has acknowledged yet (0700), in subfolders for other daemons
+                            and other keys than those of the data folder
+DATA/daemon.log             the log of a daemon that `memory-agent mcp` started; daemon.log.1 is the one before
 
-Hooks of coding agents start with this file, so whatever is slow to import is imported where it is used.
+Hooks of coding agents import this file at their start, so slow imports are made where they are used.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def default_data_dir() -> Path:
 
 def platform_data_dir() -> Path:
     """Return the platform's folder for this program's data."""
-    import platformdirs  # late: 10 ms, and most clients name the folder
+    import platformdirs  # imported late: 10 ms, and most clients name the folder
 
     return Path(platformdirs.user_data_dir("memory-agent", appauthor=False))
 
 
 def connections_dir() -> Path:
-    """Return the folder where `connect` keeps what it wrote into settings of clients, and copies of these files."""
-    import platformdirs  # late, as above
+    """Return the folder where `connect` stores its entries in the settings of clients, and copies of these files."""
+    import platformdirs  # imported late, as above
 
     return Path(platformdirs.user_state_dir("memory-agent", appauthor=False)) / "connections"
 
@@ -69,7 +69,7 @@ class Layout:
         self._token = self.data_dir / "token"
 
     def create(self) -> None:
-        """Create the folders, private to this user. Raises `SettingsError`."""
+        """Create the folders, for this user alone. Raises `SettingsError`."""
         try:
             for folder in (self.data_dir, self.run):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class Layout:
 
     @property
     def hooks(self) -> Path:
-        """The folder of events of hooks that wait for a daemon."""
+        """The folder with events of hooks that no daemon has acknowledged yet."""
         return self.data_dir / "hooks"
 
     @property
@@ -124,12 +124,12 @@ class Layout:
 
         Raises `KeyFileError`.
         """
-        from relay import ensure_local_key  # late, as all below: a client on this machine asks for paths alone
+        from relay import ensure_local_key  # imported late, like all below: a client on this machine only needs paths
 
         return ensure_local_key(self.data_dir)
 
     def clear_sockets(self) -> None:
-        """Remove socket files and the address that earlier processes left behind."""
+        """Remove the socket files and the address that earlier processes left."""
         for socket in (*self.run.glob("*.sock"), self.http):
             socket.unlink(missing_ok=True)
 
@@ -148,7 +148,7 @@ class Layout:
         return False
 
     def claim_start(self) -> TextIO | None:
-        """Return a file to keep open while a client starts a daemon; None while another client does.
+        """Return a file to keep open while a client starts a daemon; None while another client starts one.
 
         Creates the folders. Raises `SettingsError`.
         """
@@ -163,7 +163,7 @@ class Layout:
 
     @property
     def served_for_s(self) -> float:
-        """How long ago a daemon took this folder's lock, in seconds of wall time."""
+        """Seconds of wall time since a daemon locked this folder."""
         return max(0.0, time.time() - self._lock.stat().st_mtime)
 
     def finish_restore(self) -> None:
@@ -189,7 +189,7 @@ class Layout:
                 from memory_agent.errors import DaemonRunningError
 
                 raise DaemonRunningError(f"a daemon already serves {self.data_dir} (process {pid}): stop it first")
-            self.http.unlink(missing_ok=True)  # of a killed daemon: its port may be another program's by now
+            self.http.unlink(missing_ok=True)  # left by a killed daemon: another program may use its port by now
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()

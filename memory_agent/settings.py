@@ -1,7 +1,7 @@
 """All settings: a struct with bounds for each part, read from defaults, then TOML, then environment, then flags.
 
-Read once, in an entry point; each part receives only its own struct. Unknown names and values out of bounds are refused
-by name. Sizes are bytes, durations seconds or milliseconds, as the field's name says.
+Read once, in an entry point; each part receives only its own struct. An unknown name or a value out of bounds is an
+error that names the setting. Sizes are bytes, durations seconds or milliseconds, as in the field's name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from memory_agent.errors import SettingsError
 from memory_agent.records.memories import Dates, Kind, Mode, Source
-from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings
+from relay import BusSettings, EncryptionSettings, EventLimits, MaskingSettings, read_toml, setting_at_fault
 from relay.log import Level
 
 Fraction = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -27,14 +27,14 @@ Positive = Annotated[float, msgspec.Meta(gt=0.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 Auto = Literal["auto"]
-"""What suits the machine."""
+"""Chosen for the machine."""
 
 
 class EmbedderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The embedding model. `folder` holds the weights; empty: search the usual places.
 
-    `query_prefix` and `passage_prefix`: text put before queries and before memories; `auto`: what the model was trained
-    with, for E5 and English BGE models by the folder's name, and none for others.
+    `query_prefix` and `passage_prefix` are put before queries and before memories. `auto` uses the prefixes that E5 and
+    English BGE models were trained with, which it recognises by the folder's name, and none for other models.
     """
 
     folder: str = ""
@@ -58,7 +58,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which events become memories. `signals` is a TOML file that adds rows to the default table, or removes some."""
+    """The events that become memories. `signals` is a TOML file that adds rows to the default table or removes some."""
 
     signals: str = ""
     min_text_chars: NonNegative = 4
@@ -68,16 +68,16 @@ class IngestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How memories are ranked.
 
-    `vector_weight`: the weight of cosine similarity in a memory's own score; its words have the rest. `contiguity`:
-    where the query asks, the share of its surplus that a memory that asks lends to the one that follows.
-    `context_words`: the weight of how well a memory and its neighbours in the session meet the query's words together.
-    `speaker_weight`: what agents said along the way, such as an assistant's messages, counts less by this.
-    `dates`: how a time in the query is used; `date_weight`: the boost for a memory of that time. `echo_minutes`: how
-    long what the calling session said, and a request in the query's words, is left out of its answers.
-    `min_relevance`: memories of less relevance are left out, even if those are all. At the default 9 of 10 answers
-    stay, and most questions that a memory knows nothing of get none: 9 of 10 on conversations, 8 of 10 where agents of
-    other projects ask (decision 0014). 0 is off. `outcome`: how far a memory of an approved run rises above one of a
-    failed run where both match about equally, as a share of the best score.
+    `vector_weight`: the weight of cosine similarity in a memory's own score; words have the remaining weight.
+    `contiguity`: if the query is a question, a memory that is a question passes this share of its surplus to the memory
+    after it. `context_words`: the weight of the query's words that a memory and its neighbours in the session contain
+    together. `speaker_weight`: how much less the messages of agents along the way count, such as an assistant's.
+    `dates`: how a time in the query is used; `date_weight`: the boost for a memory of that time. `echo_minutes`: for
+    how long the calling session's own messages, and requests in the words of the query, are left out of its answers.
+    `min_relevance`: memories below this relevance are left out, even if none remain. At the default, 9 of 10 correct
+    answers stay, and most questions without an answer in memory get none: 9 of 10 on conversations, 8 of 10 for agents
+    of other projects (decision 0014). 0 is off. `outcome`: how much a memory of an approved run is ranked above one of
+    a failed run that matches about equally, as a share of the best score.
     """
 
     mode: Mode = "hybrid"
@@ -99,12 +99,12 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How runs are followed and learned from.
 
-    `mode`: `auto` applies the learned ranking once what runs used has shown that it helps, `on` always, `off` learns
-    nothing. Weights, on a scale that follows the spread of the scores, 0 is off: `association` for memories used
-    in similar requests, as a share of their own score; `recurrence` on top when the same request recurs; `shift` for
-    the similarity to the adapted query; `prior` for memories that helped, regardless of the query. From a cosine of
-    `retry_similarity`, the later of two requests is a rewording of the earlier; from `request_similarity`, a recall and
-    a request are the same.
+    `mode`: `auto` applies the learned ranking once the use of memories in runs has shown that it helps, `on` always,
+    `off` learns nothing. Weights, on a scale that follows the spread of the scores, 0 is off: `association` for
+    memories used in similar requests, as a share of their own score; `recurrence` in addition when the same request
+    recurs; `shift` for the similarity to the adapted query; `prior` for memories that helped, regardless of the query.
+    From a cosine of `retry_similarity`, the later of two requests is a rewording of the earlier; from
+    `request_similarity`, a recall and a request are the same.
     """
 
     mode: Literal["auto", "on", "off"] = "auto"
@@ -140,7 +140,7 @@ class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long memories are kept: the first matching rule decides; memories without one are kept. No rules: off.
+    """How long memories are kept: the first matching rule decides; memories without a rule are kept. No rules: off.
 
     A user is checked at most once per `interval_s`, and only when a memory is due.
     """
@@ -152,9 +152,9 @@ class RetentionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Recalls that events cause, whose blocks the daemon publishes (`memory.recalled`).
 
-    `table` is a TOML file that changes the default table of triggers. `off_for` are users without any. At most
-    `at_once` recalls run at a time, and at most `waiting` causes wait, of which the oldest are dropped. There are none
-    while more than `lag_events` events wait to be ingested (200 at most of one user count).
+    `table` is a TOML file that changes the default table of triggers. `off_for` are users without such recalls. At most
+    `at_once` recalls run at a time, and at most `waiting` causes wait; the oldest are dropped. No recall starts while
+    more than `lag_events` events wait to be ingested (at most 200 of one user count).
     """
 
     enabled: bool = True
@@ -166,12 +166,12 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What users share.
+    """Shared items.
 
-    An author has at most `items_per_author`, which have `bytes_per_author` together. A user may search `searches` times
-    at once and `searches_per_s` times a second on the average. What a run says of items is reported when it ended
-    `report_after_s` ago, so that late verdicts count. `prior` is the mean quality of runs in general, above which an
-    item proves itself. What `offers_together` users offer in the same words is shown to others.
+    An author has at most `items_per_author`, of `bytes_per_author` together. A user may search `searches` times at once
+    and `searches_per_s` times a second on average. A run's use of items is reported `report_after_s` after it ended, so
+    that late verdicts count. `prior` is the mean quality of runs in general; a proven item exceeds it. A pattern that
+    `offers_together` users offer in the same words is shown to other users.
     """
 
     items_per_author: Count = 1_000
@@ -184,11 +184,11 @@ class SharedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The door over HTTP.
+    """The HTTP server.
 
-    `listen` is HOST:PORT; port 0 takes a free one, "" closes the door. Beyond loopback it needs `certificate` and
-    `private_key`, files in PEM. `hosts` are further names that requests may use for this machine. A request, or the
-    next part of its answer, that does not move for `timeout_s` ends its connection.
+    `listen` is HOST:PORT; port 0 takes a free one, "" turns the server off. Beyond loopback it needs `certificate` and
+    `private_key`, files in PEM. `hosts` are further names that requests may use for this machine. A connection ends if
+    a request, or the next part of its answer, makes no progress for `timeout_s`.
     """
 
     listen: str = "127.0.0.1:0"
@@ -205,10 +205,10 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The daemon.
 
     `listen` adds endpoints to the socket file; beyond loopback only with CURVE. At most `dedicated_hosts` users at a
-    time have a process of their own, the others share `shared_hosts`; `spare_hosts` idle processes are kept for the
+    time have a process of their own, all others share `shared_hosts`; `spare_hosts` idle processes are kept for the
     next user. `auto` follows the cores and the memory (`daemon.capacity`). At most `most_awake` users are awake at a
     time. `owner_claims` decides which keys may assign a run or session, and with it the events of `system`, to a user:
-    `vouched`, only keys for all users; `any`, users' own keys too, which could claim another user's run first.
+    `vouched`: only keys for all users; `any`: users' own keys too, which could claim another user's run first.
     """
 
     listen: tuple[str, ...] = ()
@@ -250,7 +250,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SettingsKeywords(TypedDict, total=False):
-    """Tables of `Settings` as keywords of `Memory.open`, as former versions took them. None leaves a table as it is."""
+    """Tables of `Settings` as keywords of `Memory.open`, for compatibility. None leaves a table as it is."""
 
     embedder_settings: EmbedderSettings | None
     store_settings: StoreSettings | None
@@ -267,7 +267,7 @@ _OF_RELAY = {"event_limits": "events", "masking_settings": "masking"}
 
 
 def with_keywords(settings: Settings, keywords: SettingsKeywords) -> Settings:
-    """Return `settings` with the tables that `keywords` give replaced. Raises `TypeError` for an unknown keyword."""
+    """Return `settings` with the tables in `keywords` replaced. Raises `TypeError` for an unknown keyword."""
     unknown = keywords.keys() - SettingsKeywords.__annotations__.keys()
     if unknown:
         raise TypeError(f"Memory.open() got an unexpected keyword argument {min(unknown)!r}")
@@ -308,7 +308,7 @@ def load_settings(
     ('vector', 200.0, 30)
     """
     warned: list[str] = []
-    tree = _read_toml(file) if file is not None else {}
+    tree = read_toml(file, SettingsError) if file is not None else {}
     rename_settings(tree, warned.append)
     variables = [
         (name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), read_value(text))
@@ -323,11 +323,11 @@ def load_settings(
     try:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
-        raise SettingsError(*_named(str(error))) from error
+        raise SettingsError(*setting_at_fault(error)) from error
 
 
 def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Callable[[str], None]) -> None:
-    """Set the values of a later layer, which replace those of earlier ones, also under the other name of a setting."""
+    """Set the values of a later layer. They replace those of earlier layers, even under the setting's former name."""
     own: dict[str, Any] = {}
     for path, value in layer:
         _plant(own, path, copy.deepcopy(value))
@@ -337,7 +337,7 @@ def _lay_over(tree: dict[str, Any], layer: list[tuple[list[str], Any]], warn: Ca
 
 
 def rename_settings(tree: dict[str, Any], warn: Callable[[str], None], *, replaces: bool = False) -> None:
-    """Move the settings that a tree of tables holds under former names to their present ones, warning of each.
+    """Move settings under former names to their present names, with a warning for each.
 
     With `replaces`, the former name's value wins; otherwise both names together raise `SettingsError`.
     """
@@ -361,7 +361,7 @@ def _leave_out_removed(tree: dict[str, Any], warn: Callable[[str], None]) -> Non
 
 
 def _table_of(tree: dict[str, Any], setting: str) -> tuple[dict[str, Any], str]:
-    """Return the table that holds a setting, empty where there is none, and the setting's name in it."""
+    """Return the table that holds a setting, empty if there is none, and the setting's name in it."""
     *tables, name = setting.split(".")
     for table in tables:
         branch = tree.get(table)
@@ -375,15 +375,6 @@ def _warn(message: str) -> None:
     warnings.warn(message, FutureWarning, stacklevel=3)  # shown by default, unlike DeprecationWarning
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError("--config", f"{file} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SettingsError("--config", f"{file} is not TOML: {error}") from error
-
-
 def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
     for name in path[:-1]:
         branch = tree.setdefault(name, {})
@@ -394,7 +385,7 @@ def _plant(tree: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def read_value(text: str) -> Any:
-    """Read a value given as text: as TOML where it is a list, a table, a number or a boolean, else as plain text.
+    """Read a value given as text: as TOML if it is a list, a table, a number or a boolean, otherwise as plain text.
 
     A number may begin with its point, which TOML does not allow.
     """
@@ -403,13 +394,3 @@ def read_value(text: str) -> Any:
         return tomllib.loads(f"value = {number}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
-
-
-def _named(message: str) -> tuple[str, str]:
-    """Split msgspec's message into the setting's path and the reason."""
-    reason, _, path = message.partition(" - at `")
-    setting = path.rstrip("`").removeprefix("$").removeprefix(".")
-    if "unknown field" in reason:
-        unknown = reason.rpartition("unknown field ")[2].strip("`")
-        return ".".join(part for part in (setting, unknown) if part), "there is no such setting"
-    return setting or "settings", reason

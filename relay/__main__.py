@@ -1,9 +1,9 @@
 """The relay as a process: `python -m relay --data-dir DIR`.
 
-Prints one JSON line with its endpoints when it is ready, and logs to standard error. Exits with 0 after
-SIGTERM, once queued requests are answered, with 1 on an error, and with 2 on an invalid setting. With `--parent-pid` it
-also ends when that process is no longer its parent, which it notices within a second; so its successor, which a
-supervisor may start at once, waits for it.
+Prints one JSON line with its endpoints when it is ready, and logs to standard error. Exits with 0 after SIGTERM, once
+queued requests are answered, with 1 on an error, and with 2 on an invalid setting. With `--parent-pid` it also ends
+within a second after that process stops being its parent. A supervisor may start the next relay before that: it waits
+for the first one to end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from relay.config import RelaySettings, load_settings
 from relay.errors import JournalInUseError, RelayError, RelaySettingsError
 from relay.log import LEVELS, configure_logging, log
 
-_PREDECESSOR_S = 10.0
+_FORMER_RELAY_S = 10.0
 _POLL_S = 0.05
 
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int) -> None:
-    broker = _successor(data_dir, settings) if parent_pid else Broker(data_dir, settings)
+    broker = _open_after_former(data_dir, settings) if parent_pid else Broker(data_dir, settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: broker.stop())
     ready = {
@@ -56,9 +56,9 @@ def _serve(data_dir: Path, settings: RelaySettings, parent_pid: int) -> None:
     broker.run(lambda: parent_pid in (0, os.getppid()))
 
 
-def _successor(data_dir: Path, settings: RelaySettings) -> Broker:
+def _open_after_former(data_dir: Path, settings: RelaySettings) -> Broker:
     """Open the broker once the relay of a killed parent has ended. Raises as `Broker`."""
-    deadline_s = time.monotonic() + _PREDECESSOR_S
+    deadline_s = time.monotonic() + _FORMER_RELAY_S
     is_logged = False
     while True:
         try:

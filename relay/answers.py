@@ -13,7 +13,6 @@ from typing import Any
 
 from relay import wire
 from relay.access import Principal, Scope
-from relay.admission import Admission, publisher_of
 from relay.config import RelaySettings
 from relay.errors import (
     EncryptionKeyMissingError,
@@ -22,7 +21,8 @@ from relay.errors import (
     ProtocolError,
     QuarantineEntryError,
 )
-from relay.journal import Journal
+from relay.intake.admission import Admission
+from relay.journal import Journal, publisher_of
 from relay.log import log
 from relay.validation import SHARED_USER, validate_user_id
 
@@ -40,7 +40,7 @@ class Answers:
         counts: Counter[str],
         on_erased: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_erased` is called after each erasure, whose bytes are still in the file."""
+        """`on_erased` is called after each erasure, when the erased bytes are still in the file."""
         self._on_erased = on_erased
         self._journal = journal
         self._admission = admission
@@ -93,7 +93,7 @@ class Answers:
         self._journal.drop(_natural("id", request.id))
 
     def retry_quarantined(self, request: wire.RetryQuarantined) -> bool:
-        """Decode an entry again with the current settings; True when it is an event now, which is then journaled."""
+        """Decode an entry again with the current settings; if it is an event now, journal it and return True."""
         entry = self._journal.quarantined_entry(_natural("id", request.id))
         if entry.code == EncryptionKeyMissingError.code:
             return False
@@ -131,14 +131,14 @@ class Answers:
 def _require(request: wire.Request, principal: Principal) -> None:
     """Check the scope: reading a user's events needs `recall` for that user, everything else `admin` for all users.
 
-    What users share is for every user, each event for its audience. Raises `ScopeMissingError`, `UserNotAllowedError`.
+    Every user may read the events about shared items that are for its audiences. Raises `ScopeMissingError`,
+    `UserNotAllowedError`.
     """
     if isinstance(request, wire.Ping):
         return
-    asked = request.user_id if isinstance(request, wire.Fetch) else None
-    reads_user = asked is not None and Scope.ADMIN not in principal.scopes
-    for_user = principal.user_id if asked == SHARED_USER else asked
-    principal.require(Scope.RECALL if reads_user else Scope.ADMIN, for_user)
+    user_id = request.user_id if isinstance(request, wire.Fetch) else None
+    scope = Scope.ADMIN if user_id is None or Scope.ADMIN in principal.scopes else Scope.RECALL
+    principal.require(scope, principal.user_id if user_id == SHARED_USER else user_id)
 
 
 def _natural(field: str, value: int) -> int:

@@ -2,8 +2,8 @@
 
 One thread owns the ROUTER and answers all requests; every other intake has its own thread and shares the journal. After
 a storage error nothing more is acknowledged: the relay ends, and its supervisor restarts it. On a full disk intake is
-refused and reading continues. The feed carries only doorbells: consumers read the journal. An event loop lost: blocking
-sockets in threads carry four times as much (measured).
+refused and reading continues. The feed carries only doorbells: consumers read the journal. Rejected: an event loop,
+which carries a quarter of what blocking sockets in threads do (measured).
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from typing import NamedTuple, Self
 
 from relay import wire
 from relay.access import Credentials, Principal, check_endpoint, ensure_local_key, is_curve, server_pair
-from relay.admission import Admission
 from relay.answers import Answers
-from relay.collector import Collector
 from relay.config import Endpoints, RelaySettings, journal_folder, relay_endpoints
 from relay.crypto import open_key_ring
 from relay.errors import (
@@ -34,16 +32,18 @@ from relay.errors import (
     RelaySettingsError,
     UnauthorizedError,
 )
-from relay.intake import Intake, Submission
+from relay.intake.admission import Admission
+from relay.intake.collector import Collector
+from relay.intake.group_commit import Intake, Submission
+from relay.intake.masking import Masker
+from relay.intake.table_tail import TableFollower
 from relay.journal import Journal
 from relay.log import log
-from relay.masking import Masker
 from relay.net import CurveAuthenticator, Message, ServerSocket, curve_pair
-from relay.table_tail import TableFollower
 from relay.worker import Worker
 
 _IDLE_WAIT_S = 1.0
-_REST = 20.0  # pause between two compactions, in durations of the former: writers wait 5 % of the time
+_REST = 20.0  # pause after a compaction, in multiples of its duration: writers wait 5 % of the time
 _LEAST_REST_S = 1.0
 
 
@@ -71,8 +71,7 @@ class Broker:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
         wanted = _endpoints(data_dir, self._settings)
-        masker = Masker(self._settings.masking, self._counts)
-        self._admission = Admission(self._settings.events, masker.event, masker.data)
+        self._admission = Admission(self._settings.events, Masker(self._settings.masking, self._counts))
         keys = open_key_ring(self._settings.encryption, data_dir)
         self._journal = Journal.open(journal_folder(data_dir), self._settings.journal, keys=keys)
         try:
@@ -219,14 +218,14 @@ class Broker:
             self._counts["replies_undelivered"] += 1
 
     def _ring(self) -> None:
-        """Publish the journal's last number: once per batch, and for each new subscriber."""
+        """Publish the journal's last number if it changed, or for a new subscriber."""
         last_seq = self._journal.last_seq
         if self._server.joined() or last_seq != self._rung_seq:
             self._server.publish(wire.encode_doorbell(last_seq))
             self._rung_seq = last_seq
 
     def _drain(self) -> None:
-        """Journal and acknowledge what was sent before the relay was stopped."""
+        """Journal and acknowledge the messages that arrived before the relay was stopped."""
         deadline_s = time.monotonic() + self._settings.broker.drain_s
         while time.monotonic() < deadline_s and self._serve(0.0):
             pass
@@ -287,8 +286,8 @@ class _Upkeep:
     def _compact(self) -> bool:
         """Remove erased bytes from the file; return whether none are left.
 
-        Retries later without room or without a pause between reads, and after a pause where one was just made.
-        It copies the whole file while writers wait, so the next pause is a multiple of the time it took.
+        Tries again later if the disk has no room or reads do not end, and not before the pause after the last one.
+        Writers wait while the file is copied, so the pause is a multiple of the time that took.
         """
         began_s = self._clock()
         if not self._journal.uncompacted:
@@ -315,12 +314,12 @@ def _unauthorized(request: wire.Request, error: UnauthorizedError) -> bytes:
 
 
 def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:
-    """Return the endpoints, checked. Creates the default folder for socket files, private."""
+    """Return the endpoints, checked. Creates the default folder for socket files, for this user alone."""
     default, broker = relay_endpoints(data_dir), settings.broker
-    ours = Endpoints(broker.ingest or default.ingest, broker.feed or default.feed)
+    chosen = Endpoints(broker.ingest or default.ingest, broker.feed or default.feed)
     checks: Sequence[tuple[str, Sequence[str]]] = (
-        ("broker.ingest", [ours.ingest]),
-        ("broker.feed", [ours.feed]),
+        ("broker.ingest", [chosen.ingest]),
+        ("broker.feed", [chosen.feed]),
         ("broker.listen", broker.listen),
         ("broker.feed_listen", broker.feed_listen),
         ("broker.pub_bind", broker.pub_bind),
@@ -340,4 +339,4 @@ def _endpoints(data_dir: Path, settings: RelaySettings) -> Endpoints:
         run.chmod(0o700)
     except OSError as error:
         raise RelaySettingsError("data_dir", f"{run}: {error.strerror}") from error
-    return ours
+    return chosen

@@ -1,14 +1,15 @@
 """Settings of the bus: one struct for each part, read once, in an entry point.
 
-Every value can be written in TOML, so none is None: 0 and the empty string mean "off". Unknown names and values out of
-bounds are refused by name.
+Every value can be written in TOML, so none is None: 0 and the empty string mean "off". An unknown name or a value out
+of bounds is an error that names the setting.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
 
@@ -67,11 +68,11 @@ class TableTail(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The relay process. Empty `ingest` and `feed`: socket files under the data folder.
 
-    `listen` and `feed_listen` are more endpoints of the same kind, `curve+tcp://HOST:PORT` for other machines.
-    Plain PUB emitters connect to `pub_bind`, or are bound at `pub_connect`; they show no key, and their events may be
-    of `pub_user` alone (empty: of any user). `max_batch` and `max_batch_bytes` bound one group commit, `queue_bytes`
-    the queue of each peer, `pub_queue_bytes` that of each PUB emitter. While a consumer has more than `max_lag` unread
-    events (0: off), publishers and tables wait, and PUB events are dropped and counted.
+    `listen` and `feed_listen` are more endpoints of the same kind, `curve+tcp://HOST:PORT` for other machines. Plain
+    PUB emitters connect to `pub_bind`, or are bound at `pub_connect`; they present no key, and only events of
+    `pub_user` are accepted from them (empty: of any user). `max_batch` and `max_batch_bytes` bound one group commit,
+    `queue_bytes` the queue of each peer, `pub_queue_bytes` that of each PUB emitter. While a consumer has more than
+    `max_lag` unread events (0: off), publishers and tables wait, and PUB events are dropped and counted.
     """
 
     ingest: str = ""
@@ -163,21 +164,26 @@ def journal_folder(data_dir: Path) -> Path:
 
 def load_settings(file: Path) -> RelaySettings:
     """Read the settings from a TOML file. Raises `RelaySettingsError` naming the setting."""
-    try:
-        tree = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RelaySettingsError("--config", f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise RelaySettingsError("--config", f"{file} is not TOML: {error}") from error
+    tree = read_toml(file, RelaySettingsError)
     try:
         return msgspec.convert(tree, RelaySettings)
     except msgspec.ValidationError as error:
-        raise RelaySettingsError(*_named(str(error))) from error
+        raise RelaySettingsError(*setting_at_fault(error)) from error
 
 
-def _named(message: str) -> tuple[str, str]:
-    """Split msgspec's message into the setting's path and the reason."""
-    reason, _, place = message.partition(" - at `")
+def read_toml(file: Path, failure: Callable[[str, str], Exception]) -> dict[str, Any]:
+    """Return the tables of a settings file. Raises `failure` with `--config` and the reason."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise failure("--config", f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise failure("--config", f"{file} is not TOML: {error}") from error
+
+
+def setting_at_fault(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Return the path of the setting that msgspec refused, and the reason."""
+    reason, _, place = str(error).partition(" - at `")
     path = place.rstrip("`").removeprefix("$").removeprefix(".")
     if "unknown field" in reason:
         unknown = reason.rpartition("unknown field ")[2].strip("`")

@@ -1,10 +1,10 @@
 """The errors of the bus, and the roots of all errors.
 
-Each class has a stable `code` (what acks, replies and documents refer to) and says whether the same call may work later
-(`retryable`). A class with fields is a dataclass with a message `template`; the others take the message itself.
-Arguments are plain values, and `args` holds all of them, so that an error is rebuilt from its code and arguments in
-another process: an exception with a keyword-only constructor leaves a Ray actor as something that `except` cannot catch
-(measured). Engine exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
+Each class has a stable `code`, which acks, replies and documents use, and is `retryable` if the same call may succeed
+later. A class with fields is a dataclass with a message `template`; the others take the message itself. Arguments are
+plain values, and `args` holds all of them, so that another process rebuilds an error from its code and arguments: an
+exception with a keyword-only constructor leaves a Ray actor as something that `except` cannot catch (measured). Engine
+exceptions (LMDB, ZeroMQ, SQLite) are translated where the engine is imported.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class CursorError(RelayError):
 
 @dataclass(eq=False, repr=False)
 class QuarantineEntryError(RelayError):
-    """The quarantine has no such entry, or it is not the relay's to retry."""
+    """The quarantine has no such entry, or the relay cannot retry it."""
 
     code = "quarantine_entry"
     template = "quarantine entry {entry_id}: {reason}"

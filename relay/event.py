@@ -1,4 +1,4 @@
-"""Events: decode from JSON or MessagePack, validate, derive an id, encode.
+"""Events: decode from JSON or MessagePack, validate, derive an id, encode, match against topics.
 
 Every event is validated here once, at the edge. Unknown fields are kept in `extra`, since existing emitters send them.
 Event types and payloads have no meaning to the bus. See `ops/decisions/0007-event-journal-and-acknowledgements.md`.
@@ -6,7 +6,7 @@ Event types and payloads have no meaning to the bus. See `ops/decisions/0007-eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
@@ -44,14 +44,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 ON_BEHALF_OF = "on_behalf_of"
-"""The field in which an event of `system` may name its user."""
+"""The field in which an event of `system` may name its owner."""
 AUDIENCE = "audience"
-"""The field in which an event of what users share names whom it is for: `public`, `org:NAME` or `tier:NAME`."""
+"""The field with the audience of an event about shared items: `public`, `org:NAME` or `tier:NAME`."""
 _IDS = ("session_id", "actor_id", "thread_id", "channel_id", "agent_id", "correlation_id")
 _OWN_FIELDS = frozenset(Event.__struct_fields__) - {"extra"}
 _DERIVED_PREFIX = "derived-"
 
-# Sorted keys: events that are equal have equal bytes, whichever wire form they came in.
+# Sorted keys: equal events have equal bytes, whether they arrived as JSON or as MessagePack.
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _event_decoder = msgspec.msgpack.Decoder(Event)
 
@@ -85,7 +85,7 @@ def read_event(data: bytes) -> Event:
 
 
 def audience_of(data: bytes) -> str | None:
-    """Return the audience that an event in canonical bytes names, None without one.
+    """Return the audience of an event in canonical bytes; None if it names none.
 
     >>> audience_of(encode_event(events[0]))
     """
@@ -149,7 +149,7 @@ def sendable(mapping: object, limits: EventLimits, now: datetime) -> tuple[Event
 
 
 def decode_mapping(data: bytes, limits: EventLimits) -> object:
-    """Return the value in JSON or MessagePack bytes, not validated; the first character tells which it is.
+    """Return the value in JSON or MessagePack bytes, not validated; the first character decides which.
 
     Raises `MalformedEventError`, `EventTooLargeError`.
     """
@@ -165,6 +165,30 @@ def decode_mapping(data: bytes, limits: EventLimits) -> object:
     except (msgspec.DecodeError, ValueError, OverflowError) as error:
         form = "JSON" if looks_like_json else "MessagePack, and does not look like JSON"
         raise MalformedEventError("event", f"is not {form}: {error}") from error
+
+
+def matches(pattern: str, event_type: str) -> bool:
+    """Return whether `event_type` matches a topic: an event type, `worker.*` for all types below it, `*` for all.
+
+    Wildcards in the middle (`a.*.c`) are not supported: a prefix test could not match them.
+
+    >>> matches("worker.*", "worker.task.done"), matches("worker.*", "worker"), matches("*", "worker")
+    (True, False, True)
+    """
+    if pattern == "*":
+        return True
+    if pattern.endswith(".*"):
+        return len(event_type) >= len(pattern) and event_type.startswith(pattern[:-1])
+    return pattern == event_type
+
+
+def matches_any(patterns: Iterable[str], event_type: str) -> bool:
+    """Return whether `event_type` matches any of the topics.
+
+    >>> matches_any(["feedback.*", "user_input"], "user_input")
+    True
+    """
+    return any(matches(pattern, event_type) for pattern in patterns)
 
 
 def _extra(mapping: Mapping[Any, Any], limits: EventLimits) -> dict[str, Any]:

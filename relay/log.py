@@ -3,9 +3,9 @@
     from relay.log import log
     log.info("relay.waiting", owner=owner)
 
-Only an entry point configures logging. Where none did, nothing is written, since a library has no business on its
-caller's output, and structlog is not even imported, which would cost a command 60 ms. Memory text, vectors and tokens
-are never logged (`tests/end_to_end/test_daemon.py`).
+Only an entry point configures logging. Otherwise nothing is written, since a library must not write to its caller's
+output, and structlog is not imported, which would take 60 ms. Memory text, vectors and tokens are never logged
+(`tests/end_to_end/test_daemon.py`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ LEVELS: dict[Level, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
 def configure_logging(level: Level = "info") -> None:
-    """Log `level` and above: elsewhere than on a terminal as one JSON document a line.
+    """Log `level` and above, as one JSON document per line.
 
-    On a terminal lines are readable, and `info` shows warnings alone, since a person works there at something else.
+    On a terminal lines are formatted for people, and `info` shows only warnings and errors.
     """
-    import structlog  # late: most commands log nothing
+    import structlog  # imported late: most commands log nothing
 
     terminal = sys.stderr.isatty()
     level = "warning" if terminal and level == "info" else level
@@ -43,9 +43,9 @@ def configure_logging(level: Level = "info") -> None:
 
 
 class _StandardError:
-    """Standard error, ignoring write errors: a log file on a full disk must not end a process.
+    """Standard error without write errors: a log file on a full disk must not end a process.
 
-    Nothing is buffered, or Python would write it again at exit, fail, and change the exit code.
+    Unbuffered: Python would flush a buffer at exit, fail, and change the exit code.
     """
 
     def write(self, text: str) -> None:

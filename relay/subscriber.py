@@ -18,8 +18,8 @@ import msgspec
 from relay import wire
 from relay.access import Identity, check_endpoint, local_identity
 from relay.errors import RelayUnavailableError, UnauthorizedError
+from relay.event import matches_any
 from relay.net import AsyncClientSocket, AsyncDoorbellSocket, ClientSocket, DoorbellSocket
-from relay.topics import matches_any
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, QuarantineEntry, RelayStats
 
 _Result = TypeVar("_Result")
@@ -89,9 +89,9 @@ class Subscriber:
     def follow(
         self, topics: Sequence[str] = ("*",), after: int | None = None, user_id: str | None = None
     ) -> Iterator[JournalEntry]:
-        """Iterate over entries under `topics`, from the cursor or after number `after`, waiting for more for ever.
+        """Iterate over the entries that match `topics`, after the cursor or number `after`, and wait for more for ever.
 
-        They are of all users, or of one.
+        `user_id` limits them to one user.
 
         >>> for entry in subscriber.follow(["user_input"]):
         ...     print(entry.seq, read_event(entry.data).payload["text"])
@@ -196,11 +196,11 @@ class Subscriber:
         return self._request(wire.RetryQuarantined(id=entry_id), bool)
 
     def erase(self, wanted: Erasable, *, dry_run: bool = False) -> Erased:
-        """Erase events, part by part; their numbers stay as holes. Durable on return, part by part.
+        """Erase events, part by part; their numbers remain as gaps. Durable on return, part by part.
 
         The bytes leave the file when the relay next compacts its journal (`JournalStats.uncompacted` is then 0). A part
         is requested once only, since a repeat would report nothing to erase. Raises `RelayUnavailableError` when the
-        outcome is unknown; call it again, and `seqs` are those that were left.
+        outcome is unknown; call it again, and `seqs` are the events that were left.
 
         >>> subscriber.erase(Erasable(user_id="alice", event_ids=frozenset({"e-2"}))).seqs
         [2]
@@ -279,7 +279,7 @@ class Subscriber:
 
 
 class AsyncSubscriber:
-    """`Subscriber` for an event loop. Requests of several tasks take turns on one socket, which keeps their order."""
+    """`Subscriber` for an event loop. Requests of several tasks take turns on one socket, in order."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class AsyncSubscriber:
         *,
         identity: Identity | None = None,
     ) -> None:
-        """As `Subscriber`. Without a `feed` it cannot `wait`, and no doorbell reaches it."""
+        """As `Subscriber`. Without a `feed` it receives no doorbell, and cannot `wait`."""
         shown = identity or local_identity(ingest)
         self._socket = AsyncClientSocket(check_endpoint("ingest", ingest), shown)
         self._doorbell = None if feed is None else AsyncDoorbellSocket(check_endpoint("feed", feed), shown)
@@ -375,7 +375,7 @@ class AsyncSubscriber:
         return await self._request(wire.Ping(), int)
 
     async def close(self) -> None:
-        """Close; no request may be under way."""
+        """Close the connections. No request may be running."""
         self._socket.close()
         if self._doorbell is not None:
             self._doorbell.close()

@@ -1,6 +1,6 @@
 """Validates the fields of an event: ids, user ids, timestamps and free JSON values; and the names of groups. Pure.
 
-msgspec alone lost: it does not know NaN, lone surrogates, or names that are unsafe as a folder, and reports errors in
+Rejected: msgspec alone, which accepts NaN, lone surrogates and names that are unsafe as a folder, and reports errors in
 its own terms.
 """
 
@@ -16,8 +16,8 @@ from relay.errors import MalformedEventError
 SYSTEM_USER = "system"
 """The user id under which conductors publish events that belong to the users of their runs."""
 SHARED_USER = "shared-knowledge"
-"""The name among users of the store of what users share. No key is for it. Its events are for the groups that each
-names as its `audience`, and come from the data folder's own key alone."""
+"""The user id of the store of shared items. No key is for it. Each of its events names its `audience`, and only the
+data folder's own key publishes them."""
 _USER_ID = re.compile(r"[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-]{0,127}")
 _GROUP_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -105,8 +105,8 @@ def validate_id(field: str, value: object, max_bytes: int) -> str | None:
 def validate_timestamp(value: object, now: datetime, max_future_s: float) -> datetime:
     """Return a timestamp in UTC.
 
-    Text is ISO 8601, UTC without a zone; a number is seconds since 1970, milliseconds from 1e11 on.
-    Raises `MalformedEventError`, also for a time more than `max_future_s` after `now`.
+    Text is ISO 8601, UTC without a zone; a number is seconds since 1970, milliseconds from 1e11 on. Raises
+    `MalformedEventError`, also for a time more than `max_future_s` after `now`.
     """
     try:
         moment = _moment(value)

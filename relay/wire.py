@@ -1,9 +1,9 @@
-"""Messages of the bus as frames: requests, replies, acks, and what plain PUB emitters send. Pure.
+"""Messages of the bus as frames: requests, replies, acks, and messages of plain PUB emitters. Pure.
 
 A request has three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and
 the client's token (empty where the connection proved a CURVE key). A reply has the first two. Events travel as the
-bytes they were encoded to, so that a malformed event does not affect its neighbours; a frame for each lost, because at
-1 KB a frame costs more than the copy it saves. New fields go last and have defaults; types never change.
+bytes they were encoded to, so that a malformed event does not affect its neighbours. Rejected: a frame for each event,
+because at 1 KB a frame costs more than the copy it saves. New fields go last and have defaults; types never change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = 1
 _Result = TypeVar("_Result")
 
 Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-"""A number far enough below 64 bits that the numbers counted on from it can be encoded."""
+"""A number from which one can count up without leaving 64 bits."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
@@ -96,11 +96,12 @@ class RetryQuarantined(_Message, frozen=True, tag="retry_quarantined"):
 class Erasable(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events to erase: all of a user, or the user's events with these ids, sessions or runs.
 
-    `quoted` are ids of the caller's: an event whose payload lists one of them under `quotes` goes with it, unless its
-    own id is in `kept_ids`.
+    `quoted` are ids that the caller chose: an event whose payload lists one of them under `quotes` is erased too,
+    unless its own id is in `kept_ids`.
 
     `system_seqs` are numbers of events of `system`, and `quarantine_ids` quarantine entries without a number, to erase
-    as well. The caller knows that they are the user's; a session does not prove it, since any key may name any session.
+    as well. The caller must know that they belong to the user; a session is no proof, since any key may name any
+    session.
     """
 
     user_id: str
@@ -191,7 +192,7 @@ class Answer(_Message, frozen=True, tag="answer"):
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
     """An event in the journal. `data` is its canonical MessagePack (`event.read_event`).
 
-    `received_ms` is when the relay received it, in milliseconds since 1970; 0 from a relay that does not say.
+    `received_ms` is when the relay received it, in milliseconds since 1970; 0 from a relay that does not report it.
     """
 
     seq: int
@@ -210,8 +211,8 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Entries in order, and the journal's first and last numbers when they were read.
 
-    A `first_seq` beyond the cursor + 1 means that retention deleted entries this consumer had not read. With
-    `has_more`, many entries were passed that are not for this reader, and `last_seq` is where to read on.
+    A `first_seq` beyond the cursor + 1 means that retention deleted entries this consumer had not read. `has_more`:
+    many entries for other audiences were skipped; continue after `last_seq`.
     """
 
     entries: list[JournalEntry]
@@ -233,7 +234,7 @@ class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable consumer, done with everything up to `seq`. `lag` counts the journal numbers after it."""
+    """A durable consumer that has handled everything up to `seq`. `lag` counts the journal numbers after it."""
 
     name: str
     seq: int
@@ -266,7 +267,7 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelayStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of a relay; `counts` start with the process, those of the journal are durable."""
+    """Figures of a relay. `counts` begin at 0 with the process; those of the journal are durable."""
 
     version: int
     pid: int

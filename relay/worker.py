@@ -1,7 +1,7 @@
 """Runs a task in a thread beside the broker's loop, step by step.
 
-While the disk is full the step is retried. Any other error ends the relay, because after a storage error nothing may be
-acknowledged until the journal is reopened.
+While the journal accepts nothing, such as on a full disk, the step is retried. Any other error ends the relay, because
+after a storage error nothing may be acknowledged until the journal is reopened.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 from relay.errors import JournalPausedError
 from relay.log import log
 
-_FULL_PAUSE_S = 0.5
+_RETRY_S = 0.5
 
 
 class Task(Protocol):
@@ -35,18 +35,18 @@ class Worker:
         self._task = task
         self._on_failure = on_failure
         self._is_stopping = False
-        self._news = SimpleQueue[None]()  # an `Event` may hang after Ctrl-C (`changes`)
+        self._woken = SimpleQueue[None]()  # an `Event` may hang after Ctrl-C (`locks`)
         self._thread = threading.Thread(target=self._run, name=f"relay-{task.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the next step begin at once."""
-        self._news.put(None)
+        """Begin the next step at once."""
+        self._woken.put(None)
 
     def stop(self) -> None:
-        """Wait for the step under way, finish the task, and join the thread."""
+        """Wait for the current step, finish the task, and join the thread."""
         self._is_stopping = True
         self.wake()
         if self._thread.ident is not None:
@@ -63,16 +63,16 @@ class Worker:
 
     def _wait(self, timeout_s: float) -> None:
         with suppress(Empty):
-            self._news.get(timeout=max(timeout_s, 0.0))
+            self._woken.get(timeout=max(timeout_s, 0.0))
             while True:
-                self._news.get_nowait()
+                self._woken.get_nowait()
 
     def _step(self) -> float:
         try:
             return self._task.step()
         except JournalPausedError as error:
             log.error("journal.paused", task=self._task.name, code=error.code)
-            return _FULL_PAUSE_S
+            return _RETRY_S
 
     def _finish(self) -> None:
         try:

@@ -37,13 +37,12 @@ FACES_OF_RELAY = frozenset(
     {
         "relay",
         "relay.access",
-        "relay.changes",
         "relay.crypto",
         "relay.disk",
         "relay.errors",
+        "relay.locks",
         "relay.log",
         "relay.net",
-        "relay.rwlock",
     }
 )
 LONGEST_FILE_LINES = 600
@@ -98,6 +97,12 @@ def public_names(module: str) -> list[str]:
     """Return the names a face offers: its `__all__`, or every public name of a face that is one file."""
     face = import_module(module)
     return getattr(face, "__all__", None) or [name for name in vars(face) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("module", sorted(FACES_OF_RELAY))
+def test_a_face_has_every_name_that_it_offers(module: str) -> None:
+    face = import_module(module)
+    assert [name for name in public_names(module) if not hasattr(face, name)] == []
 
 
 def test_memory_agent_imports_the_public_faces_of_relay_alone() -> None:

@@ -1,7 +1,7 @@
 """What a thread waits for that another one makes.
 
 Rejected: `concurrent.futures.Future`. It waits with a `threading.Condition`, so that a Ctrl-C during `result` can leave
-it locked, and the thread that sets its result hangs (`relay.changes`).
+it locked, and the thread that sets its result hangs (`relay.locks`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Generic, TypeVar
 
-from relay.changes import Changes
+from relay.locks import Condition
 from relay.log import log
 
 Result = TypeVar("Result")
@@ -20,18 +20,18 @@ class Future(Generic[Result]):
     """A result or an exception, which is set once, or cancelled before. Thread-safe."""
 
     def __init__(self) -> None:
-        self._changes = Changes()
+        self._condition = Condition()
         self._is_done = False
         self._outcome: Result | Exception | None = None
         self._callbacks: list[Callable[[Future[Result]], object]] = []
 
     def settle(self, outcome: Result | Exception) -> None:
         """Set the outcome, and call the callbacks, unless it has one or was cancelled. Raises nothing."""
-        with self._changes.lock:
+        with self._condition.lock:
             if self._is_done:
                 return
             self._outcome, self._is_done = outcome, True
-            self._changes.notify()
+            self._condition.notify_all()
         for callback in self._callbacks:
             try:
                 callback(self)
@@ -66,13 +66,13 @@ class Future(Generic[Result]):
 
     def exception(self, timeout_s: float | None = None) -> Exception | None:
         """Wait for the outcome; return its exception, None for a result. Raises `TimeoutError` after `timeout_s`."""
-        if not self._changes.until(self.done, timeout_s):
+        if not self._condition.wait_for(self.done, timeout_s):
             raise TimeoutError("there is no result yet")
         return self._outcome if isinstance(self._outcome, Exception) else None
 
     def call_when_done(self, callback: Callable[[Future[Result]], object]) -> None:
         """Call `callback` with this once it has an outcome, in the thread that sets it; now, if it has one."""
-        with self._changes.lock:
+        with self._condition.lock:
             is_done = self._is_done
             if not is_done:
                 self._callbacks.append(callback)

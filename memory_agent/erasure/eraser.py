@@ -2,7 +2,7 @@
 
 The intent is written first. Then the records are deleted in one transaction, derived files are rebuilt without them,
 and the file is compacted, because freed pages keep their bytes. Every step is idempotent. The journal is erased from by
-its owner (`relay.erasing`).
+its owner (`relay.journal.erasure`).
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ from memory_agent.records.shared_requests import (
 from memory_agent.settings import LearningSettings, RetentionSettings, Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.snapshot import Snapshot
-from relay.rwlock import ReadWriteLock
+from relay.locks import ReadWriteLock
 
 _WRITES = (Publish, Offer, Rate, SetName, Report, ForgetUser)
 

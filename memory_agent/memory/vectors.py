@@ -20,7 +20,7 @@ from memory_agent.records.embedded import Embedded, embedded_text, word_bytes
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import StoreState
-from relay.changes import holding
+from relay.locks import holding
 from relay.log import log
 
 _FILL_CHUNK = 256

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from memory_agent.errors import StoreError
-from relay.rwlock import ReadWriteLock
+from relay.locks import ReadWriteLock
 
 InUse = Callable[[], AbstractContextManager[None]]
 """Keeps the files open for one call."""

@@ -29,8 +29,8 @@ from usearch.index import Index
 from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.indexes import Mask, Slots
-from relay.changes import holding
 from relay.crypto import Cipher
+from relay.locks import holding
 
 _ENGINE = f"usearch {version('usearch')}"
 _ENGINE_ERRORS = (RuntimeError, ValueError, MemoryError, KeyError)

@@ -1,4 +1,7 @@
-"""Access control: keys, the principals that hold them, the credentials of clients, and endpoints."""
+"""Access control: keys, the principals that hold them, the credentials of clients, and endpoints.
+
+Read `principal` first, then `key_file` and `credentials`, from which a request's principal follows.
+"""
 
 from relay.access.credentials import PRESENTED_WITH, Credentials
 from relay.access.endpoints import CURVE, check_endpoint, ipc_endpoint, is_curve

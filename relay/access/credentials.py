@@ -1,7 +1,7 @@
 """Looks up the principal of a token or CURVE key in the key file.
 
-Looked up for each request, so a new or revoked key takes effect at once, on open connections too. Without a readable
-key file every key is unknown.
+Keys are looked up for each request, so a new or revoked key takes effect at once, on open connections too. Without a
+readable key file every key is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Version = tuple[int, int, int]
 
 
 PRESENTED_WITH = "--key-file or MEMORY_AGENT_TOKEN"
-"""How a program of this project presents a key, as refusals say it; a door of another kind says its own way."""
+"""How a program of this project presents a key. Refusals quote it; the HTTP server replaces it with its own text."""
 _HOW = f"{PRESENTED_WITH}; the owner of the data folder creates one with memory-agent keys create"
 
 
@@ -94,7 +94,7 @@ class Credentials:
 
 
 def _refused(table: _Table, shown: str, what: str) -> str:
-    """Return the reason. A revoked key is named: a caller that presents it knows it."""
+    """Return the reason. It names a revoked key, since a caller that presents the key knows it."""
     revoked = table.revoked.get(shown)
     why = f"the {what} is not known here" if revoked is None else f"the key {revoked} was revoked"
     return f"{why}: present another with {_HOW}"

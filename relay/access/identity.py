@@ -1,4 +1,4 @@
-"""A client's credentials: a token or CURVE keys, and their default places.
+"""A client's credentials: a token or CURVE keys, and where they are found by default.
 
 On the same machine the socket file is in the data folder, beside the token, so a client that may read it (0600) needs
 no configuration.
@@ -35,7 +35,7 @@ class KeyDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Identity(NamedTuple):
-    """What to present: CURVE keys, else the token, else the content of `file`, which is read when it is needed."""
+    """Credentials to present: CURVE keys, else the token, else the content of `file`, read when it is needed."""
 
     token: str = ""
     curve: CurvePair | None = None
@@ -79,7 +79,7 @@ class TokenSource:
 
     @property
     def current(self) -> bytes:
-        """The token, read from the identity's file when there is none yet; empty where there is none to read."""
+        """The token, read from the identity's file if it is not known yet; empty if there is no file to read."""
         if not self._token:
             self.reload()
         return self._token

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,8 +33,9 @@ _TOKEN_BYTES = 32
 class StoredKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One key, for a user or for all (None), with a token or a public CURVE key, created at `created`.
 
-    The key `local` has every scope, also those added since its `scopes` were stored: a start does not write them,
-    because a daemon of a former version may be reading the file, and refuses all keys for one unknown scope or field.
+    The key `local` has every scope, even scopes added since its `scopes` were stored. A start does not write them,
+    because a daemon of an older version may be reading the file, and one unknown scope or field makes it refuse all
+    keys.
     """
 
     id: str
@@ -62,11 +64,6 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 def keys_path(data_dir: Path) -> Path:
     """Return the path of a data folder's keys."""
     return data_dir / "keys.json"
-
-
-def server_pair_path(data_dir: Path) -> Path:
-    """Return the path of the daemon's CURVE key pair."""
-    return data_dir / "curve.json"
 
 
 def digest_of(token: bytes) -> str:
@@ -114,7 +111,7 @@ def create_key(
     """Add a key and return it with its secret, which is not stored: the CURVE key pair `pair`, or a new token.
 
     `orgs` and `tier` are the groups of its holder. Raises `KeyFileError` for a name in use or a user that cannot have a
-    key, `MalformedEventError` for the name of a user, organisation or tier.
+    key, `MalformedEventError` for an invalid name of a user, organisation or tier.
 
     >>> key = create_key(Path("data"), "laptop", "alice", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}))
     >>> read_keys(Path("data"))[0].principal.groups
@@ -127,14 +124,14 @@ def create_key(
         validate_group_name("tier", tier)
     if user_id is not None and validate_event_user(user_id) == SYSTEM_USER:
         raise KeyFileError(SYSTEM_USER, "is not a user: its events belong to others, and need a key for all users")
-    token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
+    secret = _new_secret(pair)
     added = StoredKey(
         id=key_id,
         created=_now(),
         scopes=tuple(sorted(scopes)),
         user_id=user_id,
-        token_sha256=digest_of(token.encode()) if token else "",
-        curve_public=pair.public if pair is not None else "",
+        token_sha256=secret.token_sha256,
+        curve_public=secret.curve_public,
         orgs=tuple(sorted(orgs)),
         tier=tier,
     )
@@ -143,8 +140,7 @@ def create_key(
         if any(key.id == key_id for key in keys) or key_id == LOCAL:
             raise KeyFileError(key_id, "a key of this name exists or was revoked; names are not reused")
         _write_keys(data_dir, (*keys, added))
-    halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
-    return KeyDocument(id=key_id, user_id=user_id, token=token, **halves)
+    return KeyDocument(id=key_id, user_id=user_id, **secret.shown)
 
 
 def revoke_key(data_dir: Path, key_id: str) -> StoredKey:
@@ -165,32 +161,43 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
     """Replace a key's secret and return the key with the new one: a token, or a pair from `make` for a CURVE key.
 
     The old secret is invalid from the next request on. The token of the key `local` is written to DATA/token, which
-    never holds an invalid token meanwhile. Raises `KeyFileError`.
+    holds a valid token at every moment. Raises `KeyFileError`.
     """
     with _locked(data_dir):
         keys = read_keys(data_dir)
         found = _find(keys, key_id)
         if found.revoked is not None:
             raise KeyFileError(key_id, "was revoked for good: create another key")
-        pair = make() if found.curve_public else None
-        token = "" if pair is not None else secrets.token_urlsafe(_TOKEN_BYTES)
+        secret = _new_secret(make() if found.curve_public else None)
         rotated = msgspec.structs.replace(
-            found,
-            created=_now(),
-            token_sha256=digest_of(token.encode()) if token else "",
-            curve_public=pair.public if pair is not None else "",
+            found, created=_now(), token_sha256=secret.token_sha256, curve_public=secret.curve_public
         )
         if key_id == LOCAL:
-            _write_keys(data_dir, (rotated, *keys))  # both are valid while clients read either
-            write_private(data_dir / TOKEN_FILE, token.encode())
+            _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
+            write_private(data_dir / TOKEN_FILE, secret.shown["token"].encode())
         _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
-    halves = {} if pair is None else {"public": pair.public, "secret": pair.secret}
-    return KeyDocument(id=key_id, user_id=found.user_id, token=token, **halves)
+    return KeyDocument(id=key_id, user_id=found.user_id, **secret.shown)
+
+
+class _Secret(NamedTuple):
+    """A new secret: the fields to store, and those to show its holder."""
+
+    token_sha256: str
+    curve_public: str
+    shown: dict[str, str]
+
+
+def _new_secret(pair: CurvePair | None) -> _Secret:
+    """Return the secret of a CURVE key with this pair, or a new token."""
+    if pair is not None:
+        return _Secret("", pair.public, {"public": pair.public, "secret": pair.secret})
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    return _Secret(digest_of(token.encode()), "", {"token": token})
 
 
 def server_pair(data_dir: Path, make: Callable[[], CurvePair]) -> CurvePair:
     """Return the daemon's CURVE key pair, created by `make` when it is first needed. Raises `KeyFileError`."""
-    path = server_pair_path(data_dir)
+    path = data_dir / "curve.json"
     with _locked(data_dir):
         try:
             return CurvePair(*msgspec.json.decode(verify_checksum(path.read_bytes()), type=tuple[str, str]))
@@ -228,7 +235,7 @@ def _local_token(data_dir: Path) -> str:
         token = ""
     except UnicodeDecodeError as error:
         raise KeyFileError(str(path), "is damaged: remove it, and a new one is created") from error
-    if not token:  # a client without a token presents an empty one
+    if not token:  # an empty token is what a client without one presents
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())
     return token

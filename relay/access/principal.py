@@ -12,10 +12,10 @@ from relay.errors import ScopeMissingError, UserNotAllowedError
 
 
 class Scope(StrEnum):
-    """What a key permits; none implies another.
+    """What a key permits. No scope implies another.
 
-    `publish`: write events and memories. `recall`: read. `share`: publish items for others, unpublish them, rate items.
-    `shared-admin`: withdraw anybody's item. `admin`: everything else.
+    `publish`: write events and memories. `recall`: read. `share`: publish items for other users, unpublish them, rate
+    items. `shared-admin`: withdraw the items of any user. `admin`: everything else.
     """
 
     PUBLISH = "publish"
@@ -27,13 +27,13 @@ class Scope(StrEnum):
 
 ALL_SCOPES = frozenset(Scope)
 PUBLIC = "public"
-"""The audience of everybody with a key."""
+"""The audience of every holder of a key."""
 
 
 class Origin(NamedTuple):
     """The key that published an event, as the journal stores it.
 
-    `for_all`: it is a key for all users, whose claims hold for each of them.
+    `for_all`: the key is for all users, so its claims about ownership hold for each of them.
     """
 
     key_id: str
@@ -54,7 +54,7 @@ class Principal(NamedTuple):
 
     @property
     def audiences(self) -> frozenset[str]:
-        """Whom events of what users share may be for, so that this principal may read them."""
+        """The audiences whose events about shared items this principal may read."""
         return self.groups | {PUBLIC}
 
     @property
@@ -79,7 +79,7 @@ class Principal(NamedTuple):
             raise self.not_for_user()
 
     def not_for_user(self) -> UserNotAllowedError:
-        """Return the error for a user that this key is not for; it names the key and no user."""
+        """Return the error for a request about another user. It names the key and no user."""
         hint = "omit the user, or use that user's key"
         return UserNotAllowedError("user_id", f"the key {self.key_id} is for another user; {hint}")
 

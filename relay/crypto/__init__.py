@@ -1,4 +1,7 @@
-"""Encryption at rest: the ciphers of users, the ring that keeps their keys, and encrypted LMDB environments."""
+"""Encryption at rest: one cipher for each user, the ring of their keys, and encrypted LMDB environments.
+
+Read `key_ring` first, then `cipher` and `encryption` (the encrypted form of a database).
+"""
 
 from relay.crypto.cipher import NAME_BYTES, SEAL_BYTES, Cipher
 from relay.crypto.encrypt_in_place import Put, encrypt_in_place

@@ -5,7 +5,7 @@ be found again, so equal names give equal bytes: a reader of the disk sees that 
 keys of both are derived from the user's key (HKDF-SHA256), separately for each purpose. Nonces are random: 2^32 values
 with one key are safe (NIST SP 800-38D, 8.3). Rejected: Fernet, whose base 64 takes a third more space.
 
-The package is optional (`memory-agent[encryption]`) and imported with the first key.
+The package `cryptography` is optional (`memory-agent[encryption]`) and imported with the first key.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from relay.errors import RelaySettingsError, UndecipherableError
 
 KEY_BYTES = 32
 SEAL_BYTES = 28
-"""How much longer a sealed value is: a nonce of 12 bytes and a tag of 16."""
+"""Bytes that sealing adds to a value: a nonce of 12 and a tag of 16."""
 NAME_BYTES = 16
-"""How much longer an encrypted name is: its tag."""
+"""Bytes that encryption adds to a name: its tag."""
 _NONCE_BYTES = 12
 _VALUE_KEY_BYTES, _NAME_KEY_BYTES, _FILE_KEY_BYTES, _PRINT_KEY_BYTES = 32, 64, 32, 32
 _PRINT_BYTES = 16
@@ -52,7 +52,7 @@ class Cipher:
         return nonce + self._values.encrypt(nonce, plain, about)
 
     def open(self, sealed: bytes, about: bytes) -> bytes:
-        """Return the value that `seal` encrypted. Raises `UndecipherableError`: another key or context, or damaged."""
+        """Return the value that `seal` encrypted. Raises `UndecipherableError` (other key or context, or damage)."""
         try:
             return self._values.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], about)
         except self._refusals as error:
@@ -70,7 +70,7 @@ class Cipher:
             raise UndecipherableError from error
 
     def fingerprint(self, plain: bytes) -> bytes:
-        """Return a keyed digest of 16 bytes, by which a text is recognised but not read."""
+        """Return a keyed digest of 16 bytes, which identifies a text without revealing it."""
         return blake2b(plain, digest_size=_PRINT_BYTES, key=self._print_key).digest()
 
 

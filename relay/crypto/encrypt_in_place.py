@@ -20,7 +20,7 @@ _PAGE = 10_000
 Put = tuple[str, bytes, bytes]
 """A database, a key and a value."""
 Report = Callable[[int, int], None]
-"""Called with how many pairs are written, and of how many."""
+"""Called with the number of pairs written so far, and the total."""
 
 
 def encrypt_in_place(
@@ -37,13 +37,13 @@ def encrypt_in_place(
     """
     copy = room_for_copy(environment.path)
     try:
-        with closing(open_copy(copy)) as target, environment.read() as ours:
-            total = sum(ours.count(name) for name in environment.databases)
-            expected = _Digests(target, _written(puts(ours), target, total, report))
-            with target.read() as theirs:
-                pairs = ((name, *pair) for name in target.databases for pair in theirs.scan(name))
-                held = _Digests(target, pairs)
-        for name in expected.unequal(held):
+        with closing(open_copy(copy)) as target, environment.read() as plain:
+            total = sum(plain.count(name) for name in environment.databases)
+            expected = _Digests(target, _written(puts(plain), target, total, report))
+            with target.read() as encrypted:
+                pairs = ((name, *pair) for name in target.databases for pair in encrypted.scan(name))
+                found = _Digests(target, pairs)
+        for name in expected.unequal(found):
             raise environment.errors.damaged(f"{copy}: the copy of {name} is not equal")
         environment.replace_by(copy)
     finally:

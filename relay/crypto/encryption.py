@@ -2,12 +2,12 @@
 
 Values are sealed with their key as context. Numbers and times in keys stay plain, because entries are read in that
 order; names are encrypted deterministically, so they can be looked up but not sorted. A ULID keeps its first ten
-letters, the time: new entries go to the end, where the page is warm, and recalls are still pruned oldest first. An
-empty value stays empty. A value with a checksum over its row is sealed without it: the tag replaces it, and with both
-one vector less would fit on a page (-20 %).
+letters, the time: new entries go to the end, where the page is in memory, and recalls are still pruned oldest first. An
+empty value stays empty. A value with a checksum over its row is sealed without it: the tag replaces it, and with both,
+a page would hold one vector less (20 %).
 
 The environment stores the id of its key, so that an encrypted store is never mistaken for a plain one, opened with
-another key, or created again.
+another key, or replaced by a new one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_PLACE = 9
 
 
 class Form(NamedTuple):
-    """How a database is stored: the first `plain_bytes` of its keys stay plain (None: all); values are sealed or not.
+    """How a database is stored: the first `plain_bytes` of its keys stay plain (None: all of them); are values sealed.
 
     `is_checked`: values carry a checksum over their key, which is a number.
     """
@@ -40,7 +40,7 @@ class Form(NamedTuple):
 
 ROWS = Form(None, is_checked=True)
 OURS = Form(None)
-"""Keys that reveal nothing: names of the program's own."""
+"""Keys that reveal nothing: names that the program defines."""
 NAMES = Form(0)
 PLACES = Form(_LONGEST_PLACE)
 """A letter and eight bytes of time, number or row, then a name."""
@@ -61,13 +61,13 @@ class TransactionCipher:
     """Encrypts and decrypts the keys and values of one transaction."""
 
     def __init__(self, cipher: Cipher, forms: Mapping[str, Form], damaged: type[Exception]) -> None:
-        """`damaged` is raised, with a message, for what cannot be deciphered or does not match its checksum."""
+        """`damaged` is raised, with a message, for bytes that cannot be decrypted or do not match their checksum."""
         self._cipher = cipher
         self._forms = forms
         self._damaged = damaged
 
     def key(self, database: str, key: bytes) -> bytes:
-        """Return the stored form of a key, or of the beginning of one up to its name, which bounds a scan."""
+        """Return the stored form of a key, or of its beginning up to the name, which bounds a scan."""
         start = self._forms[database].plain_bytes
         if start is None or len(key) <= start:
             return key
@@ -108,7 +108,7 @@ class TransactionCipher:
         return checksum(_number(stored), value) + value if form.is_checked else value
 
     def _without_checksum(self, database: str, stored: bytes, value: bytes) -> bytes:
-        """Return a value without its checksum, verified first: `open` computes a new one, which would hide damage."""
+        """Verify a value's checksum and remove it: `open` computes a new one, which would hide damage."""
         body = value[CHECKSUM_BYTES:]
         if checksum(_number(stored), body) != value[:CHECKSUM_BYTES]:
             raise self._damaged(f"{database} {_number(stored)} does not match its checksum")
@@ -125,7 +125,7 @@ class Encryption:
         self._key_id: bytes | None = None
 
     def begin(self, errors: ErrorFamily) -> TransactionCipher:
-        """Return the cipher of a transaction. Raises the key's error once it was destroyed, or replaced since."""
+        """Return the cipher of a transaction. Raises the key's error if it was destroyed or replaced."""
         cipher = self._key.cipher(self._purpose)
         if self._key_id not in (None, cipher.key_id):
             raise self._key.missing()

@@ -1,9 +1,9 @@
 """The encryption keys of users: one file each, mode 0600, in a folder apart from the data.
 
-A key is 256 random bits, created when its user first stores something, and durable before its first use. No other copy
-exists, neither in the data folder nor in backups: `destroy` makes all data of its user unreadable. A key file is named
-by a digest of the user id, since ids may contain characters that file names may not. The data folder names its ring by
-the id of the system's key (`read_ring`), so that no second ring is created while the first one is not mounted.
+A key is 256 random bits, created when its user first stores something, and durable before its first use. There is no
+other copy, neither in the data folder nor in backups: `destroy` makes all data of its user unreadable. A key file is
+named by a digest of the user id, since ids may contain characters that file names may not. The data folder names its
+ring by the id of the system's key (`read_ring`), so that no second ring is created while the first one is not mounted.
 Rejected: a master key that wraps the users' keys. Its loss loses everything, and copies of wrapped keys outlive the
 destruction of a user's key.
 """
@@ -34,9 +34,9 @@ _MARK_FILE = "encryption"
 """The file of a data folder that names its ring."""
 _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
-_DESTROYED = b"destroyed"  # an overwritten key begins with it, which tells it from a damaged one
+_DESTROYED = b"destroyed"  # an overwritten key file begins with it, a damaged one does not
 _LOOKS, _LOOK_S = 10, 0.01
-_MOST_KEPT = 1_000  # ciphers of 7 KB each (measured); another one costs a read of its file
+_MOST_KEPT = 1_000  # ciphers of 7 KB each (measured); a further one costs a read of its file
 _FileId = tuple[int, int]
 
 
@@ -51,13 +51,13 @@ class _RingMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeyRing:
-    """The keys in one folder. Threads and processes share it; a destroyed key is gone for all of them at once.
+    """The keys in one folder. Threads and processes share it; a destroyed key is gone for all of them immediately.
 
     In the examples, `ring` is `KeyRing(Path("ring"))`, without a key.
     """
 
     def __init__(self, folder: Path, data_dir: Path | None = None) -> None:
-        """`data_dir` is encrypted with these keys; with it, keys are created only if this is its own ring."""
+        """`data_dir` is the folder that these keys encrypt. Keys are then created only if this is its own ring."""
         self.folder = folder
         self._data_dir = data_dir
         self._guard = threading.Lock()
@@ -66,8 +66,8 @@ class KeyRing:
     def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
         """Return the cipher of a user for a purpose. `create`: create the key of a user without one.
 
-        Checks the key file each time (2 us), so that no process keeps using a destroyed key.
-        Raises `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
+        Checks the key file each time (2 us), so that no process keeps using a destroyed key. Raises
+        `EncryptionKeyMissingError`, `KeyFileError`, `MalformedEventError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
         >>> cipher.open(cipher.seal(b"Staging needs the VPN", about=b"7"), about=b"7")
@@ -82,7 +82,7 @@ class KeyRing:
         path = str(self._path(user_id))
         if create:
             self.claim()
-        while (read := self._read_as_it_is(path)) is None:
+        while (read := self._try_read(path)) is None:
             if not create:
                 self._forget(user_id)
                 raise EncryptionKeyMissingError(user_id, str(self.folder))
@@ -98,7 +98,7 @@ class KeyRing:
     def claim(self) -> None:
         """Make this the ring of its data folder unless that has one. Durable on return.
 
-        Raises `EncryptionKeyMissingError` (of `system`) where the data folder has another ring, `KeyFileError`.
+        Raises `EncryptionKeyMissingError` (of `system`) if the data folder has another ring, `KeyFileError`.
 
         >>> ring = KeyRing(Path("keys"), data_dir=Path("data"))
         >>> ring.claim()
@@ -107,26 +107,26 @@ class KeyRing:
         """
         if self._data_dir is None:
             return
-        noted = read_ring(self._data_dir)
-        if noted is None:
+        ring_id = read_ring(self._data_dir)
+        if ring_id is None:
             if not self.has(SYSTEM_USER):
                 self._create(SYSTEM_USER)
-            read = self._read_as_it_is(str(self._path(SYSTEM_USER)))
+            read = self._try_read(str(self._path(SYSTEM_USER)))
             if read is not None:
-                _note_ring(self._data_dir, key_id(read[1]))
-            noted = read_ring(self._data_dir)
-        if noted is None or not self.fits(SYSTEM_USER, noted):
+                _write_ring(self._data_dir, key_id(read[1]))
+            ring_id = read_ring(self._data_dir)
+        if ring_id is None or not self.fits(SYSTEM_USER, ring_id):
             raise EncryptionKeyMissingError(SYSTEM_USER, str(self.folder))
 
     def is_away(self) -> bool:
-        """Whether the data folder is encrypted with another ring. Raises `KeyFileError`.
+        """Whether the data folder is encrypted with another ring, so that its own is missing. Raises `KeyFileError`.
 
         >>> KeyRing(Path("keys"), Path("data")).claim()
         >>> KeyRing(Path("other-keys"), Path("data")).is_away()
         True
         """
-        noted = None if self._data_dir is None else read_ring(self._data_dir)
-        return noted is not None and not self.fits(SYSTEM_USER, noted)
+        ring_id = None if self._data_dir is None else read_ring(self._data_dir)
+        return ring_id is not None and not self.fits(SYSTEM_USER, ring_id)
 
     def has(self, user_id: str) -> bool:
         """Whether the user has a key.
@@ -144,7 +144,7 @@ class KeyRing:
         >>> ring.fits("alice", cipher.key_id), ring.fits("bob", cipher.key_id)
         (True, False)
         """
-        read = self._read_as_it_is(str(self._path(user_id)))
+        read = self._try_read(str(self._path(user_id)))
         return read is not None and key_id(read[1]) == wanted
 
     def users(self) -> list[str]:
@@ -159,9 +159,9 @@ class KeyRing:
     def destroy(self, user_id: str) -> bool:
         """Overwrite and remove a user's key; False when there was none. Durable on return.
 
-        A kill in between leaves an overwritten file, which counts as missing and is removed by its next reader.
-        Only a copy of the folder brings the key back. The disk may still hold former blocks with its bytes.
-        Raises `KeyFileError`.
+        A kill in between leaves an overwritten file, which counts as missing and is removed by its next reader. Only a
+        copy of the folder brings the key back. Old blocks of the disk may still hold its bytes. Raises
+        `KeyFileError`.
 
         >>> cipher = ring.cipher("alice", "journal", create=True)
         >>> ring.destroy("alice"), ring.destroy("alice"), ring.has("alice")
@@ -170,7 +170,9 @@ class KeyRing:
         path = self._path(user_id)
         try:
             with path.open("r+b") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # held until it is removed, so that nobody removes a replacement
+                fcntl.flock(
+                    file, fcntl.LOCK_EX
+                )  # held until the file is removed, so that no process removes its replacement
                 file.write(_DESTROYED + os.urandom(max(0, os.fstat(file.fileno()).st_size - len(_DESTROYED))))
                 file.flush()
                 os.fsync(file.fileno())
@@ -185,7 +187,7 @@ class KeyRing:
         return True
 
     def _create(self, user_id: str) -> None:
-        """Create a key; of many threads and processes the first one wins."""
+        """Create a key; of several threads and processes the first one wins."""
         path = self._path(user_id)
         document = _KeyFile(
             user_id=user_id, created=datetime.now(UTC), key=base64.b64encode(os.urandom(KEY_BYTES)).decode()
@@ -198,8 +200,8 @@ class KeyRing:
         except OSError as error:
             raise KeyFileError(str(path), str(error.strerror)) from error
 
-    def _read_as_it_is(self, path: str) -> tuple[_FileId, bytes] | None:
-        """Return a key and the identity of its file; None where there is none, or it is being destroyed."""
+    def _try_read(self, path: str) -> tuple[_FileId, bytes] | None:
+        """Return a key and the identity of its file; None if there is none, or it is being destroyed."""
         while (file_id := _file_id(path)) is not None:
             try:
                 return file_id, self._read(Path(path))
@@ -227,12 +229,12 @@ class KeyRing:
 
     def _forget(self, user_id: str) -> None:
         with self._guard:
-            for known in [known for known in self._ciphers if known[0] == user_id]:
-                del self._ciphers[known]
+            for cached in [cached for cached in self._ciphers if cached[0] == user_id]:
+                del self._ciphers[cached]
 
 
 def open_key_ring(settings: EncryptionSettings, data_dir: Path, *, is_shared: bool = True) -> KeyRing | None:
-    """Return the ring in the folder that the settings name; None where they name none, and nothing is encrypted.
+    """Return the ring in the folder that the settings name; None if they name none, and nothing is encrypted.
 
     `is_shared`: `data_dir` holds the data of many users, encrypted with one ring; else it is the folder of one memory.
     Raises `RelaySettingsError` also for a folder inside `data_dir`: each copy of the data would contain the keys.
@@ -266,7 +268,7 @@ def _decode(path: Path) -> _KeyFile:
 
 
 def _file_id(path: str) -> _FileId | None:
-    """Return the identity of a file, which a replacement does not share; None where there is none."""
+    """Return the identity of a file, which a replacement does not share; None if there is none."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -277,7 +279,7 @@ def _file_id(path: str) -> _FileId | None:
 
 
 def _is_destroyed(path: Path) -> bool:
-    """Whether a key was overwritten. Removes the file if a crash prevented that."""
+    """Whether a key was overwritten. Removes the file that a crash left."""
     try:
         with path.open("rb") as file:
             if file.read(len(_DESTROYED)) != _DESTROYED:
@@ -298,7 +300,7 @@ def _remove(path: Path, file: BinaryIO) -> None:
 
 
 def _stays(path: str, file_id: _FileId) -> bool:
-    """Whether an unreadable file stays, so that it is damaged and not being destroyed."""
+    """Whether an unreadable file stays as it is: then it is damaged, and not being destroyed."""
     for _ in range(_LOOKS):
         if _file_id(path) != file_id:
             return False
@@ -307,7 +309,7 @@ def _stays(path: str, file_id: _FileId) -> bool:
 
 
 def read_ring(data_dir: Path) -> bytes | None:
-    """Return the id of the system's key in the ring of a data folder; None where nothing was encrypted yet.
+    """Return the id of the system's key in the ring of a data folder; None if nothing was encrypted yet.
 
     Raises `KeyFileError`.
     """
@@ -323,7 +325,7 @@ def read_ring(data_dir: Path) -> bytes | None:
         raise KeyFileError(str(path), advice) from error
 
 
-def _note_ring(data_dir: Path, key_id: bytes) -> None:
+def _write_ring(data_dir: Path, key_id: bytes) -> None:
     """Store the id of the system's key in a data folder, unless it has one. Durable on return.
 
     Raises `KeyFileError`.

@@ -1,14 +1,26 @@
-"""Durable files: one LMDB environment, its one writer, files written atomically, checksums, and room on the disk."""
+"""Durable files: one LMDB environment with one writer, files written atomically, checksums, and room on the disk.
 
-from relay.disk.atomic_files import discard_copy, flush, flush_tree, room_for_copy, write_once, write_private
-from relay.disk.checksums import CHECKSUM_BYTES, add_checksum, checksum, verify_checksum
+Read `environment` and `transaction` first, then `fence` (who may write).
+"""
+
 from relay.disk.checkup import UNREADABLE, Checkup, Finding, Findings, Report
 from relay.disk.environment import Environment
-from relay.disk.errors import ErrorFamily
 from relay.disk.fence import OwnerLock, Role, WriterLock, last_epoch, opening
+from relay.disk.files import (
+    CHECKSUM_BYTES,
+    add_checksum,
+    checksum,
+    discard_copy,
+    flush,
+    flush_tree,
+    room_for_copy,
+    verify_checksum,
+    write_once,
+    write_private,
+)
 from relay.disk.pages import DATA_FILE, find_fault
 from relay.disk.room import free_bytes, has_room, keep_reserve, release_reserve
-from relay.disk.transaction import Pair, Transaction
+from relay.disk.transaction import ErrorFamily, Pair, Transaction
 
 __all__ = [
     "CHECKSUM_BYTES",

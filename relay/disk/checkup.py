@@ -1,7 +1,7 @@
-"""The engine of checkups: walks the databases of one environment through one snapshot and counts faults.
+"""The base of checkups, which walk the databases of one environment in one snapshot and count faults.
 
-A finding names a place and a kind of fault; it never holds text or ids. A checkup changes nothing, and works beside the
-writer.
+A finding names a place and a kind of fault; it never holds text or ids. A checkup changes nothing, and works while the
+environment is written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNREADABLE = "does not match its checksum"
 _STEP = 1_000  # pairs between two reports
 
 Report = Callable[[str, int, int], None]
-"""Called with (what is being done, how much is done, of how much; 0 if unknown)."""
+"""Called with the name of the step, how much of it is done, and the total (0 if unknown)."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,8 +1,8 @@
 """One LMDB environment, for journals and stores. A committed transaction is durable.
 
 sync and metasync are on, writemap is off (with it a full disk kills the process by SIGBUS, measured). The map size is
-set once and never grown (growing from two processes corrupts). Slots of dead readers are freed at open. LMDB's errors
-are translated to the caller's (`ErrorFamily`).
+set once and never grown (growing it from two processes corrupts the file). Slots of dead readers are freed at open.
+LMDB's errors are translated to the caller's (`ErrorFamily`).
 
 LMDB detects little damage: it noticed 0 of 15 bit flips inside values, a truncated file kills the reader by SIGBUS, and
 a page of zeros aborts the process. So callers store a checksum in each value, and the pages are checked at open
@@ -25,20 +25,18 @@ from typing import Any, Protocol
 import lmdb
 import xxhash
 
-from relay.changes import holding
-from relay.disk.atomic_files import discard_copy, flush_copy, make_first_file, replace_by_copy, room_for_copy
-from relay.disk.errors import ErrorFamily
 from relay.disk.fence import WriterLock
+from relay.disk.files import discard_copy, flush_copy, make_first_file, replace_by_copy, room_for_copy
 from relay.disk.pages import DATA_FILE, CommitGoneError, clear_unused, examine
 from relay.disk.room import means_no_room
-from relay.disk.transaction import EncryptedTransaction, Pair, PairCipher, Transaction
-from relay.rwlock import ReadWriteLock
+from relay.disk.transaction import EncryptedTransaction, ErrorFamily, Pair, PairCipher, Transaction
+from relay.locks import ReadWriteLock, holding
 
-# To replace the file, new transactions wait so long for old ones to end; then they get as long a turn, and it retries.
+# Before the file is replaced, new transactions wait this long for old ones to end, and run as long before another try.
 _TURN_S = 2.0
 _AT_ONCE = 256
 _AT_ONCE_BYTES = 4 << 20
-_SPARE_DATABASES = 16  # the marker's, and those of another version
+_SPARE_DATABASES = 16  # for the marker, and for databases of another version
 _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -62,19 +60,17 @@ class Encryption(Protocol):
         """Return the cipher of one transaction."""
 
     def settle(self, key_id: bytes | None, *, may_create: bool) -> bytes:
-        """Return the id of the key. `key_id` is that of the environment, None for a new one; raises if it differs."""
+        """Return the id of the key. `key_id` is stored in the environment, None in a new one; raises if it differs."""
 
 
 class Environment:
-    """A folder with `data.mdb` and `lock.mdb`. Threads share it; a child made by fork must not use it."""
+    """A folder with `data.mdb` and `lock.mdb`. Thread-safe; a forked child must not use it."""
 
     def __init__(
         self,
         engine: Any,
-        path: Path,
-        map_size_bytes: int,
+        failures: _Failures,
         databases: Sequence[str],
-        errors: ErrorFamily,
         encryption: Encryption | None,
         lock: WriterLock | None,
         *,
@@ -84,12 +80,12 @@ class Environment:
         self._pid = os.getpid()
         self._transactions = ReadWriteLock()
         self._writing = threading.RLock()
-        self._failures = _Failures(errors, path, map_size_bytes)
-        self.errors = errors
+        self._failures = failures
+        self.errors = failures.errors
         self._encryption = encryption
         self._lock = lock
-        self.path = path
-        self.map_size_bytes = map_size_bytes
+        self.path = failures.path
+        self.map_size_bytes = failures.map_size_bytes
         self._databases: dict[str, Any] = _open_databases(engine, databases, readonly=readonly)
 
     @classmethod
@@ -106,9 +102,9 @@ class Environment:
     ) -> Environment:
         """Open the environment in folder `path`; create it and its databases unless `readonly`.
 
-        The map is address space, not disk; it bounds the size for as long as the environment is open. An encrypted
-        environment is opened with its `encryption` and a plain one without. Without `databases` nothing can be read,
-        and any may be opened and copied. `lock` guards the replacing of the file, and is released by `close`.
+        The map is address space, not disk; it bounds the size while the environment is open. An encrypted environment
+        is opened with its `encryption` and a plain one without. Without `databases` nothing can be read, but any
+        environment can be opened and copied. `lock` guards the replacement of the file, and is released by `close`.
         Raises `failed`, `full`, `damaged`, `is_encrypted`, `not_encrypted` of `errors`, and what `encryption` raises.
         """
         failures = _Failures(errors, path, map_size_bytes)
@@ -118,9 +114,9 @@ class Environment:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 make_first_file(path, lambda aside: lmdb.open(str(aside), map_size=map_size_bytes, mode=0o600).close())
             engine = _open_engine(failures, len(databases), readonly=readonly)
-            opened = cls(engine, path, map_size_bytes, databases, errors, encryption, lock, readonly=readonly)
+            opened = cls(engine, failures, databases, encryption, lock, readonly=readonly)
             if databases:
-                opened._agree_on_encryption(readonly=readonly)
+                opened._require_encryption(readonly=readonly)
         except BaseException as error:
             if engine is not None:
                 engine.close()
@@ -134,18 +130,18 @@ class Environment:
     def read(self) -> AbstractContextManager[Transaction]:
         """Begin a snapshot for the block. Keep it short: it keeps old pages alive.
 
-        Do not write inside the block: the write waits for a compaction that is under way, which waits for the block.
+        Do not write inside the block: the write may wait for a compaction, which waits for the block.
         """
         return self._begin(write=False)
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """Begin the one write transaction; waits for the one that is open.
+        """Begin the only write transaction; waits until the current one ends.
 
         Durable when the block ends, undone when it raises. Raises `full` (undone, the environment stays usable) and
         `failed` (undone; close and reopen).
         """
-        self._refuse_fork()  # before the lock: a child never gets one that another thread of its parent held
+        self._refuse_fork()  # before locking: a child never gets a lock that another thread of its parent held
         try:
             with self._writing, self._begin(write=True) as transaction:
                 yield transaction
@@ -171,7 +167,7 @@ class Environment:
             raise self.errors.failed(f"{self.path} was opened before a fork; open it again in the child")
 
     def _reopen_if_unusable(self) -> None:
-        """Reopen after a meta page found no room: LMDB then refuses everything, reads too."""
+        """Reopen after a meta page could not be written: LMDB then refuses everything, even reads."""
         try:
             self._engine.begin().abort()
         except lmdb.PanicError:
@@ -186,8 +182,8 @@ class Environment:
         except lmdb.Error as error:
             raise self._failures.translate(error) from error
 
-    def _agree_on_encryption(self, *, readonly: bool) -> None:
-        """Compare the encryption on the disk with the requested one, with which a new environment is marked."""
+    def _require_encryption(self, *, readonly: bool) -> None:
+        """Check that the encryption on the disk is the requested one, which a new environment adopts."""
         known = self._marked_key()
         if self._encryption is None:
             if known is not None:
@@ -224,7 +220,7 @@ class Environment:
             marker: bytes | None = transaction.get(_MARKER, db=markers)
         if marker is None or marker.startswith(_MARKER_VERSION):
             return marker and marker.removeprefix(_MARKER_VERSION)
-        return b"of another version: " + marker  # which no key has
+        return b"of another version: " + marker  # no key has this id
 
     def _markers(self, *, create: bool) -> Any:
         try:
@@ -249,11 +245,11 @@ class Environment:
             raise self._failures.translate(error) from error
 
     def compact(self, tries: int = 8) -> None:
-        """Replace the file by a compact copy, compared with it, so that deleted data are gone. Durable on return.
+        """Replace the file by a verified compact copy, without deleted data. Durable on return.
 
-        Writes wait; reads go on, and new ones wait while the file is replaced. Killed at any moment, it leaves the old
-        file or the new one. Raises `full`, `damaged`, and `TimeoutError` when a transaction does not end within `tries`
-        turns of 2 s; the old file is then still in use. Not to be called within this thread's own `write`.
+        Writes wait; reads continue, but new ones wait while the file is replaced. Killed at any moment, it leaves the
+        old file or the new one. Raises `full`, `damaged`, and `TimeoutError` when a transaction does not end within
+        `tries` turns of 2 s; the old file is then still in use. Not to be called within this thread's own `write`.
         """
         copy = room_for_copy(self.path)
         try:
@@ -278,8 +274,8 @@ class Environment:
     def _copy_pairs(self, folder: Path) -> None:
         """Write a compact copy into the empty folder `folder`, pair by pair. Not fsynced.
 
-        LMDB's own copy of the pages keeps keys that were deleted: a branch page divides its leaves by the key that one
-        of them once began with.
+        LMDB's own copy of the pages keeps deleted keys: a branch page separates its leaves by the key that one of them
+        once began with.
         """
         aside = folder / "pairs"
         aside.mkdir(mode=0o700)
@@ -306,10 +302,10 @@ class Environment:
             names = list(source.cursor().iternext(values=False))
         handles = [(self._engine.open_db(name, create=False), target.open_db(name)) for name in names]
         with self._engine.begin() as source:
-            for ours, theirs in handles:
-                for chunk in in_chunks(source.cursor(db=ours)):
+            for database, copy in handles:
+                for chunk in in_chunks(source.cursor(db=database)):
                     with target.begin(write=True) as transaction:
-                        transaction.cursor(db=theirs).putmulti(chunk, append=True)
+                        transaction.cursor(db=copy).putmulti(chunk, append=True)
 
     def replace_by(self, copy: Path) -> None:
         """Close, and replace the file by the environment in `copy` (made by `room_for_copy`). Durable on return.
@@ -332,9 +328,9 @@ class Environment:
             folder, self.map_size_bytes, self.databases, self.errors, readonly=True, encryption=self._encryption
         )
         try:
-            with self.read() as ours, copy.read() as theirs:
+            with self.read() as original, copy.read() as copied:
                 for name in self.databases:
-                    if _digest(ours.scan_stored(name)) != _digest(theirs.scan_stored(name)):
+                    if _digest(original.scan_stored(name)) != _digest(copied.scan_stored(name)):
                         raise self.errors.damaged(f"{self.path}: the copy of {name} is not equal")
         finally:
             copy.close()
@@ -351,11 +347,11 @@ class Environment:
 
     @contextmanager
     def _without_transactions(self, tries: int) -> Iterator[None]:
-        """Wait until no transaction is open; none begins in the block. While waiting, new ones are delayed in turns."""
+        """Wait until no transaction is open; none begins in the block. While it waits, new ones are delayed."""
         with ExitStack() as stack:
             for attempt in range(tries):
                 if attempt:
-                    time.sleep(_TURN_S)  # one long read must not hold up all the others
+                    time.sleep(_TURN_S)  # one long read must not delay all others
                 try:
                     stack.enter_context(self._transactions.exclusive(_TURN_S))
                 except TimeoutError:
@@ -380,7 +376,7 @@ class Environment:
 
 
 class _Failures:
-    """Translates LMDB's errors and the system's for one environment."""
+    """Translates errors of LMDB and of the system for one environment."""
 
     engine: type[Exception] = lmdb.Error
 
@@ -390,7 +386,7 @@ class _Failures:
         self.map_size_bytes = map_size_bytes
 
     def translate(self, error: lmdb.Error) -> Exception:
-        # py-lmdb names ENOSPC DiskError; the system's other errors have no name, only its words.
+        # py-lmdb reports ENOSPC as DiskError, and other errors of the system only by their text.
         if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or means_no_room(str(error), self.path):
             return self.errors.full(str(self.path), self.map_size_bytes)
         if isinstance(error, _DAMAGE):
@@ -405,7 +401,7 @@ class _Failures:
 
 
 def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield pairs in lists of at most 256 pairs and 4 MiB; a longer pair is alone."""
+    """Yield pairs in lists of at most 256 pairs and 4 MiB; a larger pair is alone in its list."""
     chunk: list[tuple[bytes, bytes]] = []
     size = 0
     for pair in pairs:
@@ -420,7 +416,7 @@ def in_chunks(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes
 
 
 def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dict[str, Any]:
-    """Return the handles by name; None for one that a file of a former version lacks, and that cannot be made."""
+    """Return the handles by name; None for a database that a read-only file of an older version lacks."""
     handles = dict.fromkeys(names)
     for name in names:
         with suppress(*(lmdb.NotFoundError,) if readonly else ()):
@@ -429,7 +425,7 @@ def _open_databases(engine: Any, names: Sequence[str], *, readonly: bool) -> dic
 
 
 def _open_engine(failures: _Failures, databases: int, *, readonly: bool) -> Any:
-    """Open the engine, free the slots of dead readers, and check the pages before LMDB follows one."""
+    """Open the engine, free the slots of dead readers, and check the pages before LMDB reads one."""
     path = failures.path
     _require_whole(failures)
     engine = lmdb.open(
@@ -459,7 +455,7 @@ def _open_engine(failures: _Failures, databases: int, *, readonly: bool) -> Any:
 
 
 def _require_whole(failures: _Failures) -> None:
-    """Refuse a file that was cut inside its meta pages; LMDB would take it for a new one."""
+    """Refuse a file that was cut inside its meta pages, which LMDB would take for a new one."""
     file = failures.path / DATA_FILE
     if file.exists() and 0 < file.stat().st_size < 2 * os.sysconf("SC_PAGESIZE"):
         raise failures.damaged(f"{DATA_FILE} was cut to {file.stat().st_size} bytes")

@@ -1,12 +1,12 @@
-"""One writer per folder: a file lock that names the owner, and an epoch in the store that fences a former owner.
+"""One writer per folder: a file lock that names the owner, and an epoch in the store that fences an earlier owner.
 
 A lock alone is not enough: when its raylet dies, a Ray actor lives on for minutes, keeps its lock and answers, while
 Ray has started its successor (measured). So an owner with the role `host` may take over from a `host` that does not
 release the lock: it replaces the lock file by its own and raises the epoch. Each write transaction compares the epoch,
-so the former owner's next write fails. A `library` (a program of its own) neither takes over nor is taken over.
+so the earlier owner's next write fails. A `library` (a program of its own) neither takes over nor is taken over.
 
-Not covered: a former owner frozen inside a write transaction blocks its successor until it ends (LMDB frees the lock of
-a dead process, not of a stopped one), and a folder shared between machines (flock works within one machine).
+Not covered: an earlier owner frozen inside a write transaction blocks its successor until it ends (LMDB frees the lock
+of a dead process, not of a stopped one), and a folder shared between machines (flock works within one machine).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from relay.disk.errors import ErrorFamily
-from relay.disk.transaction import Transaction
+from relay.disk.transaction import ErrorFamily, Transaction
 
 Role = Literal["library", "host"]
 
@@ -37,7 +36,7 @@ class WriterLock:
     """The right to write in one folder. Held until `release`, or until the process ends."""
 
     swap_file = "swap.lock"
-    """Locked exclusively while files are replaced, and shared while others than the writer open them (`opening`)."""
+    """Locked exclusively while files are replaced, and shared while other processes open them (`opening`)."""
 
     def __init__(self, folder: Path, descriptor: int, errors: ErrorFamily) -> None:
         self.folder = folder
@@ -66,7 +65,7 @@ class WriterLock:
                     yield
                     return
             time.sleep(_POLL_S)
-        raise TimeoutError(f"{self.folder}: the files stay in use by others")
+        raise TimeoutError(f"{self.folder}: other processes keep the files open")
 
     def release(self) -> None:
         """Release the lock. Idempotent."""
@@ -99,7 +98,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class OwnerLock(WriterLock):
-    """A writer lock that a `host` may take over, and whose former owner is fenced."""
+    """A writer lock that a `host` may take over, and whose earlier owner is fenced."""
 
     swap_file = "takeover.lock"
 
@@ -111,7 +110,7 @@ class OwnerLock(WriterLock):
 
     @classmethod
     def acquire(cls, folder: Path, role: Role, errors: ErrorFamily, takeover_after_s: float = 5.0) -> OwnerLock:
-        """Become the owner of `folder`, which is created if need be.
+        """Become the owner of `folder`, which is created if it does not exist.
 
         A `library` does not wait. A `host` waits for another host to release the lock, and takes over from one that
         still holds it after `takeover_after_s`. Raises `in_use` with the owner, and `failed` for an `OSError`.
@@ -140,7 +139,7 @@ class OwnerLock(WriterLock):
 
     @classmethod
     def _take_over(cls, path: Path, waited_for: int | None, errors: ErrorFamily) -> OwnerLock | None:
-        """Replace the lock file by a locked one of our own; None when another process was faster."""
+        """Replace the lock file by one that this process locked; None when another process was faster."""
         with _locked(path.with_name(cls.swap_file)) as entered:
             owner = _read_owner(path)
             if not entered or owner is None or _inode(path) != waited_for:
@@ -154,10 +153,10 @@ class OwnerLock(WriterLock):
             return lock
 
     def claim(self, write: Callable[[], AbstractContextManager[Transaction]], database: str) -> int:
-        """Raise the store's epoch and make it ours; earlier owners are fenced when this returns.
+        """Raise the store's epoch and own it; earlier owners are fenced when this returns.
 
-        `write` begins a write transaction. Raises `damaged` when the store is empty although it was claimed before:
-        its file was lost.
+        `write` begins a write transaction. Raises `damaged` when the store is empty although it was claimed before: its
+        file was lost.
         """
         with write() as transaction:
             current = _epoch(transaction, database)
@@ -177,7 +176,7 @@ class OwnerLock(WriterLock):
 
     @contextmanager
     def swapping(self) -> Iterator[None]:
-        """Keep others from taking over, and from opening the files (`opening`), while those are replaced.
+        """Keep others from taking over, and from opening the files (`opening`), while the files are replaced.
 
         Raises `fenced` when another owner took over already, `failed` when others keep the files open.
         """
@@ -202,7 +201,7 @@ def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
     """
     try:
         descriptor = os.open(folder / kind.swap_file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # a copy, or no writer was there yet
+    except FileNotFoundError:  # a copy, or a folder that was never written
         yield
         return
     try:
@@ -228,16 +227,16 @@ def _system_errors(folder: Path, errors: ErrorFamily) -> Iterator[None]:
 
 
 def _may_wait(role: Role, owner: Owner | None) -> bool:
-    """Only a host waits, and only for a host in another process: in its own it would wait for itself."""
+    """A host waits for a host in another process; in its own process it would wait for itself."""
     return role == "host" and (owner is None or (owner.role == "host" and owner.pid != os.getpid()))
 
 
 def _try_lock(path: Path) -> int | None:
-    """Return the descriptor of the locked file, or None when another process holds it."""
+    """Return the descriptor of the locked file, or None when another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_ino == _inode(path):  # else it was replaced between open and lock
+        if os.fstat(descriptor).st_ino == _inode(path):  # otherwise it was replaced between open and lock
             return descriptor
     os.close(descriptor)
     return None
@@ -245,7 +244,7 @@ def _try_lock(path: Path) -> int | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Try to lock a file for the block; say whether it worked. Never waits: the holder may be frozen."""
+    """Try to lock a file for the block; yield whether it worked. Never waits, since the holder may be frozen."""
     descriptor = _try_lock(path)
     try:
         yield descriptor is not None

@@ -1,10 +1,10 @@
 """Checks the page structure of an LMDB file before LMDB reads it, which aborts the process on some damage.
 
-A zeroed tail of 16 KB makes LMDB abort on the first read (`IS_LEAF(mp)`, 14 of 31 such tails, measured), and every user
-of that process with it. So this walks all pages that the newest commit reaches: number, flags, bounds, child pages, the
-counts of each tree, and that no page is used twice. It reads no values, which carry checksums of their own, and no
-unreachable pages. Rejected: `lmdb.verify`, as thorough and twenty times as slow, and a check in a child process for
-each store that is opened. 10,000 memories take 40 ms, 100,000 take .4 s.
+A zeroed tail of 16 KB makes LMDB abort on the first read (`IS_LEAF(mp)`, 14 of 31 such tails, measured), which ends the
+process for all of its users. So this walks all pages that the newest commit reaches: number, flags, bounds, child
+pages, the counts of each tree, and that no page is used twice. It reads no values, which carry checksums of their own,
+and no unreachable pages. Rejected: `lmdb.verify`, as thorough and twenty times as slow, and a check in a child process
+for each store that is opened. 10,000 memories take 40 ms, 100,000 take .4 s.
 
 Format 1, as LMDB 0.9 writes it on a little-endian machine of 64 bits (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
 """
@@ -23,11 +23,11 @@ DATA_FILE = "data.mdb"
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _HEADER_BYTES, _NODE_BYTES, _NUMBER_BYTES = 16, 8, 8
 _BRANCH, _LEAF, _OVERFLOW, _META = 0x01, 0x02, 0x04, 0x08
-_BIG, _TREE = 0x01, 0x02  # flags of a leaf node: its value lies on overflow pages; it is the root of another tree
+_BIG, _TREE = 0x01, 0x02  # flags of a leaf node: its value is on overflow pages; it is the root of another tree
 _NO_PAGE = (1 << 64) - 1
 _FIRST_PAGE = 2  # behind the two meta pages
 _DEEPEST = 32
-_TRIES = 100  # at a file that others write; one fails only when two commits fall between begin and read
+_TRIES = 100  # for a file that others write: a try fails only when two commits fall between begin and read
 _KINDS = _BRANCH | _LEAF | _OVERFLOW | _META
 
 _header = Struct("<QHHHH")  # number, -, flags, end of the pointers, beginning of the nodes
@@ -40,7 +40,7 @@ _number = Struct("<Q")
 
 
 class Tree(NamedTuple):
-    """A tree as its record describes it."""
+    """The record of a tree."""
 
     pad: int
     flags: int
@@ -71,7 +71,7 @@ class _FaultError(Exception):
 
 
 def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> str | None:
-    """Check an open environment as `find_fault` does, before any page is read. Others may be writing.
+    """Check an open environment as `find_fault` does, before any page is read, also while others write.
 
     `begin` opens a read transaction of LMDB, which reads no page and keeps those of its commit alive. Raises
     `CommitGoneError` when no try finds the commit: LMDB's lock file belongs to another file.
@@ -85,7 +85,7 @@ def examine(begin: Callable[[], AbstractContextManager[Any]], folder: Path) -> s
 def find_fault(folder: Path, commit: int | None = None) -> str | None:
     """Return the first fault in the pages of the environment in `folder`; None when there is none.
 
-    `commit` is that of an open read transaction; None is the newest, and then nobody may be writing. A missing or empty
+    `commit` belongs to an open read transaction; None is the newest commit, if no process writes. A missing or empty
     file has no fault. Raises `CommitGoneError`, `OSError`.
     """
     file = folder / DATA_FILE
@@ -107,7 +107,7 @@ def find_fault(folder: Path, commit: int | None = None) -> str | None:
 def clear_unused(folder: Path) -> None:
     """Zero the unused bytes in the compact copy in `folder`, which no process may have open. Raises `OSError`.
 
-    LMDB copies a page from a multiple of 8 before its entries on, and so up to six bytes of what was deleted.
+    LMDB copies a page from a multiple of 8 before its entries, and with it up to six deleted bytes.
     """
     with (folder / DATA_FILE).open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as content:
         found, page = _commit(content, None), _FIRST_PAGE
@@ -166,14 +166,14 @@ class _Walk:
         names = self._tree("names", self._commit.main)
         for offset, key_bytes, flags in names:
             if not flags & _TREE:
-                raise _FaultError("names: one is not that of a database")
+                raise _FaultError("names: an entry is not a database")
             name = bytes(self._content[offset : offset + key_bytes]).decode("ascii", "replace")
             self._tree(name, Tree(*_tree.unpack_from(self._content, offset + key_bytes)))
         for offset, key_bytes, flags in self._tree("free pages", self._commit.free):
             self._free(offset + key_bytes, flags)
 
     def _tree(self, name: str, tree: Tree) -> list[tuple[int, int, int]]:
-        """Check one tree; return its leaf nodes if it is one of the two that describe others."""
+        """Check one tree; return its leaf nodes if it lists databases or free pages."""
         if tree.root == _NO_PAGE:
             self._require(name, tree.entries == 0, f"is empty, but should have {tree.entries} entries")
             return []

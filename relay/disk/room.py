@@ -1,11 +1,11 @@
-"""Tell a full disk from other write errors, for an engine that reports only that a write failed.
+"""Distinguish a full disk from other write errors, for an engine that reports only that a write failed.
 
-A file system that takes a part of a write says no more than that, and LMDB calls it an I/O error (measured: on a file
-system with room for 10 pages of 25). Ending for it would be wrong: the disk is full, and that passes. So for an I/O
-error the disk is asked twice: for the free space of its file system (root's reserve not counted), and for that much
-space in a file here (quotas and limits appear in no figure). A disk that fails altogether still grants it.
+When a file system accepts only part of a write, LMDB reports an I/O error (measured: on a file system with room for 10
+pages of 25). The process must not end for that, since a full disk is temporary. So after an I/O error the disk is
+checked twice: for the free space of its file system (without root's reserve), and by allocating that much space in a
+file (quotas and limits appear in no figure). A broken disk still grants both.
 
-Rejected: comparing free bytes exactly. Others free space between the write and the question.
+Rejected: comparing free bytes exactly. Other processes free space between the write and the check.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def says_no_room(error: OSError) -> bool:
     return error.errno in _NO_ROOM
 
 
-def means_no_room(said: str, folder: Path) -> bool:
-    """Whether an engine's message about a write in `folder`, in the words of `strerror`, means a full disk."""
-    if any(os.strerror(code) in said for code in _NO_ROOM):
+def means_no_room(message: str, folder: Path) -> bool:
+    """Whether an engine's message about a write in `folder`, which quotes `strerror`, means a full disk."""
+    if any(os.strerror(code) in message for code in _NO_ROOM):
         return True
-    return os.strerror(errno.EIO) in said and not has_room(folder)
+    return os.strerror(errno.EIO) in message and not has_room(folder)
 
 
 def has_room(folder: Path, size_bytes: int = _LITTLE_BYTES) -> bool:
-    """Whether the disk would grant a file in `folder` `size_bytes`; True where it cannot be told."""
+    """Whether the disk would grant a file in `folder` `size_bytes`; True if that is unknown."""
     try:
         free = free_bytes(folder)
         if free is not None and free < size_bytes:
@@ -47,7 +47,7 @@ def has_room(folder: Path, size_bytes: int = _LITTLE_BYTES) -> bool:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free bytes for unprivileged users; None where the file system has no size, as an unlimited tmpfs.
+    """Return the free bytes for unprivileged users; None if the file system has no size, like an unlimited tmpfs.
 
     Raises `OSError`.
     """
@@ -56,7 +56,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def keep_reserve(folder: Path, size_bytes: int) -> bool:
-    """Occupy disk space in `folder` that `release_reserve` frees; False when there is none to be had now."""
+    """Occupy disk space in `folder` that `release_reserve` frees; False when there is too little."""
     file = folder / _RESERVE_FILE
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)

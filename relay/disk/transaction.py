@@ -1,17 +1,36 @@
-"""One transaction of an LMDB environment. Imports no engine: it receives the engine's transaction."""
+"""One transaction of an LMDB environment, and the errors that it raises. Imports no engine."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import takewhile
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from relay.disk.room import says_no_room
 
 Pair = tuple[bytes, bytes]
 """A key and its value."""
 
 
+class ErrorFamily(NamedTuple):
+    """The exceptions of one kind of environment. Each is called with the arguments in its comment."""
+
+    failed: type[Exception]  # (message): unusable until it is reopened
+    full: type[Exception]  # (path, limit_bytes): no room in the map or on the disk
+    damaged: type[Exception]  # (message)
+    in_use: type[Exception]  # (path, owner): another process may write
+    fenced: Callable[[str, int, int], Exception]  # (path, own epoch, current epoch)
+    is_encrypted: Callable[[str], Exception]  # (path): opened without a key
+    not_encrypted: Callable[[str], Exception]  # (path): opened with a key
+
+    def of_system(self, error: OSError, path: Path, limit_bytes: int) -> Exception:
+        """Return the error to raise for an error of the system."""
+        return self.full(str(path), limit_bytes) if says_no_room(error) else self.failed(f"{path}: {error.strerror}")
+
+
 class Failures(Protocol):
-    """Translates what the engine raises."""
+    """Translates the exceptions of the engine."""
 
     engine: type[Exception]
 
@@ -33,9 +52,9 @@ class PairCipher(Protocol):
 
 
 class Transaction:
-    """A consistent view of an environment, and in a write transaction the way to change it.
+    """A consistent view of an environment, which a write transaction can change.
 
-    Databases are named; one without a handle is empty, and is not written. Keys are 1 to 511 bytes, sorted as bytes.
+    Databases are named; one without a handle is empty, and cannot be written. Keys are 1 to 511 bytes, sorted as bytes.
     Each method raises the errors of the environment.
     """
 
@@ -56,8 +75,8 @@ class Transaction:
     def put(self, database: str, key: bytes, value: bytes, *, append: bool = False) -> None:
         """Set `key` to `value`.
 
-        `append` is a hint that `key` is greater than every other, so that pages are filled completely instead of by
-        half. A wrong hint is ignored.
+        `append` is a hint that `key` is greater than every other, so that pages are filled completely instead of half.
+        A wrong hint is ignored.
         """
         handle = self._databases[database]
         try:
@@ -68,7 +87,7 @@ class Transaction:
             raise self._failures.translate(error) from error
 
     def put_all(self, database: str, pairs: Collection[Pair]) -> None:
-        """Set each key to its value; half the time of as many `put`."""
+        """Set each key to its value, in half the time of single `put`s."""
         self._put_many(database, pairs, append=False)
 
     def append_all(self, database: str, pairs: Collection[Pair]) -> None:
@@ -113,7 +132,7 @@ class Transaction:
     def scan_stored(
         self, database: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[Pair]:
-        """Yield the pairs as `scan` does, as they are on the disk: encrypted ones are not decrypted."""
+        """Yield the pairs as `scan` does, but do not decrypt them."""
         if self._databases[database] is None:
             return
         try:
@@ -123,7 +142,7 @@ class Transaction:
             raise self._failures.translate(error) from error
 
     def stored_keys(self, database: str, start: bytes, end: bytes) -> Iterator[bytes]:
-        """Yield the keys from `start` (inclusive) to `end` (exclusive) as they are on the disk. Reads no values."""
+        """Yield the keys from `start` (inclusive) to `end` (exclusive), not decrypted. Reads no values."""
         if self._databases[database] is None:
             return
         try:
@@ -134,9 +153,9 @@ class Transaction:
             raise self._failures.translate(error) from error
 
     def consume(self, database: str) -> Iterator[Pair]:
-        """Yield the pairs as they are on the disk, from the first on, and delete each when the next is asked for.
+        """Yield the pairs in order, not decrypted, and delete each when the next is requested.
 
-        The pair at which the caller stops stays. Other databases may be changed meanwhile.
+        The last pair that the caller received stays. Other databases may be changed meanwhile.
         """
         try:
             with self._transaction.cursor(db=self._databases[database]) as cursor:

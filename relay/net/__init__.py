@@ -1,7 +1,8 @@
-"""ZeroMQ sockets, for the bus and for requests to the daemon, its hosts and the embedder.
+"""ZeroMQ sockets, for the bus (`bus`) and for requests to the daemon, its hosts and the embedder (`requests`).
 
-Socket files and loopback carry a token; other endpoints need CURVE, and an unknown key gets no byte through. The two
-never share a socket: a peer without CURVE may claim any `User-Id`. Encodings are in `wire` and `protocol`.
+Read `zeromq` first: the only file that imports the engine. Peers of socket files and on loopback send a token; other
+endpoints need CURVE, and an unknown key gets no byte through. The two never share a socket, because a peer without
+CURVE may claim any `User-Id`.
 """
 
 from relay.net.bus import (

@@ -1,7 +1,7 @@
-"""The sockets of the bus: a server, a collector of what plain PUB emitters send, and clients.
+"""The sockets of the bus: a server, a collector for plain PUB emitters, and clients.
 
-PUB/SUB loses messages silently (33,604 of 50,000 at default settings, measured), so it carries only doorbells and what
-plain emitters send.
+PUB/SUB loses messages silently (33,604 of 50,000 at default settings, measured), so it carries only doorbells and the
+messages of plain emitters.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from relay.net import zeromq
 from relay.net.zeromq import AsyncSocket, CurveAuthenticator, Frames, Limits, Message, PlainSocket, Socket, Waker
 
 _LINGER_MS = 1_000
-_REPLIES = 256  # that a peer has not read; many may be requested at once
+_REPLIES = 256  # replies that a peer has not read yet; it may send many requests at once
 _REQUEST_BYTES = 20 << 20  # an event may have 16 MiB
 _REPLY_BYTES = 64 << 20
 _DOORBELLS = 10
 
 
 class ServerSocket:
-    """A ROUTER for requests and an XPUB for doorbells, and a second pair with CURVE. One thread owns it, but `wake`."""
+    """A ROUTER for requests and an XPUB for doorbells, and a second pair with CURVE. Only `wake` is thread-safe."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ServerSocket:
         self._poller = self._waker.poller(*self._routers, *self._feeds)
 
     def receive(self, limit: int, limit_bytes: int, timeout_s: float) -> list[Message]:
-        """Return queued messages, waiting up to `timeout_s` for the first; stops at `limit` or `limit_bytes`."""
+        """Return queued messages, up to `limit` or `limit_bytes`. Waits up to `timeout_s` for the first."""
         ready = dict(self._poller.poll(int(timeout_s * 1000)))
         self._waker.clear_if(ready)
         messages: list[Message] = []
@@ -72,12 +72,12 @@ class ServerSocket:
             return zeromq.send_now(self._routers[peer[0]], [peer[1:], *frames])
 
     def publish(self, frame: bytes) -> None:
-        """Send a doorbell to all subscribers; a subscriber that is behind misses it."""
+        """Send a doorbell to all subscribers. One whose queue is full misses it."""
         for feed in self._feeds:
             zeromq.send_now(feed, [frame])
 
     def joined(self) -> bool:
-        """Return whether anyone has subscribed to the feed since the last call."""
+        """Return whether a subscriber has joined the feed since the last call."""
         joined = False
         for feed in self._feeds:
             while (frames := zeromq.receive_now(feed)) is not None:
@@ -85,11 +85,11 @@ class ServerSocket:
         return joined
 
     def wake(self) -> None:
-        """Make `receive` return; for any thread, and for signal handlers."""
+        """Make `receive` return. Callable from any thread and from signal handlers."""
         self._waker.wake()
 
     def close(self) -> None:
-        """Close; unsent replies get a second to leave."""
+        """Close, after a second at most for unsent replies."""
         for socket in (*self._routers, *self._feeds):
             socket.close()
         if self._authenticator is not None:
@@ -111,7 +111,7 @@ def _bind(socket: PlainSocket, endpoint: str) -> str:
 
 
 def _message(number: int, frames: Sequence[Any]) -> Message:
-    """Return what ROUTER `number` received: bytes from the plain one, frames with the peer's key from the other."""
+    """Return a message that ROUTER `number` received: 0 is the plain one, 1 the one whose peers proved a CURVE key."""
     if not number:
         return Message(b"\0" + frames[0], list(frames[1:]))
     key = zeromq.proven_key(frames)
@@ -119,7 +119,7 @@ def _message(number: int, frames: Sequence[Any]) -> Message:
 
 
 class CollectorSocket:
-    """A SUB that receives everything plain PUB emitters send. One thread owns it."""
+    """A SUB for all messages of plain PUB emitters. Not thread-safe."""
 
     def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, max_bytes: int) -> None:
         """Bind and connect, queueing at most `queue_bytes` for each emitter.
@@ -133,7 +133,7 @@ class CollectorSocket:
             zeromq.connect(self._socket, endpoint, Identity(), RelayUnavailableError)
 
     def receive(self, limit: int, limit_bytes: int, timeout_s: float) -> list[Frames]:
-        """Return queued messages, waiting up to `timeout_s` for the first; stops at `limit` or `limit_bytes`."""
+        """Return queued messages, up to `limit` or `limit_bytes`. Waits up to `timeout_s` for the first."""
         messages: list[Frames] = []
         size_bytes = 0
         if not self._socket.poll(int(timeout_s * 1000)):
@@ -164,7 +164,7 @@ class _Client(ABC, Generic[Socket]):
 
     def reconnect(self) -> None:
         """Drop what is queued in either direction, and connect again."""
-        former, self._socket = self._socket, self._connected()  # interrupted, one of them is left
+        former, self._socket = self._socket, self._connected()  # after an interrupt one of the two is left
         former.close()
 
     def close(self) -> None:
@@ -181,10 +181,7 @@ class _Client(ABC, Generic[Socket]):
 
 
 class ClientSocket(_Client[PlainSocket]):
-    """A DEALER to the relay, which need not be up yet. One thread owns it, but `wake`.
-
-    Each message carries the token of `identity`, unless the connection proves a CURVE key.
-    """
+    """A DEALER to the relay, which need not be up yet. Only `wake` is thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity, queue: int = 1_000) -> None:
         """Connect, queueing at most `queue` messages. Raises `RelayUnavailableError`, `RelaySettingsError`."""
@@ -203,7 +200,7 @@ class ClientSocket(_Client[PlainSocket]):
         return self._socket.recv_multipart() if self._socket in ready else None
 
     def wake(self) -> None:
-        """Make `receive` return; for any thread."""
+        """Make `receive` return. Callable from any thread."""
         self._waker.wake()
 
     def close(self) -> None:
@@ -230,7 +227,7 @@ class AsyncClientSocket(_Client[AsyncSocket]):
 
 
 class DoorbellSocket:
-    """A SUB that keeps only the newest doorbell. One thread owns it."""
+    """A SUB that keeps only the newest doorbell. Not thread-safe."""
 
     def __init__(self, endpoint: str, identity: Identity) -> None:
         """Connect. Raises `RelayUnavailableError`, `RelaySettingsError`."""

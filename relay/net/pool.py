@@ -1,4 +1,4 @@
-"""What many requests to one server share: idle sockets, and the knowledge that it does not answer."""
+"""A pool of idle sockets to one server, and a circuit breaker for when it does not answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SILENT_PATIENCE_S = 0.05
 
 
 class RequestSockets:
-    """Idle sockets to one endpoint. Thread-safe without a lock, since the garbage collector may give one back."""
+    """Idle sockets to one endpoint. Thread-safe without a lock, since the garbage collector may return one."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -32,13 +32,13 @@ class RequestSockets:
             return RequestSocket(self.endpoint)
 
     def give_back(self, socket: RequestSocket) -> None:
-        """Keep the socket for later requests, which drop a late answer; close it once closed."""
+        """Keep the socket for later requests, which drop late answers. Closes it if this pool is closed."""
         self._idle.append(socket)
         if self._closed:
             self.close()
 
     def close(self) -> None:
-        """Close the idle sockets, and every other one when it is given back."""
+        """Close the idle sockets now, and each of the others when it is returned."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -55,7 +55,7 @@ class CircuitBreaker:
         self._heard_at_s = 0.0
 
     def patience_s(self, wanted_s: float) -> float:
-        """Return how long a request should wait: `wanted_s`, or briefly while another one probes."""
+        """Return how long a request should wait: `wanted_s`, or briefly while another request probes."""
         now_s = time.monotonic()
         with self._lock:
             if not self._is_silent:

@@ -1,7 +1,7 @@
 """Requests and replies: any number of clients, one server, replies matched by a correlation id.
 
 A message is `[correlation id, body frame, ...]`; a ROUTER puts the peer's address in front. A client may give up on a
-request: its late reply is recognised and dropped. REQ/REP sockets lost, because they stay stuck after one lost reply.
+request: its late reply is recognised and dropped. Rejected: REQ/REP sockets, which block for ever after one lost reply.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CLIENT = Limits(send_queue=10_000, receive_queue=10_000)
 
 
 class ReplySocket:
-    """Answers requests. Thread-safe: any thread may `receive`, one at a time, and `reply` without another's help.
+    """Answers requests. Thread-safe: threads take turns to `receive`, and each may `reply` by itself.
 
-    Rejected: one thread that owns the socket and passes requests and replies on. Each passing costs a quarter of a
-    millisecond when the cores were idle (measured on two virtual ones).
+    Rejected: one thread that owns the socket and passes requests and replies on. Each hand-over takes a quarter of a
+    millisecond when the cores were idle (measured on two virtual cores).
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -41,7 +41,7 @@ class ReplySocket:
         self._is_stopped = False
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Return the next request, or None after `timeout_s`, beginning when no other thread waits, or after `stop`."""
+        """Return the next request, or None after `stop` or after `timeout_s`, counted from this thread's turn."""
         with self._turn:
             deadline_s = time.monotonic() + timeout_s
             while not self._is_stopped:
@@ -55,16 +55,16 @@ class ReplySocket:
             return None
 
     def stop(self) -> None:
-        """Receive nothing any more, in any thread."""
+        """Make `receive` return None from now on, in every thread."""
         self._is_stopped = True
         self._waker.wake()
 
     def reply(self, request: Message, frames: Sequence[bytes]) -> None:
-        """Send `frames` to the sender of `request`; dropped when it has gone."""
+        """Send `frames` to the sender of `request`. They are dropped if it has disconnected."""
         with self._guard:
             zeromq.send_now(self._socket, [request.peer, request.correlation, *frames])
             has_more = zeromq.can_receive(self._socket)
-        if has_more:  # sending may consume the notice of a request
+        if has_more:  # sending may consume the notification of a request
             self._waker.wake()
 
     def listen_again(self) -> None:
@@ -73,7 +73,7 @@ class ReplySocket:
             zeromq.bind_again(self._socket, self.endpoint, UnavailableError)
 
     def close(self) -> None:
-        """Close; unsent replies get a second to leave. No other thread may use it any more."""
+        """Close, after a second at most for unsent replies. No other thread may use it any more."""
         self._socket.close(linger=_LINGER_MS)
         self._waker.close()
 
@@ -94,7 +94,7 @@ class AsyncReplySocket:
         self._watch = zeromq.Watch(self._socket, self._look)
 
     async def receive(self) -> Message:
-        """Return the next request, after other tasks had a turn: a flood must not keep them from the loop."""
+        """Return the next request. Other tasks run first, so that a flood of requests does not starve them."""
         await asyncio.sleep(0)
         while True:
             self._may_receive.clear()
@@ -105,19 +105,19 @@ class AsyncReplySocket:
                 return request
 
     def reply(self, request: Message, frames: Sequence[bytes]) -> None:
-        """Send `frames` to the sender of `request`; dropped when it has gone."""
+        """Send `frames` to the sender of `request`. They are dropped if it has disconnected."""
         zeromq.send_now(self._socket, [request.peer, request.correlation, *frames])
         self._look()
 
     def close(self) -> None:
-        """Close; unsent replies get a second to leave."""
+        """Close, after a second at most for unsent replies."""
         self._watch.close()
         self._socket.close(linger=_LINGER_MS)
         if self._authenticator is not None:
             self._authenticator.close()
 
     def _look(self) -> None:
-        """Take the notice of a request even while nobody receives: the loop would find it again and again."""
+        """Consume the notification of a request even if no task receives, or the loop would repeat it for ever."""
         if zeromq.can_receive(self._socket):
             self._may_receive.set()
 
@@ -140,7 +140,7 @@ class RequestSocket:
     def __init__(self, endpoint: str, identity: Identity | None = None) -> None:
         """Connect to `endpoint`, which need not be bound yet, with the CURVE keys of `identity` if it needs them.
 
-        Raises `ProtocolError` for an invalid endpoint, `RelaySettingsError` where CURVE keys are missing.
+        Raises `ProtocolError` for an invalid endpoint, `RelaySettingsError` if CURVE keys are missing.
         """
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
@@ -181,7 +181,7 @@ class AsyncRequestSocket:
     """Sends requests to one endpoint, any number at a time, in the event loop in which it was made."""
 
     def __init__(self, endpoint: str, identity: Identity | None = None, *, once: bool = False) -> None:
-        """As `RequestSocket`. With `once` it does not reconnect: see `is_lost`."""
+        """As `RequestSocket`. With `once` it does not reconnect (`is_lost`)."""
         self._endpoint = endpoint
         self._socket = zeromq.open_dealer(zeromq.context(), _CLIENT)
         end = zeromq.connect_once(self._socket) if once else None
@@ -211,10 +211,10 @@ class AsyncRequestSocket:
             self._waiting.pop(correlation, None)
 
     def close(self) -> None:
-        """Close; requests under way fail with `UnavailableError`. Idempotent."""
+        """Close. Open requests fail with `UnavailableError`. Idempotent."""
         self._give_up("closed")
         if self._end is not None and not self._socket.closed:
-            zeromq.stop_telling(self._socket)
+            zeromq.stop_monitoring(self._socket)
         for watch, socket in ((self._watch, self._socket), (self._end_watch, self._end)):
             if watch is not None and socket is not None and not socket.closed:
                 watch.close()
@@ -227,7 +227,7 @@ class AsyncRequestSocket:
         self._settle()
 
     def _settle(self) -> None:
-        """Hand replies to those who wait for them."""
+        """Pass received replies to their waiting requests."""
         while not self._socket.closed and zeromq.can_receive(self._socket):
             correlation, *frames = zeromq.receive_now(self._socket) or (b"",)
             future = self._waiting.get(correlation)
@@ -237,7 +237,7 @@ class AsyncRequestSocket:
     def _look_for_end(self) -> None:
         if self._end is None or self._end.closed or zeromq.receive_now(self._end) is None:
             return
-        self._settle()  # what came before the end is in the socket by now
+        self._settle()  # replies that came before the end are in the socket by now
         self._give_up("the connection was lost")
 
     def _expire(self, future: asyncio.Future[Frames], timeout_s: float) -> None:

@@ -40,20 +40,20 @@ class Limits(NamedTuple):
 
     @classmethod
     def of_bytes(cls, send_queue: int, queue_bytes: int, frame_bytes: int) -> Limits:
-        """Bound what waits to be read to `queue_bytes`, or one message."""
+        """Bound the unread messages of a peer to `queue_bytes`, or one message."""
         return cls(send_queue, max(1, queue_bytes // frame_bytes), frame_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a peer sent to a server, and where the reply goes."""
+    """A message that a peer sent to a server, and the address for the reply."""
 
     peer: bytes
     frames: Frames = field(repr=False)
     curve_key: str | None = None
     """The public key that the connection proved; None on sockets without CURVE."""
     correlation: bytes = b""
-    """The id that the reply repeats; empty on the bus, where it is the first frame."""
+    """The id that the reply repeats. Empty on the bus, where it is the first of `frames`."""
 
 
 def curve_pair() -> CurvePair:
@@ -69,7 +69,7 @@ class CurveAuthenticator:
     """
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
-        """`pair` is the server's; `knows` says whether a public key may connect, and is called in another thread."""
+        """`pair` is the server's. `knows` returns whether a public key may connect; it is called in another thread."""
         self._pair = pair
         self._knows = knows
         self.context: zmq.Context[PlainSocket] = zmq.Context()
@@ -94,7 +94,7 @@ class CurveAuthenticator:
 
 
 class Waker:
-    """Wakes a thread that polls sockets; `wake` may be called from any thread and from a signal handler."""
+    """Wakes a thread that polls sockets. `wake` may be called from any thread and from a signal handler."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -106,16 +106,16 @@ class Waker:
             os.write(self._write, b"\0")
 
     def poller(self, *sockets: PlainSocket) -> zmq.Poller:
-        """Return a poller that returns when one of these sockets can be read, and on `wake`."""
+        """Return a poller of these sockets, which `wake` interrupts."""
         poller = zmq.Poller()
         for source in (*sockets, self._read):
             poller.register(source, zmq.POLLIN)
         return poller
 
     def arrival_at(self, socket: PlainSocket) -> Callable[[int], bool]:
-        """Return a function that waits for milliseconds until something may have arrived, or `wake`; False if nothing.
+        """Return a function that waits up to so many milliseconds for a message or for `wake`; False if neither came.
 
-        It does not use the socket, only its descriptor, so other threads may meanwhile (zmq_getsockopt(3), ZMQ_FD).
+        It uses only the descriptor of the socket, so other threads may use the socket (zmq_getsockopt(3), ZMQ_FD).
         """
         poll = select.poll()
         for source in (_number(socket, zmq.FD), self._read):
@@ -139,17 +139,21 @@ class Waker:
 
     def close(self) -> None:
         """Idempotent."""
-        open_ones, self._read, self._write = (self._read, self._write), -1, -1  # before another file gets a number
+        open_ones, self._read, self._write = (
+            (self._read, self._write),
+            -1,
+            -1,
+        )  # before another file gets the same number
         for descriptor in open_ones:
             if descriptor >= 0:
                 os.close(descriptor)
 
 
 class Watch:
-    """Calls a function in the running event loop when something may have arrived at a socket, until `close`.
+    """Calls a function in the running event loop when a message may have arrived at a socket, until `close`.
 
-    Look for messages after each send too: the descriptor of a socket reports a change once, and sending consumes the
-    report (zmq_getsockopt(3), ZMQ_FD). Rejected: `zmq.asyncio`, whose futures cost twice the time of a whole request.
+    Check for messages after each send too: the descriptor of a socket reports a change once, and sending consumes the
+    report (zmq_getsockopt(3), ZMQ_FD). Rejected: `zmq.asyncio`, whose futures take twice as long as a whole request.
     """
 
     def __init__(self, socket: PlainSocket, notify: Callable[[], None]) -> None:
@@ -179,7 +183,7 @@ def open_router(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_ms: int) -> Socket:
-    """Return a ROUTER that reports disconnected peers to `send_now`. Sends for `linger_ms` after closing."""
+    """Return a ROUTER with which `send_now` detects disconnected peers. It sends for `linger_ms` after closing."""
     socket = _open(context, zmq.ROUTER, limits)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.LINGER, linger_ms)
@@ -192,9 +196,9 @@ def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
 
 
 def connect_once(socket: PlainSocket) -> PlainSocket:
-    """Make a socket that is not connected yet connect only once; return one that receives when that ended or failed.
+    """Make a socket connect only once; return one that receives a message when the connection ends or fails.
 
-    Before either is closed, `stop_telling` of the first.
+    Call it before connecting, and `stop_monitoring` before closing either socket.
     """
     socket.setsockopt(zmq.RECONNECT_IVL, -1)
     monitor: PlainSocket = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
@@ -202,11 +206,11 @@ def connect_once(socket: PlainSocket) -> PlainSocket:
     return monitor
 
 
-def stop_telling(socket: PlainSocket) -> None:
+def stop_monitoring(socket: PlainSocket) -> None:
     """Stop the reports of `connect_once`.
 
-    libzmq reports from its I/O thread and waits for room: with nobody to receive, all sockets of the context stand
-    still for ever.
+    libzmq reports from its I/O thread and waits for room: if nothing receives the reports, all sockets of the context
+    block for ever.
     """
     socket.disable_monitor()
 
@@ -236,9 +240,9 @@ def _open(context: zmq.Context[Socket], kind: int, limits: Limits) -> Socket:
 
 
 def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> str:
-    """Bind; return the endpoint with its port. Closes the socket and raises `failure` if that is impossible.
+    """Bind; return the endpoint with its port. Raises `failure` after closing the socket.
 
-    A socket file becomes private; libzmq replaces one that a killed process left.
+    A socket file is readable by this user alone; libzmq replaces one that a killed process left.
     """
     file = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc://") else None
     try:
@@ -254,18 +258,18 @@ def bind(socket: zmq.Socket[Any], endpoint: str, failure: type[CodedError]) -> s
 
 
 def bind_again(socket: PlainSocket, endpoint: str, failure: type[CodedError]) -> None:
-    """Bind to a socket file again that was removed; connections are not affected. Raises `failure`.
+    """Bind again if the socket file was removed; connections are not affected. Raises `failure`.
 
-    The listener of the removed file stays: unbinding removes whatever file has the name, later and in another thread.
+    The listener of the removed file stays: unbinding would remove the new file, later and in another thread.
     """
     if endpoint.startswith("ipc://") and not Path(endpoint.removeprefix("ipc://")).exists():
         bind(socket, endpoint, failure)
 
 
 def connect(socket: zmq.Socket[Any], endpoint: str, identity: Identity, failure: type[CodedError]) -> None:
-    """Connect, proving the CURVE keys of `identity` where the endpoint needs them; it need not be bound yet.
+    """Connect, with the CURVE keys of `identity` if the endpoint needs them; it need not be bound yet.
 
-    Closes the socket and raises `failure` for an invalid endpoint, `RelaySettingsError` where the keys are missing.
+    Closes the socket and raises `failure` for an invalid endpoint, `RelaySettingsError` if the keys are missing.
     """
     try:
         if is_curve(endpoint):
@@ -289,7 +293,7 @@ def _prove_keys(socket: zmq.Socket[Any], endpoint: str, identity: Identity) -> N
 
 
 def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
-    """Queue `frames` without waiting; False when the queue is full or the peer has gone."""
+    """Queue `frames` without waiting; False when the queue is full or the peer has disconnected."""
     try:
         for frame in frames[:-1]:
             socket.send(frame, _MORE | _NOW)
@@ -302,7 +306,7 @@ def send_now(socket: PlainSocket, frames: Sequence[bytes]) -> bool:
 
 
 def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | None:
-    """Return a message without waiting, None when there is none; without `copy` as frames that know their peer."""
+    """Return a message without waiting, None when there is none. Without `copy`, `proven_key` accepts its frames."""
     try:
         frame = socket.recv(_NOW, copy=False)
     except zmq.Again:
@@ -315,12 +319,12 @@ def receive_now(socket: PlainSocket, *, copy: bool = True) -> Sequence[Any] | No
 
 
 def wait_to_receive(socket: PlainSocket, timeout_ms: int) -> bool:
-    """Wait until a message can be received; False when none came."""
+    """Wait until a message can be received; False after `timeout_ms`."""
     return bool(zmq.zmq_poll([(socket, _READABLE)], timeout_ms))
 
 
 def can_receive(socket: PlainSocket) -> bool:
-    """Whether a message waits."""
+    """Whether a message can be received now."""
     return bool(_number(socket, _EVENTS) & _READABLE)
 
 

@@ -142,7 +142,7 @@ def _finish(world: World, figures: Figures, seed: int) -> None:
     findings = check(history)
     figures.add(history, findings)
     assert findings == [], f"seed {seed}: {findings[:10]}"
-    assert history.deleted, "nothing was forgotten, so nothing was shown of that"
+    assert history.deleted, "nothing was forgotten, so forgetting was not tested"
 
 
 def _strike(world: World, kill: Kill, seeded: random.Random) -> None:

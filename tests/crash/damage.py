@@ -153,5 +153,5 @@ def _outcome(sound: dict[str, Any], found: dict[str, Any] | None) -> str:
             if not part["verified"]:
                 outcome = "seen by verification"
             else:
-                return f"other answers and nothing said: {name}"
+                return f"different answers, not reported: {name}"
     return outcome

@@ -17,6 +17,7 @@ from memory_agent.storage.owners import Owners, owner_keys
 from memory_agent.storage.user_key import open_user_key
 from memory_agent.verbs.protocol import IngestBatch, decode_reply, encode
 from relay import (
+    SYSTEM_USER,
     Event,
     EventLimits,
     Journal,
@@ -30,7 +31,6 @@ from relay import (
 )
 from relay.access import server_pair
 from relay.crypto import open_key_ring
-from relay.validation import SYSTEM_USER
 
 from .encryption import KEYS, encryption_of
 from .events import ROOMS, USERS, event
@@ -86,7 +86,7 @@ def _teach(data_dir: Path) -> None:
 
 
 def _begin_erasure(data_dir: Path) -> None:
-    """Write the intent of an erasure, which opening the folder partly carries out, and the history of former ones."""
+    """Write the intent of an erasure, which opening the folder partly completes, and the history of earlier ones."""
     folder = user_folder(data_dir, ERASED)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, ERASED)
     with open_memory(data_dir, ERASED) as memory:

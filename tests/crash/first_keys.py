@@ -1,7 +1,7 @@
 """Kills and faults while a folder's keys are created: one for the system and one for each user.
 
-The relay creates them, so it is the victim. A key that a killed process began exists whole or not at all, and nothing
-was encrypted with a lost one: the next process continues, and what was acknowledged can be read.
+The relay creates them, so it is the victim. A key that a killed process was creating is complete or absent, and nothing
+was encrypted with a lost key: the next process continues, and what was acknowledged can be read.
 """
 
 from __future__ import annotations

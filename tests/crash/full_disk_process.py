@@ -20,7 +20,7 @@ from memory_agent.errors import MemoryAgentError
 from memory_agent.storage.environment import open_environment
 from relay import JournalSettings, RelayError
 from relay.disk import Environment
-from relay.journal_file import open_file
+from relay.journal.file import open_file
 
 from .faults import Order
 

@@ -97,7 +97,7 @@ def _journal(history: History) -> Iterator[Finding]:
     last: dict[str, int] = {}
     for entry in sorted(history.journal):
         if entry.number < last.get(entry.publisher, -1):
-            yield Finding("swapped", f"{entry.event_id} of {entry.publisher} lies behind a later one in the journal")
+            yield Finding("swapped", f"{entry.event_id} of {entry.publisher} comes after a later one in the journal")
         last[entry.publisher] = max(last.get(entry.publisher, -1), entry.number)
 
 
@@ -107,7 +107,7 @@ def _taken(history: History, stores: Mapping[str, Store]) -> Iterator[Finding]:
     gone = history.deleted | history.doubtful | history.quarantined
     due = {entry.event_id for entry in history.journal if entry.seq <= history.handled} | history.taken_in
     for event_id in sorted(due - gone - stored.keys()):
-        yield Finding("lost", f"{event_id} was taken in and is not in its store")
+        yield Finding("lost", f"{event_id} was ingested and is not in its store")
     for event_id, count in stored.items():
         if count > 1:
             yield Finding("doubled", f"{event_id} is in the stores {count} times")

@@ -23,6 +23,7 @@ from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import Owners, owner_keys
 from memory_agent.storage.user_key import open_user_key
 from relay import (
+    SYSTEM_USER,
     Credentials,
     Journal,
     JournalSettings,
@@ -34,7 +35,6 @@ from relay import (
 )
 from relay.access import server_pair
 from relay.crypto import KeyRing, open_key_ring
-from relay.validation import SYSTEM_USER
 
 from .data_folder import ERASED, RUNS, open_memory
 from .encryption import encryption_of

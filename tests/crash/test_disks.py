@@ -47,7 +47,7 @@ def test_a_disk_that_is_full_of_something_else_stops_intake_and_loses_nothing(sh
             ballast.unlink()
             (world.notes / "unbounded").unlink()
             taken = world.taken
-            wait_until(lambda: world.taken > taken + 50, "it goes on by itself when there is room again")
+            wait_until(lambda: world.taken > taken + 50, "it continues by itself when there is room again")
             world.finish()
             assert world.findings() == []
     except CannotMountError as error:

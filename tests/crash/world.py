@@ -34,7 +34,7 @@ def wait_until(fact: Callable[[], bool], what: str, timeout_s: float = PATIENCE_
     """Poll until `fact` holds; fail when it does not in time."""
     deadline_s = time.monotonic() + timeout_s
     while not fact():
-        assert time.monotonic() < deadline_s, f"it did not come about: {what}"
+        assert time.monotonic() < deadline_s, f"this did not happen in time: {what}"
         time.sleep(0.01)
 
 
@@ -88,7 +88,7 @@ class Part:
         self._process.send_signal(number)
 
     def stop(self) -> None:
-        """Stop it, and return when all of its threads stand still."""
+        """Stop it, and return once all of its threads have stopped."""
         self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 

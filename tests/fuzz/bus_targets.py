@@ -34,10 +34,10 @@ from relay import (
     wire,
 )
 from relay.access import ALL_SCOPES, Principal, publisher_for_all
-from relay.admission import Admission, admit
 from relay.answers import Answers
-from relay.intake import Intake, Submission
-from relay.table_tail import TableFollower
+from relay.intake.admission import Admission
+from relay.intake.group_commit import Intake, Submission
+from relay.intake.table_tail import TableFollower
 
 NOW = datetime(2026, 11, 21, 9, tzinfo=UTC)
 LIMITS = EventLimits()
@@ -126,7 +126,7 @@ def _events(data: bytes) -> None:
 def _admitted(data: bytes) -> None:
     """A user's key never makes another user's event."""
     try:
-        assert admit(data, ALICE, LIMITS, NOW, _masker().event).user_id == "alice"
+        assert Admission(LIMITS, _masker()).admit(data, ALICE, NOW).user_id == "alice"
     except MalformedEventError as error:
         wire.encode_failure(error)
 
@@ -200,7 +200,7 @@ def _masker() -> Masker:
 @cache
 def _relay() -> tuple[Journal, Admission, Answers]:
     journal = Journal.open(scratch() / "journal", SETTINGS)
-    admission, counts = Admission(LIMITS, _masker().event, _masker().data), Counter[str]()
+    admission, counts = Admission(LIMITS, _masker()), Counter[str]()
     return journal, admission, Answers(journal, RelaySettings(), admission, counts)
 
 
@@ -208,7 +208,7 @@ def _relay() -> tuple[Journal, Admission, Answers]:
 def _follower() -> TableFollower:
     journal = Journal.open(scratch() / "table", SETTINGS)
     table = TableTail(name="t", path="/nowhere", default_user="alice")
-    return TableFollower(journal, table, Admission(LIMITS, _masker().event), Counter(), lambda: None)
+    return TableFollower(journal, table, Admission(LIMITS, _masker()), Counter(), lambda: None)
 
 
 @cache

@@ -28,7 +28,8 @@ from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, o
 from memory_agent.storage.snapshot import FORMS
 from memory_agent.storage.user_key import UserKey
 from relay import SYSTEM_USER, Credentials, Journal, Scope, create_key, read_mark
-from relay.access.key_file import ensure_local_key, keys_path, read_keys
+from relay.access import ensure_local_key, read_keys
+from relay.access.key_file import keys_path
 from relay.crypto import KeyRing, key_ring
 from relay.crypto.encryption import TransactionCipher
 from relay.disk import add_checksum, verify_checksum

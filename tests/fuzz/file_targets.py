@@ -41,7 +41,7 @@ from relay import load_settings as load_relay_settings
 from relay.access import key_file
 from relay.crypto import KeyRing
 from relay.disk import pages
-from relay.sealing import Sealing
+from relay.journal.sealing import Sealing
 from sona import checkpoint
 from sona.learner import Learner
 from sona.lesson import Comparison, Contest, Lesson

@@ -32,7 +32,7 @@ from memory_agent.storage.owners import Owners, encrypt_owners, owner_keys
 from memory_agent.storage.ownership import ORDER, PAIRS, UNCHECKED, encode_owner
 from memory_agent.storage.store import Store
 from memory_agent.storage.user_key import UserKey
-from relay.config import EncryptionSettings
+from relay import EncryptionSettings
 from relay.disk import add_checksum
 
 RECORD = MemoryRecord(

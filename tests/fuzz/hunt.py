@@ -65,7 +65,7 @@ def hunt(name: str, seconds: float, seed: int, guided: bool) -> Hunt:
             told = json.loads(report.read_text())
             return Hunt(told["inputs"], [(why, bytes.fromhex(data)) for why, data in told["findings"]])
         if code and not _left(work):
-            raise RuntimeError(f"{name} did not get as far as an input: {output[-600:]}")
+            raise RuntimeError(f"{name} did not reach an input: {output[-600:]}")
         executed = _EXECUTED.search(output)
         found = [(f"ended with {code}: {output[-600:]}", path.read_bytes()) for path in _left(work)] if code else []
         return Hunt(int(executed[1]) if executed else 0, found)

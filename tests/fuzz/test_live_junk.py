@@ -152,7 +152,7 @@ def test_a_host_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice
         assert psutil.Process().memory_info().rss - before_bytes < ROOM_BYTES
 
 
-def asked(seed: int, token: str, replayed: bytes) -> bytes:
+def any_request(seed: int, token: str, replayed: bytes) -> bytes:
     """A request: junk, truncated, of an unknown version, in bob's name, or bob's with another token."""
     random = Random(seed)
     method = sorted(METHODS)[seed % len(METHODS)]
@@ -190,7 +190,7 @@ def test_a_gateway_that_receives_junk_continues_and_reveals_nothing_of_bob_to_al
             for seed in range(MESSAGES // 3):
                 token = (tokens["alice"], tokens["gone"], "x" * 43, "")[seed % 11 % 4]
                 replayed = encode(Request(method="recall", user_id="bob", params=msgspec.Raw(vault), token=token))
-                body = bytes(4 << 20) if seed % 100 == 0 else asked(seed, token, replayed)
+                body = bytes(4 << 20) if seed % 100 == 0 else any_request(seed, token, replayed)
                 correlation = seed.to_bytes(4, "big")
                 asker.send_multipart([correlation])  # cannot be answered
                 asker.send_multipart([correlation, body, *[b"more"] * (seed % 40 == 0) * 100])

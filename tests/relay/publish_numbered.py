@@ -1,8 +1,8 @@
-"""A publisher process for the crash tests: numbered events in order; each acknowledged one is noted.
+"""A publisher process for the crash tests: numbered events in order; each acknowledgement is recorded.
 
     python publish_numbered.py INGEST PRODUCER COUNT ACKED_FILE [SPOOL]
 
-A line of ACKED_FILE is written when the relay has acknowledged the event; nothing is noted that it has not.
+A line of ACKED_FILE is written when the relay has acknowledged the event; nothing else is written there.
 """
 
 from __future__ import annotations

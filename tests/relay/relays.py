@@ -1,4 +1,4 @@
-"""Relays for the tests: real processes on real folders, and the small things that all tests of the bus need."""
+"""Relays for the tests: real processes on real folders, and helpers for all tests of the bus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def later(seconds: float) -> datetime:
 
 
 def event(number: int, user_id: str = "alice", **fields: Any) -> Event:
-    """An event that differs from others by its number."""
+    """An event, identified by its number."""
     mapping = {
         "event_id": f"event-{number:06d}",
         "event_type": "chat.user_msg",
@@ -46,7 +46,7 @@ def wait_until(fact: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Poll until `fact` holds; fail when it does not in time."""
     deadline_s = time.monotonic() + timeout_s
     while not fact():
-        assert time.monotonic() < deadline_s, "it did not come about"
+        assert time.monotonic() < deadline_s, "this did not happen in time"
         time.sleep(0.005)
 
 
@@ -74,7 +74,7 @@ class RelayProcess:
         self.exit_code: int | None = None
 
     def start(self) -> RelayProcess:
-        """Start, and wait for the ready line; one that is there already is not left behind."""
+        """Start, and wait for the ready line. Ends the process that runs already."""
         assert self._process is None, "it runs already"
         with self._log.open("a") as log:
             self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)

@@ -1,4 +1,4 @@
-"""Events of what users share: the data folder's own key publishes them, and each key reads those for its groups."""
+"""Events about shared items: the data folder's own key publishes them, and each key reads those for its groups."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from relay import (
     Subscriber,
     UserNotAllowedError,
     create_key,
-    journal,
     read_event,
 )
 
 AUDIENCES = ("public", "org:acme", "tier:pro", "org:acmee", "", None, ["public"], "user:alice")
 
 
-def told(broker: Broker, *audiences: Any) -> None:
+def publish_for(broker: Broker, *audiences: Any) -> None:
     """Publish an event for each audience, and one of alice."""
     with Publisher(broker.endpoints.ingest) as publisher:
         publisher.publish(mapping(0))
@@ -45,13 +44,13 @@ def key(data_dir: Path, name: str, *orgs: str, user_id: str | None = "ann", scop
     return Identity(token=made.token)
 
 
-def heard(subscriber: Subscriber, after: int = 0) -> list[Any]:
+def read_audiences(subscriber: Subscriber, after: int = 0) -> list[Any]:
     entries = subscriber.fetch(after, 100, user_id=SHARED_USER).entries
     return [read_event(entry.data).extra["audience"] for entry in entries]
 
 
 def test_a_key_reads_the_events_for_everybody_and_for_its_groups(broker: Broker, data_dir: Path) -> None:
-    told(broker, *AUDIENCES)
+    publish_for(broker, *AUDIENCES)
     pro = create_key(data_dir, "pro", "ben", frozenset({Scope.RECALL}), orgs=frozenset({"acme"}), tier="pro")
     expected = {
         key(data_dir, "plain"): ["public"],
@@ -62,19 +61,19 @@ def test_a_key_reads_the_events_for_everybody_and_for_its_groups(broker: Broker,
     }
     for identity, audiences in expected.items():
         with reading(broker, identity) as subscriber:
-            assert heard(subscriber) == audiences
+            assert read_audiences(subscriber) == audiences
     with reading(broker, None) as local:
-        assert heard(local) == ["public"]  # as in a search
+        assert read_audiences(local) == ["public"]  # as in a search
         assert len(local.fetch(0, 100).entries) == 1 + len(AUDIENCES)
 
 
-def test_who_may_not_read_hears_nothing(broker: Broker, data_dir: Path) -> None:
-    told(broker, "public")
+def test_a_key_without_permission_reads_nothing(broker: Broker, data_dir: Path) -> None:
+    publish_for(broker, "public")
     with (
         reading(broker, key(data_dir, "writes", scopes=(Scope.PUBLISH, Scope.SHARE))) as writes,
         pytest.raises(ScopeMissingError),
     ):
-        heard(writes)
+        read_audiences(writes)
     with reading(broker, key(data_dir, "ann", "acme")) as ann:
         assert ann.fetch(0, 100, user_id="ann").entries == []
         for ask in (lambda: ann.fetch(0, 100), lambda: ann.erase(Erasable(user_id=SHARED_USER, everything=True))):
@@ -101,8 +100,8 @@ def test_only_the_data_folders_own_key_publishes_them(broker: Broker, data_dir: 
 def test_a_reader_gets_past_any_number_of_events_for_others(
     broker: Broker, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "_MOST_PASSED", 3)
-    told(broker, *["org:acme"] * 7, "public", *["org:acme"] * 4, "public")
+    monkeypatch.setattr("relay.journal.journal._MOST_SKIPPED", 3)
+    publish_for(broker, *["org:acme"] * 7, "public", *["org:acme"] * 4, "public")
     with reading(broker, key(data_dir, "plain")) as subscriber:
         first = subscriber.fetch(0, 100, user_id=SHARED_USER)
         assert (first.entries, first.last_seq, first.has_more) == ([], 4, True)
@@ -116,8 +115,8 @@ def test_a_reader_gets_past_any_number_of_events_for_others(
         assert [next(following).seq for _ in range(2)] == [9, 14]
 
 
-def test_a_follower_hears_what_comes_later(broker: Broker, data_dir: Path) -> None:
-    told(broker, "public", "org:acme")
+def test_a_follower_receives_later_events(broker: Broker, data_dir: Path) -> None:
+    publish_for(broker, "public", "org:acme")
     with reading(broker, key(data_dir, "member", "acme")) as subscriber:
         following = subscriber.follow(after=2, user_id=SHARED_USER)
         assert next(following).seq == 3

@@ -56,7 +56,7 @@ def test_one_users_events_are_fetched_alone(publisher: Publisher, subscriber: Su
     assert [seq for seq, _ in entries(subscriber, "bob")] == [2, 4, 6, 8, 10]
 
 
-def test_errors_arrive_as_themselves(subscriber: Subscriber) -> None:
+def test_errors_of_the_relay_keep_their_class(subscriber: Subscriber) -> None:
     with pytest.raises(CursorError, match="beyond"):
         subscriber.commit(5)
     with pytest.raises(QuarantineEntryError):
@@ -104,7 +104,7 @@ def test_a_reader_may_follow_the_topics_it_wants(publisher: Publisher, subscribe
 
 
 def test_a_slow_reader_loses_nothing(broker: Broker, publisher: Publisher) -> None:
-    """It reads nothing while thousands of doorbells ring; PUB/SUB alone would have dropped most of them."""
+    """It reads nothing while thousands of doorbells are sent; PUB/SUB alone would have dropped most of them."""
     with Subscriber(*broker.endpoints, consumer="slow") as slow:
         slow.cursor()
         for number in range(5_000):
@@ -156,7 +156,7 @@ def test_the_async_subscriber_answers_many_tasks_at_once(broker: Broker, publish
     asyncio.run(ask())
 
 
-def test_a_request_that_was_given_up_does_not_confuse_the_next(broker: Broker) -> None:
+def test_the_reply_to_an_abandoned_request_is_not_taken_for_the_next(broker: Broker) -> None:
     async def ask() -> None:
         async with AsyncSubscriber(*broker.endpoints, "memory") as subscriber:
             for _ in range(50):

@@ -1,4 +1,4 @@
-"""Values and names under a key: read back with it, and by nothing else."""
+"""Values and names encrypted with a key can be decrypted with that key alone."""
 
 from __future__ import annotations
 

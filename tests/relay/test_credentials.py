@@ -1,4 +1,4 @@
-"""Keys: who is let in, for whom and what for, and until when."""
+"""Keys: what each permits, for which users, and until it is revoked."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class KeyOf010(msgspec.Struct, forbid_unknown_fields=True):
 
 @pytest.fixture
 def former(tmp_path: Path) -> Path:
-    """A folder of keys as 0.1.0 left it: `local`, and a key of alice with every scope that there was."""
+    """A folder of keys as 0.1.0 left it: `local`, and a key of alice with every scope of that version."""
     created = {"created": "2026-11-22T17:32:45Z", "scopes": ["admin", "publish", "recall"]}
     keys = [
         {"id": "local", **created, "token_sha256": digest_of(LOCAL_TOKEN.encode())},
@@ -116,7 +116,7 @@ def test_created_and_revoked_keys_take_effect_at_once(tmp_path: Path) -> None:
 
 
 def test_a_name_is_never_used_again(tmp_path: Path) -> None:
-    """Records of a key's name stay unambiguous."""
+    """A name in the records always means the same key."""
     create_key(tmp_path, "a", "alice", READER)
     revoke_key(tmp_path, "a")
     for name in ("a", "local", "", "a b", "../up", "x" * 65):
@@ -236,7 +236,7 @@ def test_the_folders_own_token_is_replaced_in_its_file(tmp_path: Path) -> None:
 def test_a_rotation_interrupted_by_a_crash_leaves_a_valid_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
 ) -> None:
-    """Each of its writes is whole; before any of them the folder's file holds a token that counts."""
+    """Each of its writes is atomic; before each of them the folder's file holds a valid token."""
     ensure_local_key(tmp_path)
     writes = iter(range(3))
 

@@ -1,7 +1,8 @@
-"""A publisher's window and a relay's intake with a channel between them that loses, delays and outlives restarts.
+"""A publisher's window and a relay's intake with a channel between them that loses and delays messages and outlives
+restarts.
 
-Whatever happens: each event is in the journal at most once, a producer's events are there in order without holes, and
-when the channel works again everything arrives and is acknowledged.
+In every case each event is in the journal at most once, a producer's events are in order without gaps, and when the
+channel works again everything arrives and is acknowledged.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from relays import LIMITS, NOW, event
 
 from relay import Journal, JournalSettings, encode_event, read_event
 from relay.access import publisher_for_all
-from relay.admission import Admission
-from relay.delivery import Outgoing, Window
-from relay.intake import Intake, Submission
+from relay.intake.admission import Admission
+from relay.intake.group_commit import Intake, Submission
+from relay.publishing.delivery import Outgoing, Window
 from relay.wire import Ack, Publish, Refusal
 
 CAPACITY = 12  # parts of 3 events
@@ -102,7 +103,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(survivors=st.integers(0, 3))
     def the_relay_is_killed(self, survivors: int) -> None:
-        """Its memory is gone, and the messages that were queued there; later ones may still reach its successor."""
+        """Its memory and the messages queued there are lost; later ones may still reach the next relay."""
         self.journal.close()
         self.journal = Journal.open(self.folder, JournalSettings(disk_reserve_bytes=0))
         self.intake = Intake(self.journal, Admission(LIMITS), Counter())

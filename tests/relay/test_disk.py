@@ -1,4 +1,4 @@
-"""The one environment, below journals and stores: its typed transactions, its lock, and its file replaced in use."""
+"""The LMDB environment of journals and stores: its typed transactions, its lock, and its file replaced while in use."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_no_write_is_lost_while_a_file_is_compacted(environment: Environment) ->
 
 
 def test_a_compact_file_has_no_deleted_key(environment: Environment) -> None:
-    """Nor where pages divide, which a copy of the pages keeps."""
+    """Nor in the branch pages, which a copy of the pages keeps."""
     keys = [f"erased-{(number * 7919) % 5_003:08d}".encode() for number in range(1, 3_000)]
     with environment.write() as transaction:
         for one in keys:
@@ -155,8 +155,8 @@ def test_a_file_of_another_version_with_further_databases_is_compacted_with_them
 
 
 @pytest.mark.parametrize("size", range(1, 9))
-def test_a_compact_file_has_not_a_byte_of_what_was_deleted(environment: Environment, size: int) -> None:
-    """Wherever on its page it ends, beside an entry that stays, and in a long value."""
+def test_a_compact_file_has_no_deleted_byte(environment: Environment, size: int) -> None:
+    """Wherever on its page it ends, also beside an entry that stays, and in a long value."""
     with environment.write() as transaction:
         transaction.put("one", key(0), b"k" * size)
         transaction.put("one", key(1), b"\xee" * 50)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import msgspec
@@ -20,6 +21,8 @@ from relay import (
     EncryptionMismatchError,
     EncryptionSettings,
     EntryDamagedError,
+    Erasable,
+    Event,
     Journal,
     JournalSettings,
     KeysUnavailableError,
@@ -27,15 +30,13 @@ from relay import (
     RelaySettings,
     Subscriber,
     encrypt_journal,
-    is_encrypted,
     read_event,
+    read_mark,
 )
-from relay.checkup import check_journal
 from relay.crypto import KeyRing
 from relay.disk import Findings
-from relay.entries import SealedEvent, dump_entry, load_event, number_key
-from relay.quarantine import Suspect
-from relay.wire import Erasable
+from relay.journal import Suspect, check_journal
+from relay.journal.entries import SealedEvent, dump_entry, load_event, number_key
 
 TEXT, ID, TYPE = "zanzibarquokka", "kakapo-17", "numbat.seen"
 GUESSED = b"no event, and short enough to guess"
@@ -58,17 +59,17 @@ def journal(folder: Path, keys: KeyRing) -> Iterator[Journal]:
         yield journal
 
 
-def told(number: int, user_id: str = "alice", **fields: object) -> object:
-    """An event all of whose parts can be found again among bytes."""
+def recognisable_event(number: int, user_id: str = "alice", **fields: Any) -> Event:
+    """An event whose parts are recognisable among bytes."""
     payload = {"text": f"{TEXT} {number}" + "x" * 6_000 * (number % 2), "run_id": f"run-{ID}"}
     fields = {"event_id": f"{ID}-{number}", "event_type": TYPE, "session_id": f"s-{ID}", **fields}
     return event(number, user_id, payload=payload, **{"extra": {"k": TEXT}, **fields})
 
 
 def fill(journal: Journal) -> None:
-    """Have something of everything: events kept, deleted, erased and set aside, and a quarantine of all sorts."""
-    journal.append([told(number) for number in range(1, 9)], NOW)  # type: ignore[misc]
-    journal.append([told(9, "bob"), told(10, "system")], NOW, source=("table:t", 3))  # type: ignore[list-item]
+    """Add everything that a journal may hold: events kept, deleted, erased and set aside, and quarantine entries."""
+    journal.append([recognisable_event(number) for number in range(1, 9)], NOW)
+    journal.append([recognisable_event(9, "bob"), recognisable_event(10, "system")], NOW, source=("table:t", 3))
     journal.commit("memory", 0)
     journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
     journal.quarantine(TEXT.encode(), "unhandled_event", TEXT, "memory:alice", NOW, seq=2)
@@ -117,8 +118,8 @@ def test_no_plain_text_is_on_the_disk(journal: Journal, folder: Path, tmp_path: 
 
 def test_repeats_are_recognised(journal: Journal) -> None:
     fill(journal)
-    again = [told(number) for number in range(1, 9)]
-    assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 8  # type: ignore[arg-type]
+    again = [recognisable_event(number) for number in range(1, 9)]
+    assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 8
     before = journal.stats().quarantined
     journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
     assert journal.stats().quarantined == before
@@ -130,7 +131,7 @@ def test_events_without_their_key_are_skipped_and_others_are_read(journal: Journ
     assert ids(journal) == [f"{ID}-9", f"{ID}-10"]
     assert ids(journal, "alice") == []
     assert journal.stats().locked == 6 * 2
-    assert [entry.seq for entry in journal.read(2, 1)] == [9], "a reader gets past in one step"
+    assert [entry.seq for entry in journal.read(2, 1)] == [9], "a reader skips them in one step"
     codes = {entry.id: (entry.code, entry.data) for entry in journal.quarantined()}
     locked = (EncryptionKeyMissingError.code, b"")
     assert codes[2] == codes[4] == locked
@@ -139,12 +140,15 @@ def test_events_without_their_key_are_skipped_and_others_are_read(journal: Journ
 
 
 def test_system_events_on_behalf_of_a_user_are_encrypted_with_that_users_key(journal: Journal, keys: KeyRing) -> None:
-    events = [told(1, "system", extra={"on_behalf_of": "alice"}), told(2, "system", extra={"on_behalf_of": "bob"})]
-    journal.append([*events, told(3, "system")], NOW)  # type: ignore[list-item]
+    events = [
+        recognisable_event(1, "system", extra={"on_behalf_of": "alice"}),
+        recognisable_event(2, "system", extra={"on_behalf_of": "bob"}),
+    ]
+    journal.append([*events, recognisable_event(3, "system")], NOW)
     assert ids(journal, "system") == [f"{ID}-1", f"{ID}-2", f"{ID}-3"]
     keys.destroy("alice")
     assert ids(journal, "system") == [f"{ID}-2", f"{ID}-3"]
-    assert journal.append([*events], NOW)[0].duplicate  # type: ignore[list-item]
+    assert journal.append([*events], NOW)[0].duplicate
     assert journal.erase(Erasable(user_id="alice", system_seqs=frozenset({1})), NOW).seqs == [1]
 
 
@@ -155,7 +159,7 @@ def test_unreadable_entries_can_still_be_deleted_and_counted(folder: Path, keys:
         erased = journal.erase_all(Erasable(user_id="alice", everything=True), NOW)
         assert (erased.seqs, erased.quarantined) == ([2, 4, 5, 6, 7, 8], 3)
         assert [entry.data for entry in journal.quarantined()] == [GUESSED]
-        journal.append([told(11), told(12)], NOW)  # type: ignore[list-item]
+        journal.append([recognisable_event(11), recognisable_event(12)], NOW)
         keys.destroy("alice")
         journal.remove_consumer("memory")
         journal.remove_consumer("reader")
@@ -168,7 +172,7 @@ def test_unreadable_entries_can_still_be_deleted_and_counted(folder: Path, keys:
 def test_a_returning_user_gets_a_new_key_that_cannot_read_old_events(journal: Journal, keys: KeyRing) -> None:
     fill(journal)
     keys.destroy("alice")
-    assert not journal.append([told(4)], NOW)[0].duplicate  # type: ignore[list-item]
+    assert not journal.append([recognisable_event(4)], NOW)[0].duplicate
     assert ids(journal, "alice") == [f"{ID}-4"]
     assert ids(journal)[-1] == f"{ID}-4"
 
@@ -206,12 +210,13 @@ def test_plain_and_encrypted_journals_are_never_confused(tmp_path: Path, keys: K
     plain, sealed = tmp_path / "plain", tmp_path / "sealed"
     with Journal.open(plain) as journal:
         journal.commit("reader", 0)
-    assert is_encrypted(plain, JournalSettings()) is None
+    assert read_mark(plain, JournalSettings()) == (True, None)
     with Journal.open(plain) as journal:
         journal.append([event(1)], NOW)
     Journal.open(sealed, keys=keys).close()
-    assert (is_encrypted(plain, JournalSettings()), is_encrypted(sealed, JournalSettings())) == (False, True)
-    assert is_encrypted(tmp_path / "none", JournalSettings()) is None
+    assert read_mark(plain, JournalSettings()) == (False, None)
+    assert read_mark(sealed, JournalSettings()).key_id is not None
+    assert read_mark(tmp_path / "none", JournalSettings()) == (True, None)
     for readonly in (False, True):
         with pytest.raises(EncryptionMismatchError, match="memory-agent encrypt"):
             Journal.open(plain, keys=keys, readonly=readonly)
@@ -237,7 +242,7 @@ def kept(folder: Path, seq: int) -> SealedEvent:
 @pytest.mark.parametrize("how", ["moved", "changed", "plain"])
 def test_entries_forged_without_the_key_count_as_damaged(folder: Path, keys: KeyRing, how: str) -> None:
     with Journal.open(folder, keys=keys) as journal:
-        journal.append([told(1), told(2), told(3)], NOW)  # type: ignore[list-item]
+        journal.append([recognisable_event(1), recognisable_event(2), recognisable_event(3)], NOW)
     if how == "moved":
         forged: object = kept(folder, 3)
     elif how == "changed":
@@ -265,7 +270,7 @@ def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -
         last_seq = plain.last_seq
     change(folder, 7, b"damaged")
     assert encrypt_journal(folder, JournalSettings(), keys, NOW) == 7
-    assert encrypt_journal(folder, JournalSettings(), keys, NOW) == 7, "said again, it changes nothing"
+    assert encrypt_journal(folder, JournalSettings(), keys, NOW) == 7, "idempotent"
     assert found_below(folder) == set()
     assert faults(folder) == []
     with Journal.open(folder, keys=keys) as journal:
@@ -275,8 +280,8 @@ def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -
         assert after[1][-1].seq == 7
         assert before[2:] == after[2:]
         assert journal.last_seq == last_seq
-        again = [told(number) for number in (1, 2, 3, 8)]
-        assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 4  # type: ignore[arg-type]
+        again = [recognisable_event(number) for number in (1, 2, 3, 8)]
+        assert [one.duplicate for one in journal.append(again, NOW)] == [True] * 4
         journal.quarantine(GUESSED, "malformed_event", f"{TEXT}: is wrong", f"publisher:{ID}", NOW)
         assert len(journal.quarantined()) == len(after[1])
 
@@ -284,10 +289,10 @@ def test_a_plain_journal_becomes_an_encrypted_one(folder: Path, keys: KeyRing) -
 DYING = """
 import os, sys
 from pathlib import Path
-import relay.encrypting, relay.disk.environment
+import relay.journal.encrypting, relay.disk.environment
 from relay import JournalSettings
 from relay.crypto import KeyRing
-from relay.disk.atomic_files import LOCK_FILE
+from relay.disk.files import LOCK_FILE
 from relays import NOW
 
 folder, keys, where = Path(sys.argv[1]), KeyRing(Path(sys.argv[2])), sys.argv[3]
@@ -301,9 +306,9 @@ def die(copy):
     os._exit(9)
 
 if where == "copying":
-    relay.encrypting._Encrypted._quarantine = lambda self: os._exit(9)
+    relay.journal.encrypting._Encrypted._quarantine = lambda self: os._exit(9)
 relay.disk.environment.replace_by_copy = die
-relay.encrypting.encrypt_journal(folder, JournalSettings(), keys, NOW)
+relay.journal.encrypting.encrypt_journal(folder, JournalSettings(), keys, NOW)
 """
 
 
@@ -318,7 +323,7 @@ def test_a_killed_conversion_leaves_either_file_and_the_next_one_finishes_it(
         [sys.executable, "-c", DYING, str(folder), str(keys.folder), where], cwd=Path(__file__).parent
     )
     assert died.returncode == 9
-    is_done = is_encrypted(folder, JournalSettings())
+    is_done = read_mark(folder, JournalSettings()).key_id is not None
     assert is_done == (where == "after")
     with Journal.open(folder, keys=keys if is_done else None) as journal:
         assert journal.read(0, 100) == before
@@ -370,8 +375,8 @@ def test_a_relay_encrypts_and_refuses_events_while_the_keys_are_missing(data_dir
         Publisher(broker.endpoints.ingest) as publisher,
         Subscriber(*broker.endpoints, "r") as subscriber,
     ):
-        publisher.publish(told(1))  # type: ignore[arg-type]
-        publisher.publish(told(2, "bob"))  # type: ignore[arg-type]
+        publisher.publish(recognisable_event(1))
+        publisher.publish(recognisable_event(2, "bob"))
         publisher.flush()
         aside = subscriber.quarantine(b"x", "unhandled_event", TEXT, source="memory:alice", seq=1)
         keys.destroy("alice")
@@ -383,7 +388,7 @@ def test_a_relay_encrypts_and_refuses_events_while_the_keys_are_missing(data_dir
         assert subscriber.quarantined() == []
         assert found_below(data_dir) == set()
         keys.folder.rename(away)
-        publisher.publish(told(3, "bob"))  # type: ignore[arg-type]
+        publisher.publish(recognisable_event(3, "bob"))
         wait_until(lambda: subscriber.stats().counts.get("refused_without_keys", 0) > 0)
         with pytest.raises(KeysUnavailableError):
             subscriber.fetch(0, 10)

@@ -1,4 +1,4 @@
-"""What an event is: both wire forms, derived ids, and a named field for everything that is wrong."""
+"""Events: both wire forms, derived ids, errors that name the field at fault, and topics."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from relay import (
     decode_event,
     encode_event,
     event_from_mapping,
+    matches,
+    matches_any,
     read_event,
     validate_user_id,
 )
@@ -99,7 +101,7 @@ def test_an_event_survives_its_canonical_bytes(mapping: dict[str, Any]) -> None:
 
 
 @given(mappings)
-def test_a_derived_id_is_the_same_whenever_and_in_whichever_form_the_event_comes(mapping: dict[str, Any]) -> None:
+def test_a_derived_id_does_not_depend_on_time_or_form(mapping: dict[str, Any]) -> None:
     mapping.pop("event_id", None)
     first = event_from_mapping(mapping, LIMITS, NOW)
     again = decode_event(msgspec.json.encode(mapping), LIMITS, NOW + timedelta(hours=3))
@@ -288,11 +290,44 @@ def test_a_timestamp_from_the_future_is_refused_beyond_the_limit() -> None:
     assert "in the future" in error.reason
 
 
-def test_an_event_without_timestamp_happened_now() -> None:
+def test_an_event_without_timestamp_gets_the_current_time() -> None:
     assert decoded({**GOLDEN, "timestamp": None}).timestamp == NOW
 
 
-def test_fields_that_are_not_ours_are_kept() -> None:
+def test_unknown_fields_are_kept() -> None:
     event = decoded({**GOLDEN, "tenant": "acme", "version": 3})
     assert event.extra == {"tenant": "acme", "version": 3}
     assert read_event(encode_event(event)).extra == event.extra
+
+
+event_types = st.from_regex(r"\A[a-z]{1,5}(\.[a-z]{1,5}){0,3}\Z")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "event_type", "expected"),
+    [
+        ("*", "anything.at.all", True),
+        ("worker.*", "worker.task.completed", True),
+        ("worker.*", "worker.x", True),
+        ("worker.*", "worker", False),
+        ("worker.*", "worker.", False),
+        ("worker.*", "workers.task", False),
+        ("worker.task.*", "worker.report", False),
+        ("chat.user_msg", "chat.user_msg", True),
+        ("chat.user_msg", "chat.user_msg.edited", False),
+        ("chat", "chat.user_msg", False),
+    ],
+)
+def test_a_topic_matches_a_type_a_prefix_at_a_dot_or_everything(pattern: str, event_type: str, expected: bool) -> None:
+    assert matches(pattern, event_type) is expected
+
+
+@given(event_types, event_types)
+def test_a_prefix_matches_only_at_a_dot(prefix: str, event_type: str) -> None:
+    parts, below = prefix.split("."), event_type.split(".")
+    assert matches(f"{prefix}.*", event_type) == (len(below) > len(parts) and below[: len(parts)] == parts)
+
+
+def test_one_of_several_topics_is_enough() -> None:
+    assert matches_any(("chat.*", "worker.*"), "worker.done")
+    assert not matches_any((), "worker.done")

@@ -14,11 +14,11 @@ from relay import BrokerSettings, RelaySettings, Subscriber, relay_endpoints
 from relay.wire import Publish, encode
 
 TEXT = "the drill is on shelf number twelve " * 6_800
-"""About 240 KB, which take the relay a while to look through for secrets."""
+"""About 240 KB, which the relay takes a while to search for secrets."""
 MESSAGE = 4  # events, together about a megabyte
 MOST = 600  # messages
 ENOUGH = 10  # messages acknowledged while the others wait
-BOUND = 300_000_000  # 64 of the queue, a batch of 16 in several forms, and as much again
+BOUND = 300_000_000  # a queue of 64, a batch of 16 in several forms, and as much again
 
 
 def own_bytes(process: psutil.Process) -> int:
@@ -31,7 +31,7 @@ def events(first: int) -> list[bytes]:
 
 
 def flood(sender: zmq.Socket[bytes], token: bytes, relay: psutil.Process) -> tuple[int, int]:
-    """Send until `ENOUGH` is acknowledged, or all is sent; return how many messages, and the most memory meanwhile."""
+    """Send until `ENOUGH` is acknowledged, or everything is sent; return the message count and the peak memory."""
     sent = acked = most = 0
     while acked < ENOUGH and sent < MOST:
         ready = sender.poll(100, zmq.POLLIN | zmq.POLLOUT)
@@ -63,9 +63,7 @@ def test_a_publisher_that_sends_on_without_waiting_for_acks_waits_by_bytes(data_
 
 
 @pytest.mark.parametrize("bound_bytes", [1, 3 << 20])
-def test_a_group_commit_takes_no_more_bytes_than_it_may_and_at_least_a_message(
-    data_dir: Path, bound_bytes: int
-) -> None:
+def test_a_group_commit_is_bounded_in_bytes_and_takes_at_least_one_message(data_dir: Path, bound_bytes: int) -> None:
     broker = BrokerSettings(max_batch_bytes=bound_bytes)
     relay = RelayProcess(data_dir, RelaySettings(broker=broker)).start()
     token = (data_dir / "token").read_bytes().strip()

@@ -1,4 +1,4 @@
-"""Ctrl-C, wherever it comes in a program's own thread, leaves a publisher and the locks usable."""
+"""Ctrl-C at any point of a program's main thread leaves a publisher and the locks usable."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pytest
 from interrupting import interrupt_everywhere
 from relays import NOW, event, mapping
 
-import relay.changes
-import relay.delivery
 import relay.disk.environment
-import relay.journal
+import relay.journal.journal
+import relay.locks
 import relay.net.bus
 import relay.net.zeromq
-import relay.publisher
-import relay.rwlock
+import relay.publishing.delivery
+import relay.publishing.publisher
 import relay.subscriber
 from relay import (
     Broker,
@@ -30,11 +29,10 @@ from relay import (
     read_event,
     relay_endpoints,
 )
-from relay.changes import Changes
-from relay.rwlock import ReadWriteLock
+from relay.locks import Condition, ReadWriteLock
 
-PUBLISHING = (relay.publisher, relay.changes, relay.delivery, contextlib, threading)
-LOCKING = (relay.rwlock, relay.changes, contextlib, threading)
+PUBLISHING = (relay.publishing.publisher, relay.locks, relay.publishing.delivery, contextlib, threading)
+LOCKING = (relay.locks, contextlib, threading)
 IMPATIENT = PublisherSettings(window=8, ack_timeout_s=0.05)
 NUMBERS = count()
 
@@ -72,13 +70,13 @@ def test_publishing_into_a_full_window(broker: Broker) -> None:
 
 
 def test_publishing_onto_the_disk(data_dir: Path, tmp_path: Path) -> None:
-    """Each event is on the disk that was published, and at most the one that was being published."""
+    """Every published event is on the disk, and at most one more: the one that was being published."""
     spools = count()
 
     def away() -> Publisher:
         publisher = Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT, spool=tmp_path / str(next(spools)))
         publisher.publish(mapping(next(NUMBERS)))
-        publisher._changes.until(lambda: publisher._is_spooling)
+        publisher._condition.wait_for(lambda: publisher._is_spooling)
         return publisher
 
     def publish_another_onto_the_disk(publisher: Publisher) -> None:
@@ -121,7 +119,7 @@ def test_closing_keeps_what_is_in_the_spool(data_dir: Path, tmp_path: Path) -> N
     assert len(interrupt_everywhere(PUBLISHING, published, Publisher.close, close_again)) > 5
 
 
-def test_closing_without_a_spool_says_what_is_lost(data_dir: Path) -> None:
+def test_closing_without_a_spool_reports_lost_events(data_dir: Path) -> None:
     """Once: closing again does nothing."""
 
     def published() -> Publisher:
@@ -140,7 +138,7 @@ def test_closing_without_a_spool_says_what_is_lost(data_dir: Path) -> None:
     assert len(interrupt_everywhere(PUBLISHING, published, close, close_again)) > 5
 
 
-def test_asking_and_connecting_again(broker: Broker) -> None:
+def test_requesting_and_reconnecting(broker: Broker) -> None:
     """A subscriber answers the next request, and can be closed twice."""
 
     def ask_in_vain(subscriber: Subscriber) -> None:
@@ -173,7 +171,7 @@ def test_closing_a_subscriber(broker: Broker) -> None:
 
 @pytest.mark.slow
 def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
-    """Another thread writes and reads, and what was appended before is whole or absent."""
+    """Another thread writes and reads; the events appended before are all present or all absent."""
     folders = count()
 
     def append_and_read(journal: Journal) -> None:
@@ -188,7 +186,7 @@ def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
         journal.close()
 
     places = interrupt_everywhere(
-        (relay.disk.environment, relay.rwlock, relay.changes, relay.journal, contextlib, threading),
+        (relay.disk.environment, relay.locks, relay.journal.journal, contextlib, threading),
         lambda: Journal.open(tmp_path / str(next(folders))),
         append_and_read,
         append_another,
@@ -239,21 +237,21 @@ def test_writing_under_a_lock() -> None:
 
 
 def test_waiting_for_a_change() -> None:
-    """A thread that waits is reached, though another one was interrupted while it waited."""
+    """A waiting thread is notified, even if another one was interrupted while it waited."""
 
-    class Counted(Changes):
+    class Counted(Condition):
         number = 0
 
-    def wait(changes: Counted) -> None:
-        changes.until(lambda: changes.number > 0, 0.001)
+    def wait(condition: Counted) -> None:
+        condition.wait_for(lambda: condition.number > 0, 0.001)
 
-    def change(changes: Counted) -> None:
-        waiting = threading.Thread(target=changes.until, args=(lambda: changes.number > 0,))
+    def change(condition: Counted) -> None:
+        waiting = threading.Thread(target=condition.wait_for, args=(lambda: condition.number > 0,))
         waiting.start()
-        with changes.lock:
-            changes.number += 1
-            changes.notify()
+        with condition.lock:
+            condition.number += 1
+            condition.notify_all()
         waiting.join()
-        assert not changes._waiting
+        assert not condition._waiting
 
-    assert len(interrupt_everywhere((relay.changes,), Counted, wait, change)) > 5
+    assert len(interrupt_everywhere((relay.locks,), Counted, wait, change)) > 5

@@ -25,7 +25,7 @@ from relay import (
     read_event,
 )
 from relay.access import Origin
-from relay.entries import StoredEvent, dump_entry, load_event, number_key
+from relay.journal.entries import StoredEvent, dump_entry, load_event, number_key
 
 
 def test_events_are_numbered_from_one_in_order(journal: Journal) -> None:
@@ -37,7 +37,7 @@ def test_events_are_numbered_from_one_in_order(journal: Journal) -> None:
     assert (journal.first_seq, journal.last_seq) == (1, 3)
 
 
-def test_an_entry_says_when_the_relay_received_it(journal: Journal) -> None:
+def test_an_entry_has_the_time_at_which_the_relay_received_it(journal: Journal) -> None:
     journal.append([event(1)], NOW)
     assert [entry.received_ms for entry in journal.read(0, 1)] == [round(NOW.timestamp() * 1000)]
 
@@ -48,7 +48,7 @@ def test_a_repeat_gets_the_number_of_the_first(journal: Journal) -> None:
     assert journal.stats().entries == 3
 
 
-def test_an_event_id_is_its_users_alone(journal: Journal) -> None:
+def test_equal_event_ids_of_two_users_are_different_events(journal: Journal) -> None:
     assert [one.duplicate for one in journal.append([event(1, "alice"), event(1, "bob")], NOW)] == [False, False]
 
 
@@ -100,7 +100,7 @@ def test_an_unusable_consumer_name_is_refused(journal: Journal, name: str) -> No
             use()
 
 
-def test_a_source_moves_with_its_events(journal: Journal) -> None:
+def test_the_cursor_of_a_source_advances_with_its_events(journal: Journal) -> None:
     assert journal.source_cursor("table:t") is None
     journal.append([event(1)], NOW, source=("table:t", 41))
     assert journal.source_cursor("table:t") == 41
@@ -146,7 +146,7 @@ def test_a_full_map_refuses_events_and_still_deletes_old_ones(tmp_path: Path) ->
 
 
 def flip_a_bit(folder: Path, text: bytes) -> None:
-    """Damage the one place in the file where `text` stands."""
+    """Damage the only place in the file that holds `text`."""
     file = folder / "data.mdb"
     content = bytearray(file.read_bytes())
     place = content.rindex(text)

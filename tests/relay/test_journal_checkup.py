@@ -8,10 +8,9 @@ import lmdb
 import pytest
 from relays import NOW, event
 
-from relay import Journal, JournalSettings
-from relay.checkup import check_journal
+from relay import Erasable, Journal, JournalSettings
 from relay.disk import Findings
-from relay.wire import Erasable
+from relay.journal import check_journal
 
 
 @pytest.fixture

@@ -127,7 +127,7 @@ TestTheJournalBehavesLikeADict = JournalMachine.TestCase
 
 
 class EncryptedJournalMachine(JournalMachine):
-    """The same of an encrypted one."""
+    """The same for an encrypted journal."""
 
     is_encrypted = True
 

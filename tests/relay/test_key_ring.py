@@ -1,4 +1,4 @@
-"""The folder of encryption keys: one for each user, made once, gone for all when it is destroyed."""
+"""The folder of encryption keys: one for each user, created once, and gone for all processes when it is destroyed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.config import EncryptionSettings
+from relay import EncryptionSettings
 from relay.crypto import KeyRing, key_ring, open_key_ring
 from relay.errors import (
     EncryptionKeyMissingError,
@@ -91,7 +91,7 @@ def test_a_damaged_key_file_is_named_and_its_content_is_not(tmp_path: Path, cont
 
 
 def test_no_flipped_bit_makes_another_key(tmp_path: Path) -> None:
-    """With another key its events would pass for those of a user whose key was destroyed."""
+    """With another key its events would look like those of a user whose key was destroyed."""
     key_id = KeyRing(tmp_path).cipher("alice", "memory", create=True).key_id
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()

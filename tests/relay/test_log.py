@@ -1,4 +1,4 @@
-"""The log: written where an entry point configured it, and nowhere else."""
+"""The log is written only if an entry point configured it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def run(script: str, stderr: int | None = subprocess.PIPE) -> subprocess.Complet
     return subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
 
 
-def test_a_library_that_nobody_configured_writes_nothing_and_imports_no_logger() -> None:
+def test_without_configuration_nothing_is_logged_and_no_logger_is_imported() -> None:
     ran = run(
         "import sys; from relay.log import log; log.error('relay.failed', path='x'); log.log(30, 'relay.late')\n"
         "try: raise ValueError\nexcept ValueError: log.exception('relay.failed')\n"
@@ -24,7 +24,7 @@ def test_a_library_that_nobody_configured_writes_nothing_and_imports_no_logger()
     assert (ran.stdout, ran.stderr) == ("False\n", "")
 
 
-def test_a_process_that_imports_structlog_for_itself_gets_no_line_of_ours_either() -> None:
+def test_a_process_that_uses_structlog_itself_gets_no_line_from_this_library() -> None:
     ran = run("import structlog; from relay.log import log; log.error('relay.failed')")
     assert (ran.stdout, ran.stderr) == ("", "")
 
@@ -49,7 +49,7 @@ def test_a_log_that_cannot_be_written_ends_no_process() -> None:
 
 
 @pytest.mark.parametrize(("level", "shown"), [("info", ["relay.late"]), ("debug", ["relay.waiting", "relay.late"])])
-def test_on_a_terminal_info_shows_warnings_alone(level: str, shown: list[str]) -> None:
+def test_on_a_terminal_info_shows_only_warnings(level: str, shown: list[str]) -> None:
     reader, writer = pty.openpty()
     run(
         f"from relay.log import configure_logging, log; configure_logging({level!r})\n"
@@ -57,7 +57,7 @@ def test_on_a_terminal_info_shows_warnings_alone(level: str, shown: list[str]) -
         writer,
     )
     os.close(writer)
-    said = os.read(reader, 10_000).decode()
+    written = os.read(reader, 10_000).decode()
     os.close(reader)
-    assert [name for name in ("relay.waiting", "relay.late") if name in said] == shown
-    assert len(said.splitlines()) == len(shown)
+    assert [name for name in ("relay.waiting", "relay.late") if name in written] == shown
+    assert len(written.splitlines()) == len(shown)

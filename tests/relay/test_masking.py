@@ -22,22 +22,21 @@ from made_up import MadeUp, made_up_secrets
 from relay import (
     Broker,
     Event,
+    EventLimits,
     Journal,
+    Masker,
     MaskingSettings,
     Publisher,
     RelaySettingsError,
     Subscriber,
     event_from_mapping,
-    masking,
     read_event,
-    secret_patterns,
 )
 from relay.access import publisher_for_all
-from relay.admission import Admission
-from relay.config import EventLimits
-from relay.intake import Intake, Submission
-from relay.masking import Masker
-from relay.secret_patterns import SecretFormat
+from relay.intake import masking, secret_patterns
+from relay.intake.admission import Admission
+from relay.intake.group_commit import Intake, Submission
+from relay.intake.secret_patterns import SecretFormat
 from relay.wire import Publish
 
 ROOT = Path(__file__).parents[2]
@@ -77,14 +76,14 @@ def lines(file: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_nothing_of_60_secrets_in_other_sentences_is_left(seed: int) -> None:
-    """Written after the table, by who had read it; 48 of 60 were found then (decision 0005), and the rest was added."""
+    """Written by an author who had read the table, which then found 48 of 60 (decision 0005); the rest was added."""
     missed = [one.text for one in made_up_secrets(seed, "held_out_secrets.jsonl") if not nothing_is_left(one)]
     assert missed == []
 
 
 @pytest.mark.parametrize("file", ["innocent_lines.txt", "second_innocent_lines.txt"])
 def test_hard_lines_that_hold_no_secret_are_left_alone(file: str) -> None:
-    """Digests, ids, commits, paths, base64 of prose, public keys, and what only speaks of secrets: 240 in all."""
+    """Digests, ids, commits, paths, base64 of prose, public keys, and text that only mentions secrets: 240 in all."""
     assert [line for line in lines(file) if masked(line) != line] == []
 
 
@@ -151,7 +150,7 @@ def _texts(value: Any) -> list[str]:
     return [*chain.from_iterable(map(_texts, values))]
 
 
-@pytest.mark.timeout(120)  # 6 s here; what backtracks would take days
+@pytest.mark.timeout(120)  # 6 s here; a pattern that backtracks would take days
 def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
     masker = Masker()
     for piece in PIECES:
@@ -163,7 +162,7 @@ def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
 
 @given(st.lists(st.sampled_from([*PIECES, *(one.secret for one in made_up_secrets()), " ", "'", "x"]), max_size=12))
 def test_masking_is_idempotent(parts: list[str]) -> None:
-    text = masked(" ".join(parts))  # a token that follows another one without a gap is seen when that one is gone
+    text = masked(" ".join(parts))  # a token that follows another one without a gap is found once that one is masked
     once = Masker()
     again = once.text(text)
     assert Masker().text(again) == again
@@ -171,17 +170,17 @@ def test_masking_is_idempotent(parts: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def every_pattern() -> Masker:
-    """A masker that searches every text for every pattern, whatever its marks say."""
+    """A masker that searches every text for every pattern, whichever literals occur."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
-            masking, "FORMATS", tuple(one._replace(marks=("",), begins="anywhere") for one in secret_patterns.FORMATS)
+            masking, "FORMATS", tuple(one._replace(literals=("",), at_literal=False) for one in secret_patterns.FORMATS)
         )
         return Masker()
 
 
 _FRAGMENTS = (
     *PIECES,
-    *sorted({mark for one in secret_patterns.FORMATS for mark in one.marks}),
+    *sorted({literal for one in secret_patterns.FORMATS for literal in one.literals}),
     *(one.secret for seed in (1, 2) for one in made_up_secrets(seed)),
     *(one.text for one in made_up_secrets(3)),
     *(
@@ -209,7 +208,7 @@ _FRAGMENTS = (
 
 @settings(max_examples=500, deadline=None)
 @given(st.lists(st.sampled_from(_FRAGMENTS), max_size=10).map("".join) | st.text(max_size=60), st.data())
-def test_looking_for_marks_first_finds_what_every_pattern_finds(
+def test_looking_for_literals_first_finds_what_every_pattern_finds(
     every_pattern: Masker, text: str, data: st.DataObject
 ) -> None:
     for old, new in data.draw(st.lists(st.sampled_from(["sſ", "kK", "iı", "iİ", "aA"]), max_size=2)):
@@ -221,13 +220,13 @@ def test_looking_for_marks_first_finds_what_every_pattern_finds(
     assert Masker().event(event) == every_pattern.event(event)
 
 
-@pytest.mark.parametrize("one", secret_patterns.FORMATS, ids=lambda one: f"{one.kind} {one.marks[0]}")
-def test_every_match_of_a_pattern_is_found_by_a_mark(one: SecretFormat) -> None:
+@pytest.mark.parametrize("one", secret_patterns.FORMATS, ids=lambda one: f"{one.kind} {one.literals[0]}")
+def test_every_match_of_a_pattern_is_found_by_a_literal(one: SecretFormat) -> None:
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.from_regex(one.pattern))
     def check(text: str) -> None:
         searched = secret_patterns.fold_case(text) if one.ignores_case else text
-        assert one.is_in(text, [mark for mark in one.marks if mark in searched])
+        assert one.is_in(text, [literal for literal in one.literals if literal in searched])
 
     check()
 
@@ -308,9 +307,9 @@ def test_secrets_beside_what_json_cannot_hold_are_masked(others: Mapping[Any, An
     )
 
 
-def test_json_keeps_every_mark() -> None:
+def test_json_keeps_every_literal() -> None:
     for one in secret_patterns.FORMATS:
-        assert all(mark in msgspec.json.encode(mark).decode() for mark in one.marks)
+        assert all(literal in msgspec.json.encode(literal).decode() for literal in one.literals)
 
 
 def test_bytes_that_are_not_text_are_masked_too() -> None:
@@ -331,7 +330,7 @@ def test_masking_can_be_switched_off_extended_and_given_exceptions() -> None:
         Masker(MaskingSettings(patterns={"badge": "x*"}))
 
 
-def test_an_event_is_masked_behind_its_id() -> None:
+def test_masking_an_event_keeps_its_id() -> None:
     sent = {"event_type": "user_input", "user_id": "alice", "payload": {"text": f"use {TOKEN}"}, "note": TOKEN}
     event = event_from_mapping(sent, EventLimits(), NOW)
     found = Masker().event(event)
@@ -359,9 +358,7 @@ def test_a_relay_stores_no_secret_counts_them_and_still_recognises_a_repeat(tmp_
 def test_bytes_that_are_not_an_event_are_masked_in_quarantine(tmp_path: Path) -> None:
     unreadable = json.dumps({"user_id": "alice", "payload": {"text": TOKEN, "password": "plain"}}).encode()
     with Journal.open(tmp_path) as journal:
-        masker = Masker()
-        admission = Admission(EventLimits(), masker.event, masker.data)
-        intake = Intake(journal, admission, Counter())
+        intake = Intake(journal, Admission(EventLimits(), Masker()), Counter())
         publish = Publish(producer_id="p", epoch=1, base_seq=1, first_seq=1, attempt=1, events=[unreadable])
         intake.take([Submission(b"peer", publish, publisher_for_all("k"))], NOW)
         entry = journal.quarantined_entry(1)

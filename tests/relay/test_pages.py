@@ -1,4 +1,4 @@
-"""Damaged pages: seen before LMDB follows one, since LMDB dies of some and takes the process along."""
+"""Damaged pages are detected before LMDB reads one, since some make LMDB abort the process."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_no_damaged_page_ends_the_process_that_opens_the_file(closed: Path, tmp_
     assert sum(end == "journal_damaged" for _, end in ends) > TIMES / 4
 
 
-def test_every_page_of_a_tree_is_missed_when_it_is_zeroed(closed: Path) -> None:
-    """What may be zeroed unnoticed is free, or lies within a long value, which has its checksum."""
+def test_every_zeroed_page_of_a_tree_is_detected(closed: Path) -> None:
+    """A page that may be zeroed unnoticed is free, or part of a long value, which has a checksum."""
     content = (closed / "data.mdb").read_bytes()
     noticed = 0
     for page in range(2, len(content) // PAGE_BYTES):

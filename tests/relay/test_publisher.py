@@ -175,7 +175,7 @@ def test_a_full_journal_holds_a_publisher_back_and_loses_nothing(data_dir: Path)
     with Broker(data_dir, small) as broker, Subscriber(*broker.endpoints) as subscriber:
         for number in range(40):
             publisher.publish(mapping(number, payload={"text": "x" * 100_000}))
-            if number == 4:  # what follows may come in one transaction, which is refused as a whole
+            if number == 4:  # the following events may arrive in one transaction, which is refused as a whole
                 assert publisher.flush().acked == 5
         wait_until(lambda: subscriber.stats().counts.get("refused_full", 0) > 0)
         wait_until(lambda: publisher.flush(0.0).acked == len(entries(subscriber)))
@@ -222,9 +222,7 @@ def received(socket: zmq.Socket[bytes]) -> tuple[bytes, Publish]:
     return peer, request
 
 
-def test_an_ack_that_got_lost_is_waited_for_and_the_events_are_sent_again(
-    data_dir: Path, relay_of_ours: zmq.Socket[bytes]
-) -> None:
+def test_events_are_resent_when_an_ack_is_lost(data_dir: Path, relay_of_ours: zmq.Socket[bytes]) -> None:
     with Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT) as publisher:
         publisher.publish(mapping(1))
         _, first = received(relay_of_ours)
@@ -306,7 +304,7 @@ def test_an_event_object_may_be_published_directly(publisher: Publisher, subscri
 
 
 def test_threads_may_publish_while_acks_come_in(broker: Broker) -> None:
-    """The window was counted outside the lock: with a window of thousands that ended the publisher within a second."""
+    """Regression: the window was counted outside the lock, which soon ended a publisher with a large window."""
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:

@@ -117,7 +117,7 @@ def test_a_key_for_one_user_reads_that_users_events_and_nothing_else(filled: Bro
         assert answers[0] == answers[1]
 
 
-def test_scopes_are_kept(filled: Broker, data_dir: Path) -> None:
+def test_each_request_needs_its_scope(filled: Broker, data_dir: Path) -> None:
     with asking(filled, key(data_dir, "r", None, Scope.RECALL)) as reader:
         assert len(reader.fetch(0, 10, user_id="bob").entries) == 1
         for ask in (EVERY_REQUEST[1], *EVERY_REQUEST[3:]):
@@ -165,7 +165,7 @@ def test_a_revoked_key_is_refused_on_an_open_connection(filled: Broker, data_dir
             publisher.close()
 
 
-def test_a_publisher_that_was_there_before_the_token_finds_it(data_dir: Path) -> None:
+def test_a_publisher_started_before_the_token_exists_finds_it(data_dir: Path) -> None:
     with Publisher(relay_endpoints(data_dir).ingest, settings=IMPATIENT) as publisher:
         publisher.publish(mapping(1))
         with Broker(data_dir):
@@ -189,7 +189,7 @@ def guarded(data_dir: Path) -> Iterator[Broker]:
         yield broker
 
 
-def test_over_tcp_with_curve_events_go_in_and_come_out(guarded: Broker, data_dir: Path, tmp_path: Path) -> None:
+def test_events_pass_over_tcp_with_curve(guarded: Broker, data_dir: Path, tmp_path: Path) -> None:
     """With a key file from `create_key`; the doorbell passes the CURVE socket of the feed."""
     pair, server = curve_pair(), server_pair(data_dir, curve_pair).public
     document = create_key(data_dir, "planner", None, ALL_SCOPES, pair)
@@ -204,14 +204,14 @@ def test_over_tcp_with_curve_events_go_in_and_come_out(guarded: Broker, data_dir
         assert [entry.user_id for entry in subscriber.fetch(0, 10).entries] == ["alice"]
 
 
-def test_over_curve_a_key_is_the_same_user_and_scopes(guarded: Broker, data_dir: Path) -> None:
+def test_a_curve_key_has_its_user_and_scopes(guarded: Broker, data_dir: Path) -> None:
     identity = key(data_dir, "a", "alice", Scope.RECALL, curve=True)
     with Subscriber(guarded.listen[0], guarded.feed_listen[0], "r", 20.0, identity=identity) as alice:
         assert alice.fetch(0, 10, user_id="alice").entries == []
         with pytest.raises(UserNotAllowedError):
             alice.fetch(0, 10, user_id="bob")
         revoke_key(data_dir, "a")
-        with pytest.raises(UnauthorizedError):  # the connection stands, and yet
+        with pytest.raises(UnauthorizedError):  # although the connection is open
             alice.fetch(0, 10, user_id="alice")
 
 

@@ -17,13 +17,13 @@ from relays import NOW, event
 import relay.disk.environment
 from relay import Journal, JournalError
 from relay.disk import DATA_FILE
-from relay.disk.atomic_files import LOCK_FILE
+from relay.disk.files import LOCK_FILE
 
 _READER = """
 import sys
 from pathlib import Path
 from relay.config import JournalSettings
-from relay.journal_file import open_file
+from relay.journal.file import open_file
 
 print("opening", flush=True)
 environment = open_file(Path(sys.argv[1]), JournalSettings(), readonly=True)
@@ -44,7 +44,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @contextmanager
 def reader(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that opens the journal and keeps it open for the block; it has said that it begins."""
+    """Another process that opens the journal and keeps it open for the block."""
     command = [sys.executable, "-c", _READER, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
@@ -59,7 +59,7 @@ def test_opening_a_journal_during_a_replacement_waits_for_the_new_file(
     folder = tmp_path / "journal"
 
     def replace_with_a_reader_in_between(copy: Path) -> None:
-        """As `replace_by_copy`, whose two steps are taken apart."""
+        """The two steps of `replace_by_copy`, separately."""
         (folder / LOCK_FILE).unlink()
         process = stack.__enter__()
         readers.append(process)
@@ -82,7 +82,7 @@ def test_opening_a_journal_during_a_replacement_waits_for_the_new_file(
 def test_a_journal_replaced_by_another_program_is_refused_instead_of_retried_for_ever(
     journal: Journal, tmp_path: Path
 ) -> None:
-    """The lock file, which the reader keeps alive, tells of a commit that the new file does not have."""
+    """The lock file, which the reader keeps open, holds the number of a commit that the new file lacks."""
     folder, copy = tmp_path / "journal", tmp_path / "copy"
     journal.close()
     copy.mkdir()

@@ -1,4 +1,4 @@
-"""A peer without a token cannot make the relay hold a frame of any size, or many large ones."""
+"""A peer without a token cannot fill the relay's memory with one huge frame, or many large ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from relay.errors import DeadlineExceededError
 from relay.net import AsyncReplySocket, AsyncRequestSocket
 
 
-def test_a_request_that_is_larger_than_any_may_be_never_arrives(tmp_path: Path) -> None:
+def test_an_oversized_request_never_arrives(tmp_path: Path) -> None:
     async def go() -> tuple[int, bool]:
         server = AsyncReplySocket([f"ipc://{tmp_path}/s.sock"])
         client, glutton = (AsyncRequestSocket(server.endpoints[0]) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Requests over real sockets: matched replies, late ones thrown away, many at a time."""
+"""Requests over real sockets: matched replies, late replies dropped, many requests at a time."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_loop_rests_while_a_request_waits_to_be_received(monkeypatch: pytest
 
 @pytest.mark.parametrize("place", ["tcp", "ipc"])
 def test_requests_under_way_fail_as_soon_as_their_only_connection_is_lost(place: str, tmp_path: Path) -> None:
-    """What was answered before the end is not lost with it, and nothing is sent to a successor at the same place."""
+    """A reply that was sent before the connection ended is received, and no request reaches the next server there."""
     endpoint = LOOPBACK if place == "tcp" else ipc_endpoint(tmp_path / "echo.sock")
     command = [sys.executable, "-c", _ANSWERS_ONE_AND_DIES, endpoint]
 
@@ -131,8 +131,8 @@ def test_requests_under_way_fail_as_soon_as_their_only_connection_is_lost(place:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             client = AsyncRequestSocket(process.stdout.readline().strip(), once=True)
-            asked = [asyncio.create_task(client.request(str(number).encode(), 600.0)) for number in range(16)]
-            answers = await asyncio.gather(*asked, return_exceptions=True)
+            requests = [asyncio.create_task(client.request(str(number).encode(), 600.0)) for number in range(16)]
+            answers = await asyncio.gather(*requests, return_exceptions=True)
         assert answers[0] == [b"0"]
         assert all(isinstance(answer, UnavailableError) for answer in answers[1:])
         assert client.is_lost
@@ -224,14 +224,14 @@ async def go(folder):
     for number in range(60):
         server = AsyncReplySocket([f"ipc://{folder}/{number}.sock"])
         clients = [AsyncRequestSocket(server.endpoints[0], once=True) for _ in range(4)]
-        asked = [asyncio.create_task(client.request(b"anyone?", 60.0)) for client in clients]
+        requests = [asyncio.create_task(client.request(b"anyone?", 60.0)) for client in clients]
         await server.receive()
         server.close()
         if number % 2:
-            await asyncio.wait(asked)
+            await asyncio.wait(requests)
         for client in clients:
             client.close()
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {UnavailableError}, outcomes
 
 

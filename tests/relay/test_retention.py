@@ -1,4 +1,4 @@
-"""Retention: by age, by size, never past the slowest consumer unless told to, and saying so."""
+"""Retention: by age, by size, never past the slowest consumer unless a setting allows it, and reported."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from relay import (
     encode_event,
     relay_endpoints,
 )
-from relay.delivery import Outgoing
-from relay.spool import Spool
+from relay.publishing.delivery import Outgoing
+from relay.publishing.spool import Spool
 
 IMPATIENT = PublisherSettings(window=8, ack_timeout_s=0.5)
 
@@ -137,7 +137,7 @@ def test_events_the_relay_rejects_leave_the_spool_and_are_reported(data_dir: Pat
             assert journaled(broker) == ids(0, 7) + ids(8, 20)
 
 
-def test_one_publisher_has_the_spool(data_dir: Path, tmp_path: Path) -> None:
+def test_only_one_publisher_uses_a_spool(data_dir: Path, tmp_path: Path) -> None:
     with (
         Broker(data_dir) as broker,
         Publisher(broker.endpoints.ingest, spool=tmp_path / "spool"),

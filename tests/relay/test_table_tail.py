@@ -57,7 +57,7 @@ def tail(file: Path, name: str = "old", **settings: object) -> TableTail:
     return TableTail(name=name, path=str(file), poll_interval_s=0.01, **settings)  # type: ignore[arg-type]
 
 
-def test_rows_are_followed_and_come_in_once_over_a_kill(data_dir: Path, tmp_path: Path) -> None:
+def test_each_row_is_journaled_once_across_a_kill(data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "events.db"
     create(file)
     for number in range(3):
@@ -144,7 +144,7 @@ def test_a_quarantined_row_can_be_retried(data_dir: Path, tmp_path: Path) -> Non
         assert subscriber.quarantined() == []
 
 
-def test_a_file_that_comes_later_is_waited_for(data_dir: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_created_later_is_followed(data_dir: Path, tmp_path: Path) -> None:
     file = tmp_path / "later.db"
     with (
         structlog.testing.capture_logs() as lines,

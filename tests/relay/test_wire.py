@@ -1,4 +1,4 @@
-"""Messages as bytes: forms that older and newer peers must both understand, and no surprise from bytes of strangers."""
+"""Messages as bytes: forms that older and newer peers must both understand, and arbitrary bytes refused by name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_request_of_the_wrong_form_is_refused(body: object) -> None:
         wire.decode_request(msgspec.msgpack.encode(body))
 
 
-def test_an_answer_comes_back_as_its_type() -> None:
+def test_an_answer_is_decoded_as_its_type() -> None:
     batch = Batch(entries=[JournalEntry(1, "alice", "a.b", b"\x80")], last_seq=3)
     assert wire.decode_reply(wire.encode_answer(batch), Batch) == batch
     with pytest.raises(ProtocolError):
@@ -64,7 +64,7 @@ def test_an_answer_comes_back_as_its_type() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(ERRORS))
-def test_every_error_comes_back_as_itself(code: str) -> None:
+def test_every_error_is_rebuilt_as_its_class(code: str) -> None:
     kind = ERRORS[code]
     for arguments in (("field", "reason"), ("reason",), (5, "reason")):
         try:

@@ -10,15 +10,14 @@ from pathlib import Path
 from interrupting import interrupt_everywhere
 from samples import SMALL, embedded, memory, unit_vectors
 
-import relay.changes
 import relay.disk.environment
-import relay.rwlock
+import relay.locks
 from memory_agent.storage import archive as archive_module
 from memory_agent.storage import vector_graph
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.vector_table import VectorTable
 
-LOCKS = (relay.rwlock, relay.changes, contextlib)
+LOCKS = (relay.locks, contextlib)
 VECTORS = unit_vectors(400, seed=1)
 
 

@@ -10,8 +10,8 @@ from relays import LIMITS, NOW, event
 
 from relay import Journal, JournalSettings, encode_event, read_event
 from relay.access import publisher_for_all
-from relay.admission import Admission
-from relay.intake import Intake, Reply, Submission
+from relay.intake.admission import Admission
+from relay.intake.group_commit import Intake, Reply, Submission
 from relay.wire import Ack, Publish, Receipt, Refusal
 
 
@@ -57,7 +57,7 @@ def test_events_before_missing_ones_are_refused_until_these_come(intake: Intake,
     assert len(numbers) == 3
 
 
-def test_a_relay_that_forgot_a_producer_goes_by_its_base(journal: Journal) -> None:
+def test_a_relay_that_forgot_a_producer_continues_from_its_base(journal: Journal) -> None:
     Intake(journal, Admission(LIMITS), Counter()).take([submit(1, 3)], NOW)
     restarted = Intake(journal, Admission(LIMITS), Counter())
     assert refusals(restarted.take([submit(6, 1, base=4)], NOW)) == [("sequence_gap", 6, 4)]

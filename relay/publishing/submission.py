@@ -1,7 +1,7 @@
-"""Publishes the events of one request and returns the receipt of each, for callers that wait for the ack themselves.
+"""Publishes the events of one request and returns the receipt of each, for callers that wait for the ack.
 
-Nothing is spooled: where no ack came, the caller sends the events again, and those with an id are not stored twice. A
-`Publisher` for each caller would cost a thread, and one for all of them would publish with one key.
+Nothing is spooled: without an ack the caller sends the events again, and those with an id are not stored twice.
+Rejected: a `Publisher` for each caller, which costs a thread, or one for all of them, which would publish with one key.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_events(events: Iterable[object], limits: EventLimits, now: datetime) -> list[Checked]:
-    """Validate events and encode those that are valid. As in a `Publisher`, they get their ids and times here.
+    """Validate events and encode those that are valid. As in a `Publisher`, ids and times are added here.
 
     >>> checked = check_events([{"event_type": "user_input", "user_id": "alice"}, {}], EventLimits(), datetime.now(UTC))
     >>> [one.receipt for one in checked]
@@ -52,11 +52,11 @@ def check_events(events: Iterable[object], limits: EventLimits, now: datetime) -
 async def submit(
     ingest: str, events: Sequence[Checked], *, identity: Identity, timeout_s: float = 5.0
 ) -> list[Submitted]:
-    """Publish events, in order; return one result each when all of them are durable or refused for good.
+    """Publish events in order; return their results when each of them is durable or refused for good.
 
     Raises `RelayUnavailableError` if not all acks came within `timeout_s`, and the error with which the relay refuses
-    them all: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`. Some may be stored
-    then.
+    them: `UnauthorizedError`, `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`. Some may be stored even
+    so.
     """
     valid = [one.data for one in events if one.receipt is None]
     receipts = iter(await _receipts(ingest, valid, identity, timeout_s) if valid else ())
@@ -91,15 +91,15 @@ async def _receipts(ingest: str, events: list[bytes], identity: Identity, timeou
         raise RelayUnavailableError(f"no ack from {ingest} within {timeout_s:.3g} s") from error
     finally:
         socket.close()
-    return [found[place] for place in range(len(events))]
+    return [found[index] for index in range(len(events))]
 
 
 def _parts(events: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield the events in parts of a megabyte, each with the place of its first."""
+    """Yield the events in parts of a megabyte, each with the index of its first event."""
     first, size = 0, 0
-    for place, data in enumerate(events):
+    for index, data in enumerate(events):
         if size and size + len(data) > _MESSAGE_BYTES:
-            yield first, events[first:place]
-            first, size = place, 0
+            yield first, events[first:index]
+            first, size = index, 0
         size += len(data)
     yield first, events[first:]

@@ -11,7 +11,8 @@ from pathlib import Path
 from relay.config import JournalSettings
 from relay.crypto import KeyRing, Put, encrypt_in_place
 from relay.disk import Transaction
-from relay.entries import (
+from relay.errors import EntryDamagedError
+from relay.journal.entries import (
     COUNTERS,
     StoredEvent,
     StoredQuarantine,
@@ -20,12 +21,12 @@ from relay.entries import (
     load_quarantine,
     number_key,
 )
-from relay.errors import EntryDamagedError
-from relay.journal import Journal
-from relay.journal_file import MARK, claim_ring, is_encrypted, open_copy, open_file
-from relay.sealing import Sealing, user_of
+from relay.journal.file import MARK, claim_ring, open_copy, open_file, read_mark
+from relay.journal.journal import Journal
+from relay.journal.sealing import Sealing
+from relay.journal.sources import user_of
 
-_AS_THEY_ARE = ("users", "consumers", "sources")
+_COPIED_UNCHANGED = ("users", "consumers", "sources")
 _SIZES = (b"event_bytes", b"quarantine_bytes")
 _PAGE = 1_000
 
@@ -33,18 +34,19 @@ _PAGE = 1_000
 def encrypt_journal(folder: Path, settings: JournalSettings, keys: KeyRing, now: datetime) -> int:
     """Encrypt the journal in `folder`, which must not be open; return its number of events. Durable on return.
 
-    A kill at any moment leaves the old file or the new one. Idempotent. Damaged entries go to its quarantine.
-    Raises `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
+    A kill at any moment leaves the old file or the new one. Idempotent. Damaged entries go to its quarantine. Raises
+    `JournalInUseError`, `JournalFullError`, other `JournalError`s, `KeyFileError`, `EncryptionKeyMissingError`.
     """
-    if is_encrypted(folder, settings) is False:
+    mark = read_mark(folder, settings)
+    if not mark.is_new and mark.key_id is None:
         with Journal.open(folder, settings) as journal:
             _set_damaged_aside(journal, now)
         with closing(open_file(folder, settings)) as environment:
-            mark = claim_ring(keys)
+            ring = claim_ring(keys)
             encrypt_in_place(
                 environment,
                 partial(open_copy, settings=settings),
-                lambda transaction: _Encrypted(transaction, Sealing(keys), mark).puts(),
+                lambda transaction: _Encrypted(transaction, Sealing(keys), ring).puts(),
             )
     with Journal.open(folder, settings, keys=keys) as journal:
         return journal.stats().entries
@@ -72,8 +74,8 @@ class _Encrypted:
         self._mark = mark
 
     def puts(self) -> Iterator[Put]:
-        """Yield everything that the new file holds."""
-        for database in _AS_THEY_ARE:
+        """Yield the keys and values of the new file."""
+        for database in _COPIED_UNCHANGED:
             yield from ((database, key, value) for key, value in self._transaction.scan(database))
         yield from ((COUNTERS, key, value) for key, value in self._transaction.scan(COUNTERS) if key not in _SIZES)
         yield COUNTERS, MARK, self._mark

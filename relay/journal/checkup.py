@@ -1,7 +1,8 @@
 """Checks a journal: every entry against its checksum, and every reference both ways. Changes nothing.
 
-Works beside the relay, on one snapshot. References to entries that were set aside as damaged, or deleted by retention,
-are no fault. No keys are needed: checksums cover the stored form. A damaged entry is removed by `Journal.set_aside`.
+Works while the relay runs, on one snapshot. References to entries that were set aside as damaged, or deleted by
+retention, are no faults. No keys are needed: checksums cover the stored form. `Journal.set_aside` removes a damaged
+entry.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from pathlib import Path
 
 from relay.config import JournalSettings
 from relay.disk import DATA_FILE, UNREADABLE, Checkup, Findings, Report, Transaction
-from relay.entries import counter, load_event, load_quarantine, number, number_key, user_key
 from relay.errors import JournalDamagedError
-from relay.journal_file import open_file
+from relay.journal.entries import counter, load_event, load_quarantine, number, number_key, user_key
+from relay.journal.file import open_file
 
 
 def check_journal(folder: Path, settings: JournalSettings, findings: Findings, report: Report) -> int:
     """Add the faults of the journal in `folder` to `findings`; return its number of events.
 
-    Raises `JournalError` where it cannot be read at all.
+    Raises `JournalError` if it cannot be read at all.
     """
     try:
         environment = open_file(folder, settings, readonly=True)

@@ -1,8 +1,8 @@
 """The stored form of the journal's entries, counters and times: keys, values, checksums. Pure.
 
-A value is 8 bytes of XXH3 over key and content, then the content; so a flipped bit in either, or an entry under another
-number, is noticed. Numbers are 8 bytes, big-endian, so that LMDB sorts them. The checksum of an encrypted entry
-(`sealing`) is outside of the encryption, which tells damage from a missing key.
+A value is 8 bytes of XXH3 over key and content, then the content. So a flipped bit in either, or an entry under another
+number, is detected. Numbers are 8 bytes, big-endian, so that LMDB sorts them. The checksum of an encrypted entry
+(`sealing`) is outside of the encryption, so that damage is not mistaken for a missing key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
     event_type: str
     data: bytes
     origin: Origin | None = None
-    """None in entries from before it was stored, and where no relay wrote the journal, as in a spool."""
+    """None in entries from before origins were stored, and in journals that no relay wrote, such as a spool."""
 
     @property
     def id_key(self) -> bytes:
@@ -44,7 +44,7 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SealedEvent(msgspec.Struct, frozen=True, array_like=True):
-    """An encrypted event: `name` is its id, `sealed` all of it. Deleting needs only the rest, and no key.
+    """An encrypted event: `name` is its id, `sealed` all of it. Deleting needs only the other fields, and no key.
 
     `owner` is the user whose key encrypts it, if that is not `user_id`.
     """

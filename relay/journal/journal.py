@@ -1,8 +1,8 @@
 """The durable log of events: in order (`seq`, from 1), once per user and `event_id`, with durable consumers.
 
-Events are on the disk when `append` returns (sync and metasync are on), unless the disk is lost or lies about its
-writes. One process writes; others may open the journal `readonly`. Rejected: a file of appended records, which needs
-its own index, recovery and de-duplication; LMDB's transactions give all three
+Events are on the disk when `append` returns (sync and metasync are on), unless the disk is lost or reports writes that
+it did not make. One process writes; others may open the journal `readonly`. Rejected: a file of appended records, which
+needs its own index, recovery and de-duplication; LMDB's transactions give all three
 (`ops/decisions/0007-event-journal-and-acknowledgements.md`).
 """
 
@@ -22,7 +22,15 @@ from relay.access import Origin
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
 from relay.disk import Environment, Pair, Transaction, keep_reserve
-from relay.entries import (
+from relay.errors import (
+    ConsumerBehindError,
+    CursorError,
+    EntryDamagedError,
+    JournalFullError,
+    QuarantineEntryError,
+)
+from relay.event import Event, audience_of, encode_event
+from relay.journal.entries import (
     StoredEvent,
     add_to_counter,
     counter,
@@ -33,28 +41,20 @@ from relay.entries import (
     set_counter,
     user_key,
 )
-from relay.erasing import Erasing
-from relay.errors import (
-    ConsumerBehindError,
-    CursorError,
-    EntryDamagedError,
-    JournalFullError,
-    QuarantineEntryError,
-)
-from relay.event import Event, audience_of, encode_event
-from relay.journal_file import open_file, require_mode
-from relay.quarantine import Quarantine, Suspect
-from relay.retention import Retention, RetentionReport
-from relay.sealing import Reading, Sealing
+from relay.journal.erasure import Erasure
+from relay.journal.file import open_file, require_encryption
+from relay.journal.quarantine import Quarantine, Suspect
+from relay.journal.retention import Retention, RetentionReport
+from relay.journal.sealing import Reading, Sealing
 from relay.wire import Batch, ConsumerState, Erasable, Erased, JournalEntry, JournalStats, QuarantineEntry
 
 _COMPACTION_TRIES = 3  # 10 s
-_MOST_PASSED = 10_000  # 40 ms
+_MOST_SKIPPED = 10_000  # 40 ms
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class Appended(NamedTuple):
-    """The number of an event in the journal; `duplicate` if it was there already."""
+    """The number of an event in the journal. `duplicate`: it was there already."""
 
     seq: int
     duplicate: bool
@@ -73,14 +73,14 @@ class Journal:
         keys: KeyRing | None = None,
         ring: bytes | None = None,
     ) -> None:
-        """`ring`: the id of the system's key in the ring that encrypts the journal."""
+        """`ring` is the id of the system's key in the ring that encrypts the journal."""
         self._environment = environment
         self._settings = settings
         self._sealing = Sealing(keys, ring)
         self._reading = Reading(environment.path, self._sealing)
         self._quarantine = Quarantine(settings, self._sealing)
         self._retention = Retention(environment, settings)
-        self._erasing = Erasing(environment, self._retention, self._quarantine, self._sealing, self._reading)
+        self._erasure = Erasure(environment, self._retention, self._quarantine, self._sealing, self._reading)
         self._reserve_bytes = min(settings.reserve_bytes, settings.map_size_bytes // 2)
 
     @classmethod
@@ -107,7 +107,7 @@ class Journal:
         settings = settings or JournalSettings()
         environment = open_file(path, settings, readonly=readonly)
         try:
-            ring = require_mode(environment, keys, readonly=readonly)
+            ring = require_encryption(environment, keys, readonly=readonly)
         except BaseException:
             environment.close()
             raise
@@ -127,8 +127,8 @@ class Journal:
         """Append events in order, in one transaction; return the number of each. Durable on return.
 
         `origins` holds the origin of each event, if they are known. The same transaction quarantines `suspects`, and
-        stores `source`: a name and how far it was read.
-        Raises `JournalPausedError` (nothing was written), `JournalError`.
+        stores the cursor of a `source`: its name, and how far it was read. Raises `JournalPausedError` (nothing was
+        written), `JournalError`.
 
         >>> journal.append(events[:2], now)
         [Appended(seq=1, duplicate=False), Appended(seq=2, duplicate=False)]
@@ -166,8 +166,8 @@ class Journal:
     ) -> Batch:
         """Return at most `limit` entries after `after_seq` in order, of one user if given, from one snapshot.
 
-        With `audiences`, only entries for one of them; it passes 10,000 others at most (`Batch.has_more`). Stops before
-        `max_bytes` of event data, but the first entry always fits. Entries whose key is gone are passed. Raises
+        `audiences` limits them to entries for one of these; at most 10,000 others are skipped (`Batch.has_more`). Stops
+        before `max_bytes` of event data, but the first entry always fits. Entries whose key is gone are skipped. Raises
         `EntryDamagedError` when the first entry is damaged (a later one ends the batch before it), and
         `KeysUnavailableError` when the folder of keys is gone.
 
@@ -178,14 +178,14 @@ class Journal:
         """
         self._sealing.require_keys()
         entries: list[JournalEntry] = []
-        size_bytes, passed, has_more = 0, 0, False
+        size_bytes, skipped, has_more = 0, 0, False
         with self._environment.read() as transaction:
             last_seq = counter(transaction, "last_seq")
             first_seq = self._first_seq(transaction, last_seq)
             for entry in self._reading.entries(transaction, after_seq, user_id) if limit > 0 else ():
                 if audiences is not None and audience_of(entry.data) not in audiences:
-                    passed += 1
-                    if passed < _MOST_PASSED:
+                    skipped += 1
+                    if skipped < _MOST_SKIPPED:
                         continue
                     if not entries:
                         last_seq, has_more = entry.seq, True
@@ -196,7 +196,7 @@ class Journal:
                 entries.append(entry)
                 if len(entries) >= limit:
                     break
-        self._sealing.require_keys()  # else keys that went away meanwhile would seem destroyed
+        self._sealing.require_keys()  # otherwise keys that became unavailable meanwhile would seem destroyed
         return Batch(entries=entries, last_seq=last_seq, first_seq=first_seq, has_more=has_more)
 
     @property
@@ -224,8 +224,8 @@ class Journal:
     def commit(self, name: str, seq: int) -> int:
         """Move the cursor of the consumer `name` to `seq`, and return it. Durable on return.
 
-        A cursor never goes back. A commit of 0 registers a consumer, so that retention waits for it.
-        Raises `CursorError` for a number that was never assigned, or an unusable name.
+        A cursor never goes back. A commit of 0 registers a consumer, so that retention waits for it. Raises
+        `CursorError` for a number that was never assigned, or an unusable name.
 
         >>> appended = journal.append(events, now)
         >>> journal.commit("indexer", 2), journal.commit("indexer", 1)
@@ -350,7 +350,7 @@ class Journal:
             return self._quarantine.add(transaction, suspect, now)
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete what is older or more than the settings allow, as far as consumers have read. Durable on return.
+        """Delete entries beyond the age or size in the settings that every consumer has read. Durable on return.
 
         >>> appended = journal.append(events, now)
         >>> journal.retain(now).deleted
@@ -371,7 +371,7 @@ class Journal:
             self._retention.delete_through(transaction, through_seq, now)
 
     def erase(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
-        """Erase the next part of a selection (`Erasing.erase`). Durable on return.
+        """Erase the next part of a selection (`Erasure.erase`). Durable on return.
 
         The bytes stay in free pages until `compact`. Raises `KeysUnavailableError`.
 
@@ -380,7 +380,7 @@ class Journal:
         [2]
         """
         self._sealing.require_keys()
-        return self._erasing.erase(wanted, now, dry_run=dry_run)
+        return self._erasure.erase(wanted, now, dry_run=dry_run)
 
     def erase_all(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
         """Erase all parts of a selection, one transaction each. Durable on return.
@@ -415,7 +415,7 @@ class Journal:
 
     @property
     def uncompacted(self) -> int:
-        """Number of erased entries whose bytes may still lie in the file."""
+        """Number of erased entries whose bytes may still be in the file."""
         with self._environment.read() as transaction:
             return counter(transaction, "uncompacted")
 
@@ -467,14 +467,14 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
-        """Begin a write that may encrypt; undone when the folder of keys went away or was replaced meanwhile."""
+        """Begin a write that may encrypt. It is undone if the folder of keys disappears or is replaced meanwhile."""
         self._sealing.require_keys()
         with self._environment.write() as transaction:
             yield transaction
             self._sealing.require_keys()
 
     def _require_room(self, transaction: Transaction) -> None:
-        """Raise `JournalFullError` before the map is completely full: deleting takes pages too."""
+        """Raise `JournalFullError` before the map is completely full: deleting needs pages too."""
         limit = self._settings.map_size_bytes - self._reserve_bytes
         if transaction.used_bytes() > limit:
             raise JournalFullError(str(self._environment.path), limit)
@@ -499,10 +499,10 @@ class Journal:
             key = ids[event_key] = number_key(seq)
             data = encode_event(event)
             stored = StoredEvent(received_ms, event.user_id, event.event_id, event.event_type, data, origin)
-            kept = sealing.event(key, stored, event_key)
-            entries.append((key, dump_entry(key, kept)))
+            sealed = sealing.event(key, stored, event_key)
+            entries.append((key, dump_entry(key, sealed)))
             users.append((user_key(event.user_id, seq), b""))
-            size_bytes += kept.size_bytes
+            size_bytes += sealed.size_bytes
             appended.append(Appended(seq, duplicate=False))
         if entries:
             transaction.append_all("events", entries)

@@ -1,9 +1,9 @@
 """Publishers: send events to the relay, each exactly once and in order, across crashes of either side.
 
 A background thread sends events and resends them until they are acknowledged; sending inside `publish` would wait for a
-commit at each event (2,000 events/s instead of 90,000, measured). It sends at once when nothing else is on its way, and
-parts of the window otherwise (`Window.is_due`). Events are never dropped silently: without room `publish` waits, then
-raises. While the relay is away they go to the spool, if there is one.
+commit at each event (2,000 events/s instead of 90,000, measured). It sends at once when nothing else is unacknowledged,
+and a part of the window at a time otherwise (`Window.is_due`). Events are never dropped silently: without room
+`publish` waits, then raises. While the relay is away they are written to the spool, if there is one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from relay.access import Identity, check_endpoint, local_identity
-from relay.changes import Changes
 from relay.config import EventLimits, PublisherSettings
-from relay.delivery import FlushReport, Outgoing, Progress, Tally, Window
 from relay.errors import (
     ConsumerBehindError,
     EntryDamagedError,
@@ -37,8 +35,10 @@ from relay.errors import (
     rebuild,
 )
 from relay.event import Event, sendable
+from relay.locks import Condition
 from relay.net import ClientSocket
-from relay.spool import Spool
+from relay.publishing.delivery import FlushReport, Outgoing, Progress, Tally, Window
+from relay.publishing.spool import Spool
 from relay.wire import Ack, Publish, Refusal, decode_receipt, encode
 
 _IDLE_WAIT_S = 1.0
@@ -77,12 +77,12 @@ class Publisher:
         self._epoch = time.time_ns()
         self._window = Window(self._settings.window)
         self._tally = Tally(on_progress)
-        self._handed = deque[_Handed]()
+        self._waiting = deque[_Waiting]()
         self._refilled = self._spooled = 0
-        self._changes = Changes()
+        self._condition = Condition()
         self._away = self._closing = self._closed = False
         self._fatal: BaseException | None = None
-        self._unkept: BaseException | None = None
+        self._close_error: BaseException | None = None
         self._progress_s = self._pause_until_s = 0.0
         shown = identity or local_identity(ingest)
         self._user_id = shown.user_id
@@ -113,23 +113,23 @@ class Publisher:
         if self._try_take(checked, data):
             return checked.event_id
         wait_s = self._settings.publish_timeout_s if timeout_s is None else timeout_s
-        handed = _Handed(checked, data)
+        waiting = _Waiting(checked, data)
         try:
-            self._handed.append(handed)
+            self._waiting.append(waiting)
             self._socket.wake()
-            self._changes.until(lambda: self._is_taken(handed) is not None)
-            is_taken = self._changes.until(lambda: self._is_taken(handed) is True, wait_s)
-            if not is_taken and self._take_back(handed):
+            self._condition.wait_for(lambda: self._is_taken(waiting) is not None)
+            is_taken = self._condition.wait_for(lambda: self._is_taken(waiting) is True, wait_s)
+            if not is_taken and self._withdraw(waiting):
                 count = len(self._window)
-                waiting = "1 event waits" if count == 1 else f"{count} events wait"
-                raise RelayUnavailableError(f"{waiting} for an ack after {wait_s:.3g} s")
+                described = "1 event waits" if count == 1 else f"{count} events wait"
+                raise RelayUnavailableError(f"{described} for an ack after {wait_s:.3g} s")
         finally:
             with contextlib.suppress(ValueError):  # it was taken
-                self._handed.remove(handed)
+                self._waiting.remove(waiting)
         return checked.event_id
 
     def try_publish(self, event: Event | Mapping[str, Any]) -> str | None:
-        """Queue an event and return its `event_id`; None where that would wait or need the disk.
+        """Queue an event and return its `event_id`; None if that would wait or need the disk.
 
         >>> publisher.try_publish({"event_id": "e-1", "event_type": "user_input", "user_id": "alice"})
         'e-1'
@@ -149,22 +149,22 @@ class Publisher:
         >>> report.acked, report.duplicates, report.pending, report.acked_through
         (1, 1, 0, {'alice': 1})
         """
-        self._changes.until(lambda: not self._unsettled or self._fatal is not None, timeout_s)
-        with self._changes.lock:
+        self._condition.wait_for(lambda: not self._unsettled or self._fatal is not None, timeout_s)
+        with self._condition.lock:
             self._raise_fatal()
             return self._tally.report(*self._counts)
 
     @property
     def acked_through(self) -> dict[str, int]:
         """The highest journal number acknowledged for each user."""
-        with self._changes.lock:
+        with self._condition.lock:
             return dict(self._tally.acked_through)
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Flush for up to `timeout_s`, move unacknowledged events into the spool, and stop. Idempotent.
 
-        Raises `RelayUnavailableError` when events are lost, because there is no spool, or no room in it.
-        Interrupted, it waits for no more acks; called again, it returns once all is stopped.
+        Raises `RelayUnavailableError` when events are lost, because there is no spool, or no room in it. After a
+        `KeyboardInterrupt` it waits for no more acks; call it again to wait until everything has stopped.
 
         >>> publisher.close()
         >>> publisher.publish({"event_type": "user_input", "user_id": "alice"})
@@ -173,14 +173,14 @@ class Publisher:
         """
         self._closed = True
         try:
-            self._changes.until(self._may_stop, timeout_s)
+            self._condition.wait_for(self._may_stop, timeout_s)
         finally:
             self._closing = True
             self._socket.wake()
             self._thread.join()
-        unkept, self._unkept = self._unkept, None
-        if unkept is not None:
-            raise unkept
+        error, self._close_error = self._close_error, None
+        if error is not None:
+            raise error
 
     def __enter__(self) -> Self:
         return self
@@ -192,8 +192,8 @@ class Publisher:
             if kind is None:
                 raise
 
-    # In the callers' threads. A `KeyboardInterrupt` may end one at any step: an event is added by one `append`, and the
-    # disk is left to the background thread.
+    # These run in the callers' threads. A `KeyboardInterrupt` may end one at any step: so an event is added by one
+    # `append`, and only the background thread uses the disk.
 
     def _encoded(self, event: Event | Mapping[str, Any]) -> tuple[Event, bytes]:
         mapping = _mapping(event) if isinstance(event, Event) else event
@@ -202,8 +202,8 @@ class Publisher:
         return sendable(mapping, self._limits, datetime.now(UTC))
 
     def _try_take(self, event: Event, data: bytes) -> bool:
-        """Add an event to the window; False where that would wait or need the disk."""
-        with self._changes.lock:
+        """Add an event to the window; False if that would wait or need the disk."""
+        with self._condition.lock:
             self._require_open()
             if self._is_spooling or not self._window.room:
                 return False
@@ -218,26 +218,26 @@ class Publisher:
             self._progress_s = time.monotonic()
         self._window.add(Outgoing(event.event_id, event.user_id, data))
 
-    def _take_back(self, handed: _Handed) -> bool:
-        """Take back an event that waits; False if it was taken just now."""
-        with self._changes.lock:
+    def _withdraw(self, waiting: _Waiting) -> bool:
+        """Withdraw an event that waits; False if the background thread has just taken it."""
+        with self._condition.lock:
             with contextlib.suppress(ValueError):
-                self._handed.remove(handed)
-            return not handed.is_taken
+                self._waiting.remove(waiting)
+            return not waiting.is_taken
 
-    def _is_taken(self, handed: _Handed) -> bool | None:
-        if handed.error is not None:
-            raise handed.error
-        if not handed.is_taken:
+    def _is_taken(self, waiting: _Waiting) -> bool | None:
+        if waiting.error is not None:
+            raise waiting.error
+        if not waiting.is_taken:
             self._require_open()
-        return handed.is_taken
+        return waiting.is_taken
 
     def _may_stop(self) -> bool:
         return self._closing or self._fatal is not None or not self._unsettled or self._is_spooling_away
 
     @property
     def _is_spooling(self) -> bool:
-        """Whether new events go to disk: the relay is away, or older events on disk go first."""
+        """Whether new events are written to disk: the relay is away, or older events there must be sent first."""
         return self._spool is not None and (self._away or self._spool.untaken > 0)
 
     @property
@@ -265,33 +265,33 @@ class Publisher:
         if self._fatal is not None:
             raise self._fatal
 
-    # The background thread.
+    # These run in the background thread.
 
     def _run(self) -> None:
         try:
             while not self._closing:
-                with self._changes.lock:
+                with self._condition.lock:
                     self._refill()
-                    self._take_handed()
+                    self._take_waiting()
                     self._send()
-                    self._watch()
+                    self._resend_if_late()
                     wait_s = self._wait_s()
                 frames = self._socket.receive(wait_s)
                 if frames is not None:
                     self._receive(frames)
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread, by `publish` and `flush`
-            with self._changes.lock:
+            with self._condition.lock:
                 self._fatal = error
-                self._changes.notify()
+                self._condition.notify_all()
         finally:
             try:
-                with self._changes.lock:
-                    self._keep()
+                with self._condition.lock:
+                    self._save_window()
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread, by `close`
-                self._unkept = error
+                self._close_error = error
             self._socket.close()
 
-    def _keep(self) -> None:
+    def _save_window(self) -> None:
         if self._spool is not None:
             with contextlib.closing(self._spool):
                 self._spool.keep(self._window, datetime.now(UTC))
@@ -300,17 +300,17 @@ class Publisher:
             hint = "; is the relay running? (memory-agent serve)" if self._fatal is None else ""
             raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process ends{hint}")
 
-    def _take_handed(self) -> None:
-        """Take the events that did not fit or need the disk, in order, as far as there is room."""
-        for handed in tuple(self._handed):
+    def _take_waiting(self) -> None:
+        """Take the events that did not fit or need the disk, in order, while there is room."""
+        for waiting in tuple(self._waiting):
             try:
-                handed.is_taken = self._take(handed.event, handed.data)
+                waiting.is_taken = self._take(waiting.event, waiting.data)
             except Exception as error:  # noqa: BLE001 - raised in the caller's thread, by `publish`
-                handed.error = error
-            if handed.is_taken or handed.error is not None:
-                with contextlib.suppress(ValueError):  # its caller gave up meanwhile
-                    self._handed.remove(handed)
-            self._changes.notify()
+                waiting.error = error
+            if waiting.is_taken or waiting.error is not None:
+                with contextlib.suppress(ValueError):  # its caller has given up
+                    self._waiting.remove(waiting)
+            self._condition.notify_all()
 
     def _take(self, event: Event, data: bytes) -> bool:
         if self._is_spooling:
@@ -349,10 +349,10 @@ class Publisher:
             self._refilled += len(taken)
         if self._spool is not None and not len(self._window) and not self._spool.untaken and self._spool.unreleased:
             self._release(self._spool.taken_through)
-            self._changes.notify()
+            self._condition.notify_all()
 
     def _send(self) -> None:
-        """Send everything, if it is due: one message for each event would make as many small groups in the relay."""
+        """Send the window if it is due. A message for each event would make the relay commit small groups."""
         while self._window.is_due and time.monotonic() >= self._pause_until_s:
             first_seq, events = self._window.unsent(self._settings.message_bytes)
             if not events:
@@ -369,7 +369,7 @@ class Publisher:
                 return
             self._window.mark_sent(len(events))
 
-    def _watch(self) -> None:
+    def _resend_if_late(self) -> None:
         """Reconnect and resend everything when no ack has come for too long."""
         now_s = time.monotonic()
         if not len(self._window):
@@ -378,7 +378,7 @@ class Publisher:
             self._socket.reconnect()
             self._window.rewind()
             self._progress_s = now_s
-            self._go_away()
+            self._mark_away()
             self._send()
 
     def _wait_s(self) -> float:
@@ -389,27 +389,27 @@ class Publisher:
             due_s = self._pause_until_s
         return max(0.0, due_s - time.monotonic()) + 0.001
 
-    def _go_away(self) -> None:
-        """Note that the relay is away, and move the window into the spool if it has room."""
+    def _mark_away(self) -> None:
+        """Record that the relay is away, and copy the window into the spool if it has room."""
         self._away = True
         if self._spool is not None:
             with contextlib.suppress(SpoolFullError):  # they stay in the window, and `publish` raises
                 self._spool.keep(self._window, datetime.now(UTC))
-        self._changes.notify()
+        self._condition.notify_all()
 
     def _receive(self, frames: list[bytes]) -> None:
         try:
             message = decode_receipt(frames[-1])
         except ProtocolError:
             return
-        with self._changes.lock:
+        with self._condition.lock:
             if message.epoch != self._epoch:
                 return
             if isinstance(message, Ack):
                 self._settle(message)
             elif message.attempt == self._window.attempt:
                 self._refused(message)
-            self._changes.notify()
+            self._condition.notify_all()
             counts = self._counts
         self._tally.call_back(*counts)
 
@@ -440,12 +440,12 @@ class Publisher:
         self._progress_s = time.monotonic()
         if isinstance(error, (JournalPausedError, ConsumerBehindError)):
             self._pause_until_s = time.monotonic() + self._settings.full_pause_s
-            self._go_away()
+            self._mark_away()
 
 
 @dataclass(eq=False)
-class _Handed:
-    """An event that its caller waits to have taken by the background thread; None: not looked at yet."""
+class _Waiting:
+    """An event that waits for the background thread. `is_taken` is None until the thread has looked at it."""
 
     event: Event
     data: bytes

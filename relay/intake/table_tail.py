@@ -2,8 +2,8 @@
 
 The table needs the columns `seq`, `event_type` and `payload`; `event_id, timestamp, actor_id, user_id, session_id,
 thread_id` are optional. The cursor advances in the transaction that appends the rows, so each row is journaled exactly
-once. Malformed rows are quarantined. A missing file or table is waited for. Triggers lost: the file is not ours to
-change.
+once. Malformed rows are quarantined. A missing file or table is tried again. Rejected: triggers, since the file belongs
+to another program.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from urllib.parse import quote
 import msgspec
 
 from relay.access import publisher_for_all
-from relay.admission import Admission, Admitted
 from relay.config import TableTail
 from relay.errors import ConsumerBehindError, EventTooLargeError, MalformedEventError
 from relay.event import Event
-from relay.intake import suspects
+from relay.intake.admission import Admission, Admitted
 from relay.journal import Journal
 from relay.log import log
 
@@ -59,7 +58,7 @@ class TableFollower:
         self._counts = counts
         self._on_append = on_append
         self._cursor = journal.source_cursor(self._source) or 0
-        self._trouble = ""
+        self._fault = ""
 
     def step(self) -> float:
         """Journal the next rows; return how many seconds to wait for more."""
@@ -68,17 +67,17 @@ class TableFollower:
             rows = self._read()
         except ConsumerBehindError:
             self._counts["table_waits"] += 1
-            return _RETRY_S  # the table keeps them
+            return _RETRY_S  # the rows stay in the table
         except sqlite3.Error as error:
-            self._note_trouble(str(error))
+            self._report_fault(str(error))
             return _RETRY_S
-        self._trouble = ""
+        self._fault = ""
         if rows:
             self._append(rows)
         return 0.0 if len(rows) == _ROWS else self._table.poll_interval_s
 
     def finish(self) -> None:
-        """Nothing is open between steps."""
+        """Do nothing: nothing is open between steps."""
 
     def _read(self) -> list[Row]:
         with _opened(self._table) as connection:
@@ -92,24 +91,23 @@ class TableFollower:
 
     def _append(self, rows: Sequence[Row]) -> None:
         now = datetime.now(UTC)
-        sifted = [(row, self._sift(row, now)) for row in rows]
-        events = [result for _, result in sifted if isinstance(result, Event)]
-        unread = suspects(
-            [(self._as_json(row), one) for row, one in sifted if not isinstance(one, Event)],
-            self._source,
-            self._admission,
-        )
+        admitted = [(row, self._try_event(row, now)) for row in rows]
+        events = [result for _, result in admitted if isinstance(result, Event)]
+        refused = [(self._as_json(row), one) for row, one in admitted if not isinstance(one, Event)]
+        malformed = self._admission.suspects(refused, self._source)
         through: int = rows[-1]["seq"]
         origins = [self._principal.origin] * len(events)
-        appended = self._journal.append(events, now, origins=origins, suspects=unread, source=(self._source, through))
+        appended = self._journal.append(
+            events, now, origins=origins, suspects=malformed, source=(self._source, through)
+        )
         self._cursor = through
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
-            table_accepted=len(events) - duplicates, table_duplicates=duplicates, table_malformed=len(unread)
+            table_accepted=len(events) - duplicates, table_duplicates=duplicates, table_malformed=len(malformed)
         )
         self._on_append()
 
-    def _sift(self, row: Row, now: datetime) -> Admitted:
+    def _try_event(self, row: Row, now: datetime) -> Admitted:
         try:
             return self._event(row, now)
         except MalformedEventError as error:
@@ -127,7 +125,7 @@ class TableFollower:
         return self._admission.admit_mapping({**mapping, "payload": _decode_payload(payload)}, self._principal, now)
 
     def _as_json(self, row: Row) -> bytes:
-        """Return a malformed row as the event it was meant to be, for quarantine and a later retry."""
+        """Return a malformed row as the event that it should be, for quarantine and a later retry."""
         shown = {
             name: value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
             for name, value in row.items()
@@ -137,15 +135,15 @@ class TableFollower:
             shown["payload"] = _decode_payload(row["payload"])
         return msgspec.json.encode(shown)
 
-    def _note_trouble(self, trouble: str) -> None:
+    def _report_fault(self, fault: str) -> None:
         self._counts["table_errors"] += 1
-        if trouble != self._trouble:
-            log.warning("table.unreadable", table=self._table.name, path=str(_path(self._table)), reason=trouble)
-            self._trouble = trouble
+        if fault != self._fault:
+            log.warning("table.unreadable", table=self._table.name, path=str(_path(self._table)), reason=fault)
+            self._fault = fault
 
 
 def table_problem(table: TableTail) -> str:
-    """Return why the rows of a table cannot be read now, "" if they can."""
+    """Return why the rows of a table cannot be read now; empty if they can."""
     try:
         with _opened(table) as connection:
             _columns(connection, table)
@@ -177,7 +175,7 @@ def _columns(connection: sqlite3.Connection, table: TableTail) -> Sequence[str]:
 
 
 def _text(name: str, value: object) -> object:
-    """Return the text of a column, which SQLite does not check to be UTF-8."""
+    """Return a column's value, with bytes decoded: SQLite does not check that text is UTF-8."""
     if not isinstance(value, bytes):
         return value
     try:

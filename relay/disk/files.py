@@ -1,6 +1,10 @@
-"""Write files atomically and durably.
+"""Files written atomically and durably, and checksums that detect damage to them; checksums do not detect forgery.
 
-The second half creates the data file of an LMDB environment and replaces it by a copy, without importing the engine.
+JSON with a flipped bit is often valid JSON: another user's name in a key, another id in a list to erase. So a text file
+ends with a line that holds its SHA-256. A file without that line is from an older version and is read without a check;
+no damage was seen that removes the line and leaves the rest readable.
+
+The last part creates the data file of an LMDB environment and replaces it by a copy, without importing the engine.
 """
 
 from __future__ import annotations
@@ -10,10 +14,14 @@ import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
+
+import xxhash
 
 from relay.disk.pages import DATA_FILE
 
+CHECKSUM_BYTES = 8
 LOCK_FILE = "lock.mdb"
 _NEW = "new"
 _COPY = "compact"
@@ -48,13 +56,13 @@ def write_private(path: Path, content: bytes) -> None:
         made.replace(path)
     except OSError as error:
         if error.filename is not None:
-            error.filename = str(path)  # not the file that the caller has never heard of
+            error.filename = str(path)  # the caller does not know the temporary file
         raise
     flush(path.parent)
 
 
 def write_once(path: Path, content: bytes) -> None:
-    """Write a file as `write_private` does unless it exists; of many processes the first one wins."""
+    """Write a file as `write_private` does unless it exists; of several processes the first one wins."""
     made = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     _write(made, content, os.O_TRUNC)
     with suppress(FileExistsError):
@@ -70,13 +78,37 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
+def checksum(number: int, body: bytes) -> bytes:
+    """Return the 8 bytes stored before `body`. They depend on `number`, its key, so a moved value is noticed."""
+    return xxhash.xxh3_64_digest(body, seed=number)
+
+
+def add_checksum(content: bytes) -> bytes:
+    """Return the content of a text file followed by the line with its checksum."""
+    return content + b"\n" + _line(content)
+
+
+def verify_checksum(data: bytes) -> bytes:
+    """Return the content of a file that `add_checksum` made. Raises `ValueError` when the checksum does not match."""
+    content, newline, line = data.removesuffix(b"\n").rpartition(b"\n")
+    if not newline or not line.startswith(b'"'):
+        return data
+    if line + b"\n" != _line(content):
+        raise ValueError("its last line is not the SHA-256 of the lines above it: it was damaged, or edited")
+    return content
+
+
+def _line(content: bytes) -> bytes:
+    return b'"%s"\n' % sha256(content).hexdigest().encode()
+
+
 def make_first_file(path: Path, make: Callable[[Path], None]) -> None:
     """Create the data file of an environment in `path` with `make`, unless there is one. Durable on return.
 
     LMDB writes the first two pages of a file in place. A process killed between them leaves half of that, and LMDB
     refuses the folder for ever (measured: SIGKILL within the first write). So `make` writes into a temporary folder,
-    and the whole file is moved here. Rejected: treating such a half as a new file; a truncated file looks the same.
-    Raises `OSError`, and what `make` raises.
+    and the complete file is moved here. Rejected: treating such a half as a new file, since a truncated file looks the
+    same. Raises `OSError`, and what `make` raises.
     """
     file = path / DATA_FILE
     if file.exists() and file.stat().st_size:
@@ -108,11 +140,11 @@ def flush_copy(copy: Path) -> None:
 
 
 def replace_by_copy(copy: Path) -> None:
-    """Replace the file by the copy, so that a whole file is there at every moment. Durable on return.
+    """Replace the file by the copy; at every moment there is a complete file. Durable on return.
 
     The environment must not be opened or written meanwhile (`fence`). LMDB also keeps the number of the last commit in
     its lock file, and trusts it while any process holds that file, but a compact copy counts from 1 again. So the lock
-    file is removed first; a process that opens the old data between the two steps creates another.
+    file is removed first; a process that opens the old data between the two steps creates a new one.
     """
     folder = copy.parent
     (folder / LOCK_FILE).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Encrypts and reads the entries of a journal: events, their ids, the quarantine, each with its user's key.
 
 User ids, numbers, times and sizes stay readable. Deleting and counting need no more, so an entry whose key is gone can
-still be retained, erased and checked; readers pass it like an erased one. A journal is encrypted from its beginning or
-not at all (`journal_file`).
+still be deleted, erased and checked; readers skip it like an erased one. A journal is encrypted from its beginning or
+not at all (`file`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from relay.admission import publisher_of
-from relay.config import EventLimits
 from relay.crypto import Cipher
 from relay.disk import Pair, Transaction
-from relay.entries import (
+from relay.errors import (
+    EncryptionKeyMissingError,
+    EntryDamagedError,
+    KeyFileError,
+    KeysUnavailableError,
+    MalformedEventError,
+    UndecipherableError,
+)
+from relay.event import ON_BEHALF_OF, read_event
+from relay.journal.entries import (
     AnyEvent,
     AnyQuarantine,
     SealedEvent,
@@ -32,21 +39,10 @@ from relay.entries import (
     unpack_quarantine,
     user_key,
 )
-from relay.errors import (
-    EncryptionKeyMissingError,
-    EntryDamagedError,
-    KeyFileError,
-    KeysUnavailableError,
-    MalformedEventError,
-    UndecipherableError,
-)
-from relay.event import ON_BEHALF_OF, decode_mapping, read_event
 from relay.validation import SYSTEM_USER, validate_user_id
 from relay.wire import JournalEntry
 
 PURPOSE = "journal"
-_OF_MEMORY = "memory:"
-_LIMITS = EventLimits(max_bytes=16 << 20)
 
 
 class Ciphers(Protocol):
@@ -62,16 +58,16 @@ class Sealing:
     """Encrypts the entries of one journal with the keys of a ring; without a ring they stay plain."""
 
     def __init__(self, keys: Ciphers | None, ring: bytes | None = None) -> None:
-        """`ring`: the id of the system's key in the only ring that may be used; None if any may."""
+        """`ring` is the id of the system's key in the only ring that may be used; None allows any."""
         self._keys = keys
         self._ring = ring
 
     def at_once(self) -> Sealing:
-        """Return a sealing for one transaction of one thread, which looks up the key of each user once."""
+        """Return a sealing for one transaction of one thread. It looks up the key of each user once."""
         return self if self._keys is None else Sealing(_KeySnapshot(self._keys), self._ring)
 
     def require_keys(self) -> None:
-        """Raise `KeysUnavailableError` where the folder of keys is gone or another one."""
+        """Raise `KeysUnavailableError` if the folder of keys is missing or holds other keys."""
         if self._keys is not None:
             with _as_unavailable():
                 found = self._keys.cipher(SYSTEM_USER, PURPOSE).key_id
@@ -143,7 +139,7 @@ class Sealing:
 
 
 class _KeySnapshot:
-    """A snapshot of a ring: 5 us less for each further event of a user."""
+    """A snapshot of a ring. Saves 5 us for each further event of a user."""
 
     def __init__(self, ring: Ciphers) -> None:
         self._ring = ring
@@ -156,12 +152,12 @@ class _KeySnapshot:
     def cipher(self, user_id: str, purpose: str, *, create: bool = False) -> Cipher:
         known = self._known.get(user_id)
         if known is None:
-            known = self._known[user_id] = self._ask(user_id, purpose, create)
+            known = self._known[user_id] = self._find(user_id, purpose, create)
         if isinstance(known, EncryptionKeyMissingError):
-            raise known.with_traceback(None)  # else it grows with each raise, and keeps the entry alive
+            raise known.with_traceback(None)  # otherwise the traceback grows with each raise, and keeps the entry alive
         return known
 
-    def _ask(self, user_id: str, purpose: str, create: bool) -> Cipher | EncryptionKeyMissingError:
+    def _find(self, user_id: str, purpose: str, create: bool) -> Cipher | EncryptionKeyMissingError:
         try:
             return self._ring.cipher(user_id, purpose, create=create)
         except EncryptionKeyMissingError as error:
@@ -186,20 +182,10 @@ def _owner_of(stored: StoredEvent) -> str:
         return ""
 
 
-def user_of(data: bytes, source: str) -> str:
-    """Return the user whose key encrypts bytes that are not an event: by their source, else content, else `system`."""
-    named = source.removeprefix(_OF_MEMORY) if source.startswith(_OF_MEMORY) else publisher_of(source).user_id
-    try:
-        told = named or decode_mapping(data, _LIMITS)
-        return validate_user_id(told.get("user_id") if isinstance(told, dict) else told)
-    except MalformedEventError:
-        return SYSTEM_USER
-
-
 class Reading:
     """Reads the entries of one journal in order: all of them, or one user's.
 
-    `locked` counts the entries skipped because their key is gone; like erased ones, they are never waited for.
+    `locked` counts the entries skipped because their key is gone. No reader waits for them, as for erased ones.
     """
 
     def __init__(self, path: Path, sealing: Sealing) -> None:
@@ -208,7 +194,7 @@ class Reading:
         self.locked = 0
 
     def entries(self, transaction: Transaction, after_seq: int, user_id: str | None) -> Iterator[JournalEntry]:
-        """Yield the entries after a number, of one user if given. Ends before a damaged one.
+        """Yield the entries after a number, of one user if given. Stops before a damaged one.
 
         Raises `EntryDamagedError` when the first entry is damaged, so that the caller can set it aside.
         """

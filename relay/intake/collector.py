@@ -1,4 +1,4 @@
-"""Intake from plain PUB emitters, best effort and counted; an emitter that needs an acknowledgement uses a publisher.
+"""Intake from plain PUB emitters, best effort and counted. An emitter that needs acknowledgements uses a `Publisher`.
 
 ZeroMQ drops messages sent before the connection is up, or beyond its queue, without counting them. Every message that
 arrives is journaled or quarantined; while a consumer is too far behind, messages are dropped and counted, since these
@@ -13,17 +13,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from relay.access import Principal, Scope
-from relay.admission import Admission, Admitted, source_name
 from relay.config import BrokerSettings
 from relay.errors import ConsumerBehindError, MalformedEventError
 from relay.event import Event
-from relay.intake import suspects
-from relay.journal import Journal
+from relay.intake.admission import Admission, Admitted
+from relay.journal import Journal, source_name
 from relay.net import CollectorSocket, Frames
 from relay.wire import event_in_frames
 
 _WAIT_S = 0.2
-_TOO_LARGE = 4  # times the size of an event: up to that, an oversized one is quarantined with its reason
+_TOO_LARGE = 4  # times the largest event: an oversized message up to this size is quarantined with the reason
 
 
 class Collector:
@@ -57,22 +56,22 @@ class Collector:
 
     def step(self) -> float:
         """Journal the next batch, or retry the one that a full disk refused."""
-        self._take(_WAIT_S)
+        self._journal_batch(_WAIT_S)
         return 0.0
 
     def finish(self) -> None:
-        """Journal what is queued, and close."""
+        """Journal the queued messages, and close."""
         try:
-            while self._take(0.0):
+            while self._journal_batch(0.0):
                 pass
         finally:
             self._socket.close()
 
-    def _take(self, wait_s: float) -> bool:
+    def _journal_batch(self, wait_s: float) -> bool:
         if not self._pending:
             now = datetime.now(UTC)
             messages = self._socket.receive(self._max_batch, self._max_batch_bytes, wait_s)
-            self._pending = [self._sift(frames, now) for frames in messages]
+            self._pending = [self._admit(frames, now) for frames in messages]
             self._counts["pub_received"] += len(messages)
         if not self._pending:
             return False
@@ -85,25 +84,25 @@ class Collector:
             self._append()
         return True
 
-    def _sift(self, frames: Frames, now: datetime) -> tuple[bytes, Admitted]:
+    def _admit(self, frames: Frames, now: datetime) -> tuple[bytes, Admitted]:
         try:
             data = event_in_frames(frames)
         except MalformedEventError as error:
             return b" ".join(frames), error
-        return data, self._admission.sift(data, self._principal, now)
+        return data, self._admission.try_admit(data, self._principal, now)
 
     def _append(self) -> None:
         events = [result for _, result in self._pending if isinstance(result, Event)]
-        unread = suspects(self._pending, self._source, self._admission)
+        malformed = self._admission.suspects(self._pending, self._source)
         origins = [self._principal.origin] * len(events)
-        appended = self._journal.append(events, datetime.now(UTC), origins=origins, suspects=unread)
-        foreign = len(self._pending) - len(events) - len(unread)
+        appended = self._journal.append(events, datetime.now(UTC), origins=origins, suspects=malformed)
+        foreign = len(self._pending) - len(events) - len(malformed)
         self._pending = []
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
             pub_accepted=len(events) - duplicates,
             pub_duplicates=duplicates,
-            pub_malformed=len(unread),
+            pub_malformed=len(malformed),
             pub_foreign=foreign,
         )
         self._on_append()

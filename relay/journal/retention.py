@@ -1,8 +1,8 @@
 """Deletes old entries of a journal by age and size, not past the slowest consumer unless the settings say so.
 
 It deletes in bounded transactions, so that appends get in between. An id outlives its event by `repeat_horizon_s`,
-counted from when the event was received. The file is not compacted; LMDB reuses freed pages. Only erasure deletes out
-of order (`erasing`). No keys are needed: times and sizes stay readable.
+counted from when the event was received. The file is not compacted; LMDB reuses freed pages. Only `erasure` deletes out
+of order. No keys are needed: times and sizes stay readable.
 """
 
 from __future__ import annotations
@@ -13,8 +13,17 @@ import msgspec
 
 from relay.config import JournalSettings
 from relay.disk import Environment, Transaction, keep_reserve, release_reserve
-from relay.entries import AnyEvent, add_to_counter, counter, load_event, milliseconds, number, number_key, user_key
 from relay.errors import JournalFullError
+from relay.journal.entries import (
+    AnyEvent,
+    add_to_counter,
+    counter,
+    load_event,
+    milliseconds,
+    number,
+    number_key,
+    user_key,
+)
 
 _CHUNK = 1_000
 
@@ -22,7 +31,7 @@ _CHUNK = 1_000
 class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run. `held_by` is the consumer that prevented more deletions.
 
-    `passed` maps consumers to how many of their unread entries were deleted, under `retention_ignores_consumers`.
+    `passed` maps consumers to the number of their unread entries that were deleted (`retention_ignores_consumers`).
     """
 
     deleted: int = 0
@@ -33,14 +42,14 @@ class RetentionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention:
-    """Deletes in one journal."""
+    """Deletes the old entries of one journal."""
 
     def __init__(self, environment: Environment, settings: JournalSettings) -> None:
         self._environment = environment
         self._settings = settings
 
     def retain(self, now: datetime) -> RetentionReport:
-        """Delete what the settings do not keep. Durable. Raises `JournalFullError` if deleting finds no room."""
+        """Delete the entries that the settings do not keep. Durable. Raises `JournalFullError`."""
         deleted, deleted_bytes = 0, 0
         target, held_by, passed = self._plan(now)
         while chunk := self._delete_chunk(target, now):
@@ -73,13 +82,13 @@ class Retention:
         add_to_counter(transaction, "event_bytes", -stored.size_bytes)
 
     def delete_damaged(self, transaction: Transaction, seq: int) -> bytes:
-        """Delete an unreadable entry and return its bytes. References to it lead nowhere, and readers skip them."""
+        """Delete an unreadable entry and return its bytes. References to it stay, and readers skip them."""
         value = transaction.get("events", number_key(seq))
         transaction.delete("events", number_key(seq))
         return value or b""
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
-        """Return the last number to delete, the consumer that holds it back, and which are passed by how much."""
+        """Return the last number to delete, the consumer that prevents more, and the unread entries of others."""
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
             cursors = self._cursors(transaction)
@@ -101,7 +110,7 @@ class Retention:
         for key, value in transaction.scan("events"):
             stored = load_event(key, value)
             if stored is None:
-                continue  # of unknown age: deleted when something younger is
+                continue  # of unknown age: deleted with the next entry that is deleted
             too_old = self._settings.retention_age_s > 0 and stored.received_ms < oldest_ms
             too_much = self._settings.retention_bytes > 0 and excess > 0
             if not (too_old or too_much):
@@ -139,7 +148,7 @@ class Retention:
             transaction.put("forgotten", number_key(seq), value)
 
     def _expire_ids(self, transaction: Transaction, now: datetime) -> int:
-        """Delete ids whose horizon has passed; they are in order of arrival."""
+        """Delete the ids whose horizon has passed, which are in order of arrival."""
         oldest_ms = milliseconds(now) - int(self._settings.repeat_horizon_s * 1000)
         expired = 0
         for _, value in transaction.consume("forgotten"):

@@ -1,8 +1,8 @@
 """Acknowledged intake with group commit: all queued publishes become one transaction, then one ack per publisher.
 
-There is no timer: the next batch queues while a commit is on its way to the disk (20,000 events/s at .74 ms, measured).
-A publisher's events are journaled in its order; after a gap they are refused, and it resends them. The journal
-recognises repeats by `event_id`, so the state here may be lost at any time.
+There is no timer: the next batch queues while the disk writes a commit (20,000 events/s with acks after .74 ms,
+measured). A publisher's events are journaled in its order; after a gap they are refused, and it resends them. The
+journal recognises repeats by `event_id`, so the state here may be lost at any time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from datetime import datetime
 from typing import NamedTuple
 
 from relay.access import Origin, Principal, Scope
-from relay.admission import Admission, Admitted, source_name
 from relay.errors import (
     ConsumerBehindError,
     JournalFullError,
@@ -27,9 +26,9 @@ from relay.errors import (
     UserNotAllowedError,
 )
 from relay.event import Event
-from relay.journal import Appended, Journal
+from relay.intake.admission import Admission, Admitted
+from relay.journal import Appended, Journal, Suspect, source_name
 from relay.log import log
-from relay.quarantine import Suspect
 from relay.wire import Ack, Publish, Receipt, Refusal, refusal
 
 _MAX_PRODUCERS = 10_000
@@ -58,7 +57,7 @@ class Submission(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An ack or a refusal, and the peer it goes to."""
+    """An ack or a refusal, and the peer to send it to."""
 
     peer: bytes
     message: Ack | Refusal
@@ -69,18 +68,6 @@ class _Position(NamedTuple):
 
     epoch: int
     expected_seq: int
-
-
-def suspects(sifted: Iterable[tuple[bytes, Admitted]], source: str, admission: Admission) -> list[Suspect]:
-    """Return masked quarantine entries for the malformed events.
-
-    An event whose user the key is not for is refused to its publisher instead: it belongs to no user.
-    """
-    return [
-        Suspect(admission.mask_data(data), result.code, admission.mask_data(str(result).encode()).decode(), source)
-        for data, result in sifted
-        if not isinstance(result, (Event, UserNotAllowedError))
-    ]
 
 
 class Intake:
@@ -98,8 +85,8 @@ class Intake:
     def take(self, submissions: Sequence[Submission], now: datetime) -> list[Reply]:
         """Journal the events of `submissions` in one transaction; return the acks and refusals to send.
 
-        Acknowledged events are durable. Everything is refused while the disk is full, the folder of keys is away, or a
-        consumer is too far behind. Raises `JournalError`.
+        Acknowledged events are durable. Everything is refused while the disk is full, the folder of keys is missing, or
+        a consumer is too far behind. Raises `JournalError`.
         """
         positions: dict[Producer, _Position] = {}
         refusals: list[Reply] = []
@@ -107,7 +94,7 @@ class Intake:
         for submission in submissions:
             error = self._advance(submission, positions)
             if error is None:
-                accepted.append((submission, self._sift(submission, now)))
+                accepted.append((submission, self._admit(submission, now)))
             else:
                 refusals.append(_refusal(submission, error, _expected(submission, positions)))
         try:
@@ -115,18 +102,18 @@ class Intake:
             appended = self._append(accepted, now)
         except (JournalPausedError, ConsumerBehindError) as error:
             counted = _COUNTED[error.code]
-            self._counts[counted] += sum(len(sifted) for _, sifted in accepted)
+            self._counts[counted] += sum(len(admitted) for _, admitted in accepted)
             self._note_pause(error.code)
             return refusals + [_refusal(submission, error, submission.publish.first_seq) for submission, _ in accepted]
         self._note_pause("")
         self._remember(positions)
-        return refusals + _cumulative(accepted, appended)
+        return refusals + _acks(accepted, appended)
 
-    def _sift(self, submission: Submission, now: datetime) -> list[Admitted]:
-        return [self._admission.sift(data, submission.principal, now) for data in submission.publish.events]
+    def _admit(self, submission: Submission, now: datetime) -> list[Admitted]:
+        return [self._admission.try_admit(data, submission.principal, now) for data in submission.publish.events]
 
     def _advance(self, submission: Submission, positions: dict[Producer, _Position]) -> RelayError | None:
-        """Advance the producer's position past a publish; return an error where it must be refused."""
+        """Advance the producer's position past a publish; return an error if it must be refused."""
         if Scope.PUBLISH not in submission.principal.scopes:
             return ScopeMissingError(Scope.PUBLISH.value, submission.principal.key_id)
         publish, producer = submission.publish, submission.producer
@@ -148,18 +135,22 @@ class Intake:
     def _append(self, accepted: Sequence[tuple[Submission, list[Admitted]]], now: datetime) -> Iterable[Appended]:
         events: list[Event] = []
         origins: list[Origin] = []
-        unread: list[Suspect] = []
+        malformed: list[Suspect] = []
         foreign = 0
-        for submission, sifted in accepted:
+        for submission, admitted in accepted:
             source = source_name("publisher", submission.publish.producer_id[:128], submission.principal)
-            events += [result for result in sifted if isinstance(result, Event)]
+            events += [result for result in admitted if isinstance(result, Event)]
             origins += [submission.principal.origin] * (len(events) - len(origins))
-            unread += suspects(zip(submission.publish.events, sifted, strict=True), source, self._admission)
-            foreign += sum(isinstance(result, UserNotAllowedError) for result in sifted)
-        appended = self._journal.append(events, now, origins=origins, suspects=unread) if events or unread else []
+            malformed += self._admission.suspects(zip(submission.publish.events, admitted, strict=True), source)
+            foreign += sum(isinstance(result, UserNotAllowedError) for result in admitted)
+        appended = self._journal.append(events, now, origins=origins, suspects=malformed) if events or malformed else []
         duplicates = sum(one.duplicate for one in appended)
         self._counts.update(
-            accepted=len(events) - duplicates, duplicates=duplicates, malformed=len(unread), foreign=foreign, batches=1
+            accepted=len(events) - duplicates,
+            duplicates=duplicates,
+            malformed=len(malformed),
+            foreign=foreign,
+            batches=1,
         )
         return appended
 
@@ -177,16 +168,16 @@ class Intake:
             self._positions.popitem(last=False)
 
 
-def _cumulative(accepted: Sequence[tuple[Submission, list[Admitted]]], appended: Iterable[Appended]) -> list[Reply]:
+def _acks(accepted: Sequence[tuple[Submission, list[Admitted]]], appended: Iterable[Appended]) -> list[Reply]:
     """Return one ack for each contiguous run of a producer's events."""
     numbers = iter(appended)
     acks: dict[tuple[bytes, str, int], list[Reply]] = {}
-    for (peer, publish, _), sifted in accepted:
+    for (peer, publish, _), admitted in accepted:
         receipts = [
             Receipt(*next(numbers))
             if isinstance(result, Event)
             else Receipt(0, False, result.code, result.field, result.reason)
-            for result in sifted
+            for result in admitted
         ]
         runs = acks.setdefault((peer, publish.producer_id, publish.epoch), [])
         last = runs[-1].message if runs else None

@@ -1,4 +1,4 @@
-"""Events are erased out of order: their numbers are holes, their bytes leave the file, their ids are still known."""
+"""Events are erased out of order: their numbers become gaps, their bytes leave the file, their ids are still known."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,8 @@ from relay import (
     AsyncSubscriber,
     Broker,
     BrokerSettings,
+    Erasable,
+    Event,
     Journal,
     JournalSettings,
     ProtocolError,
@@ -28,9 +31,8 @@ from relay import (
 )
 from relay import broker as broker_module
 from relay.broker import _REST, _Upkeep
-from relay.checkup import check_journal
 from relay.disk import Findings
-from relay.wire import Erasable
+from relay.journal import check_journal
 
 SECRET = "zanzibarquokka"
 PATIENCE_S = 0.2
@@ -40,13 +42,13 @@ def bytes_below(folder: Path) -> bytes:
     return b"\n".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
-def secret(number: int, user_id: str = "alice", **fields: object) -> object:
-    payload = {"text": f"{SECRET} {number}" + "x" * 6_000 * (number % 2), **fields.pop("payload", {})}  # type: ignore[dict-item]
+def secret(number: int, user_id: str = "alice", **fields: Any) -> Event:
+    payload = {"text": f"{SECRET} {number}" + "x" * 6_000 * (number % 2), **fields.pop("payload", {})}
     return event(number, user_id, payload=payload, **fields)
 
 
 @pytest.fixture
-def journal(tmp_path: Path):  # type: ignore[no-untyped-def]
+def journal(tmp_path: Path) -> Iterator[Journal]:
     with Journal.open(tmp_path / "journal") as journal:
         journal.append([event(number, "bob") for number in range(100, 140)], NOW)
         journal.append(
@@ -57,7 +59,7 @@ def journal(tmp_path: Path):  # type: ignore[no-untyped-def]
                 secret(4, "system", payload={"run_id": "run-1"}),
                 secret(5, "system", session_id="s-1"),
                 event(6, "system", session_id="s-2"),
-            ],  # type: ignore[list-item]
+            ],
             NOW,
         )
         journal.quarantine(secret.__name__.encode() + SECRET.encode(), "code", "why", "memory:alice", NOW, 43)
@@ -75,7 +77,7 @@ def test_events_are_erased_by_id_session_and_run_and_leave_gaps(journal: Journal
     assert journal.erase(Erasable(user_id="alice", event_ids=frozenset({"event-000001"})), NOW).seqs == [41]
     assert left(journal) == [42, 43, 44, 45, 46]
     wanted = Erasable(user_id="alice", session_ids=frozenset({"s-1"}), run_ids=frozenset({"run-1"}))
-    assert journal.erase(wanted, NOW, dry_run=True).seqs == [43], "no session is anybody's for being named"
+    assert journal.erase(wanted, NOW, dry_run=True).seqs == [43], "naming a session proves nothing"
     wanted = msgspec.structs.replace(wanted, system_seqs=frozenset({1, 44, 45}))  # 1 is bob's
     assert journal.erase(wanted, NOW, dry_run=True).seqs == [43, 44, 45]
     assert journal.erase(wanted, NOW).seqs == [43, 44, 45]
@@ -85,7 +87,7 @@ def test_events_are_erased_by_id_session_and_run_and_leave_gaps(journal: Journal
     assert journal.last_seq == 46
 
 
-def test_events_that_quote_what_is_erased_go_with_it(journal: Journal) -> None:
+def test_events_that_quote_erased_ids_are_erased_too(journal: Journal) -> None:
     quoting = [["m-1", "m-2"], ["m-3"], "m-1", None, [["m-1"], 7]]
     added = journal.append(
         [event(200 + number, "alice", payload={"quotes": one}) for number, one in enumerate(quoting)], NOW
@@ -100,12 +102,12 @@ def test_a_users_events_leave_the_file_and_a_repeat_is_still_known(journal: Jour
     assert (erased.seqs, erased.quarantined) == ([41, 42, 43, 44, 45], 1)
     assert SECRET.encode() in bytes_below(tmp_path)
     for entry in journal.quarantined():
-        journal.drop(entry.id)  # cut, and from anybody: it cannot be told whose it is
+        journal.drop(entry.id)  # cut, and from an unknown sender: its user is unknown
     assert journal.uncompacted == 6
     journal.compact()
     assert journal.uncompacted == 0
     assert SECRET.encode() not in bytes_below(tmp_path)
-    assert journal.append([secret(1)], NOW)[0].duplicate  # type: ignore[list-item]
+    assert journal.append([secret(1)], NOW)[0].duplicate
     assert journal.append([event(7)], NOW)[0].seq == 47
     assert len(journal.read(0, 1_000, user_id="bob")) == 40
     journal.close()
@@ -118,7 +120,7 @@ def test_erasure_works_in_parts(journal: Journal) -> None:
     journal.erase(Erasable(user_id="bob", everything=True), NOW, dry_run=True)
     seqs, after = [], 0
     while after is not None:
-        part = journal._erasing.erase(Erasable(user_id="bob", everything=True, after_seq=after), NOW, limit=7)
+        part = journal._erasure.erase(Erasable(user_id="bob", everything=True, after_seq=after), NOW, limit=7)
         seqs, after = seqs + part.seqs, part.next_after  # type: ignore[assignment]
     assert seqs == list(range(1, 41))
 
@@ -151,7 +153,7 @@ def test_a_relay_erases_and_its_upkeep_clears_the_file(tmp_path: Path) -> None:
     with Broker(tmp_path, settings) as broker:
         with Publisher(broker.endpoints.ingest) as publisher:
             for number in range(30):
-                publisher.publish(secret(number) if number % 3 else event(number, "bob"))  # type: ignore[arg-type]
+                publisher.publish(secret(number) if number % 3 else event(number, "bob"))
             publisher.flush()
         with Subscriber(*broker.endpoints) as subscriber:
             assert len(subscriber.erase(Erasable(user_id="alice", everything=True)).seqs) == 20
@@ -164,7 +166,7 @@ def test_upkeep_rests_between_compactions_as_long_as_they_made_writers_wait_and_
     now_s = [0.0]
 
     def clock() -> float:
-        now_s[0] += 10.0  # what a compaction takes, from look to look
+        now_s[0] += 10.0  # the duration of a compaction, between two readings of the clock
         return now_s[0]
 
     upkeep = _Upkeep(journal, 30.0, clock)
@@ -181,7 +183,7 @@ def test_upkeep_rests_between_compactions_as_long_as_they_made_writers_wait_and_
     assert journal.uncompacted == 0
 
 
-def test_ids_of_any_type_are_compared_and_end_no_relay(tmp_path: Path) -> None:
+def test_ids_of_any_type_do_not_stop_an_erasure(tmp_path: Path) -> None:
     odd = [["s-1"], {"run": 1}, 7, None]
     with Broker(tmp_path) as broker, Subscriber(*broker.endpoints) as subscriber:
         with Publisher(broker.endpoints.ingest) as publisher:
@@ -190,8 +192,8 @@ def test_ids_of_any_type_are_compared_and_end_no_relay(tmp_path: Path) -> None:
             publisher.publish(event(9, session_id="s-1"))
             publisher.flush()
         for value in odd:
-            told = {"user_id": "alice", "event_id": value, "session_id": value, "payload": {"run_id": value}}
-            subscriber.quarantine(msgspec.json.encode(told), "code", "why", source="pub")
+            fields = {"user_id": "alice", "event_id": value, "session_id": value, "payload": {"run_id": value}}
+            subscriber.quarantine(msgspec.json.encode(fields), "code", "why", source="pub")
         ids = frozenset({"s-1"})
         erased = subscriber.erase(Erasable(user_id="alice", event_ids=ids, session_ids=ids, run_ids=ids))
         assert (erased.seqs, erased.quarantined) == ([5], 0)
@@ -230,11 +232,11 @@ def test_an_unexpected_request_error_is_isolated_and_a_disk_error_ends_the_relay
 
 @pytest.fixture
 def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, list[wire.Erase]]]:
-    """A relay that erases at once and answers when a client has long lost the patience it has for other requests."""
-    asked: list[wire.Erase] = []
+    """A relay that erases at once, and answers later than a client waits for other requests."""
+    requests: list[wire.Erase] = []
 
     def erase(relays: answers.Answers, request: wire.Erase) -> wire.Erased:
-        asked.append(request)
+        requests.append(request)
         erased = relays.erase(request)
         threading.Event().wait(3 * PATIENCE_S)
         return erased
@@ -244,34 +246,34 @@ def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
         with Publisher(broker.endpoints.ingest) as publisher:
             publisher.publish(event(1))
             publisher.flush()
-        yield broker, asked
+        yield broker, requests
 
 
 def test_an_erasure_is_requested_once_and_its_answer_awaited(slow_relay: tuple[Broker, list[wire.Erase]]) -> None:
-    broker, asked = slow_relay
+    broker, requests = slow_relay
     with Subscriber(*broker.endpoints, timeout_s=PATIENCE_S) as subscriber:
         assert subscriber.erase(Erasable(user_id="alice", everything=True)).seqs == [1]
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_the_async_subscriber_requests_an_erasure_once(slow_relay: tuple[Broker, list[wire.Erase]]) -> None:
-    broker, asked = slow_relay
+    broker, requests = slow_relay
 
     async def erase() -> list[int]:
         async with AsyncSubscriber(*broker.endpoints, timeout_s=PATIENCE_S) as subscriber:
             return (await subscriber.erase(Erasable(user_id="alice", everything=True))).seqs
 
     assert asyncio.run(erase()) == [1]
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_an_erasure_leaves_the_file_without_waiting_for_the_next_upkeep(tmp_path: Path) -> None:
-    """And a second one after a short rest: 20 times what the first took, one second at least."""
+    """And a second one after a pause of 20 times the duration of the first, at least one second."""
     settings = RelaySettings(broker=BrokerSettings(upkeep_interval_s=3_600))
     with Broker(tmp_path, settings) as broker:
         with Publisher(broker.endpoints.ingest) as publisher:
             for number in range(4):
-                publisher.publish(secret(number))  # type: ignore[arg-type]
+                publisher.publish(secret(number))
             publisher.flush()
         with Subscriber(*broker.endpoints) as subscriber:
             for number in range(2):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from relay.rwlock import ReadWriteLock
+from relay.locks import ReadWriteLock
 
 
 def test_readers_share_and_may_nest_while_a_writer_waits() -> None:
@@ -20,7 +20,7 @@ def test_readers_share_and_may_nest_while_a_writer_waits() -> None:
     with ThreadPoolExecutor() as pool:
         with lock.shared():
             writer = pool.submit(write)
-            while not lock._has_writer:  # it waits, so that a new reader would not enter
+            while not lock._has_writer:  # the writer waits, so a new reader would not enter
                 pass
             with lock.shared():
                 assert not writing.is_set()

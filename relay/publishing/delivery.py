@@ -12,7 +12,7 @@ import msgspec
 from relay.wire import Ack, Receipt
 
 _MAX_REJECTIONS = 10_000
-_PARTS = 4  # of a window in a message: with fewer the relay waits for the publisher, with more it commits small groups
+_PARTS = 4  # messages per window: with fewer the relay waits for the publisher, with more it commits small groups
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Window:
 
     @property
     def is_due(self) -> bool:
-        """Whether to send now: nothing else is on its way, or a part of the window is ready."""
+        """Whether to send now: nothing sent is unacknowledged, or a part of the window is ready."""
         ready = len(self._waiting) - self._sent
         return ready > 0 and (not self._sent or ready >= self._capacity // _PARTS)
 

@@ -1,8 +1,8 @@
-"""The file of a journal: opened for its one writer or for readers, copied while in use, its consumers moved back.
+"""The file of a journal: open it for its one writer or for readers, copy it while in use, move consumers back.
 
-A journal is encrypted from its beginning or not at all. An encrypted one stores the id of the system's key, which tells
-a missing or wrong folder of keys from users' keys that were destroyed: nothing is read or written then, and no new keys
-are created.
+A journal is encrypted from its beginning or not at all. An encrypted one stores the id of the system's key. So a
+missing or wrong folder of keys is not mistaken for users' keys that were destroyed: nothing is read or written then,
+and no new keys are created.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import NamedTuple
 from relay.config import JournalSettings
 from relay.crypto import KeyRing
 from relay.disk import Environment, ErrorFamily, Transaction, WriterLock, opening
-from relay.entries import COUNTERS, DATABASES, counter, number, number_key
 from relay.errors import (
     EncryptionKeyMissingError,
     EncryptionMismatchError,
@@ -24,7 +23,8 @@ from relay.errors import (
     JournalFullError,
     JournalInUseError,
 )
-from relay.sealing import PURPOSE
+from relay.journal.entries import COUNTERS, DATABASES, counter, number, number_key
+from relay.journal.sealing import PURPOSE
 from relay.validation import SYSTEM_USER
 
 MARK = b"encrypted"
@@ -41,7 +41,7 @@ _ERRORS = ErrorFamily(
 
 
 def open_file(folder: Path, settings: JournalSettings, *, readonly: bool = False) -> Environment:
-    """Open the environment of the journal in `folder`; a writer creates it, and holds it alone until it is closed.
+    """Open the environment of the journal in `folder`; a writer creates it, and is its only writer until it is closed.
 
     Raises `JournalInUseError`, `JournalDamagedError`, `JournalFullError`, `JournalError`.
     """
@@ -70,11 +70,11 @@ def require_unused(folder: Path) -> None:
     WriterLock.take(folder, _ERRORS).release()
 
 
-def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bool) -> bytes | None:
-    """Compare the encryption of a journal with the keys that it is opened with, which a new one adopts.
+def require_encryption(environment: Environment, keys: KeyRing | None, *, readonly: bool) -> bytes | None:
+    """Check that a journal is encrypted with the given keys, which a new one adopts; or plain, without keys.
 
-    Returns the id of the system's key; None where the journal is plain, or new and `readonly`.
-    Raises `EncryptionMismatchError`, `EncryptionKeyMissingError`.
+    Returns the id of the system's key; None if the journal is plain, or new and `readonly`. Raises
+    `EncryptionMismatchError`, `EncryptionKeyMissingError`.
     """
     with environment.read() as transaction:
         mark, is_new = transaction.get(COUNTERS, MARK), _is_new(transaction)
@@ -96,7 +96,7 @@ def require_mode(environment: Environment, keys: KeyRing | None, *, readonly: bo
 
 
 def claim_ring(keys: KeyRing) -> bytes:
-    """Return the mark of a journal encrypted with this ring: the id of the system's key, created if need be."""
+    """Return the id of the system's key, created if there is none: it marks a journal encrypted with this ring."""
     keys.claim()
     return keys.cipher(SYSTEM_USER, PURPOSE, create=True).key_id
 
@@ -109,21 +109,15 @@ class Mark(NamedTuple):
 
 
 def read_mark(folder: Path, settings: JournalSettings) -> Mark:
-    """Return whether the journal in `folder` is encrypted; where there is none, it is new. Raises `JournalError`."""
+    """Return whether the journal in `folder` is encrypted. A missing journal counts as new. Raises `JournalError`."""
     if not folder.exists():
         return Mark(True, None)
     with closing(open_file(folder, settings, readonly=True)) as environment, environment.read() as transaction:
         return Mark(_is_new(transaction), transaction.get(COUNTERS, MARK))
 
 
-def is_encrypted(folder: Path, settings: JournalSettings) -> bool | None:
-    """Return whether the journal in `folder` is encrypted; None where it is new and plain. Raises `JournalError`."""
-    mark = read_mark(folder, settings)
-    return None if mark.is_new and mark.key_id is None else mark.key_id is not None
-
-
 def _is_new(transaction: Transaction) -> bool:
-    """Whether nothing was ever written that an encrypted journal encrypts."""
+    """Whether nothing was ever written of what an encrypted journal encrypts."""
     return not counter(transaction, "last_seq") and not counter(transaction, "quarantine_last_id")
 
 
@@ -137,8 +131,8 @@ def copy_journal(source: Path, target: Path, settings: JournalSettings) -> int:
     """Write a consistent copy of a journal, which may be in use, into the empty folder `target`. Not fsynced.
 
     Returns the last number of the copy. Copies of the journal and of its consumers' stores are taken at different
-    times: read the cursors before copying the stores, and `rewind` the copied journal to them. Consumers recognise the
-    events in between. Raises `JournalError`.
+    times: read the cursors before copying the stores, and `rewind` the copied journal to them. Consumers recognise
+    repeats of the events in between. Raises `JournalError`.
     """
     with closing(open_file(source, settings, readonly=True)) as environment:
         environment.copy(target)

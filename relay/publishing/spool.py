@@ -1,7 +1,7 @@
 """A bounded queue of events on disk, for a publisher that cannot reach its relay: a journal of its own.
 
-It is drained in order, by this process or the next one that opens the folder; one process at a time has it. A full
-spool refuses events and drops none. It is not encrypted: the emitter's machine has no keys of users, and entries are
+It is drained in order, by this process or the next one that opens the folder; only one process at a time may use it. A
+full spool refuses events and drops none. It is not encrypted: the emitter's machine has no users' keys, and entries are
 deleted as soon as the relay has them.
 """
 
@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from relay.config import JournalSettings
-from relay.delivery import Outgoing
 from relay.errors import EntryDamagedError, JournalFullError, SpoolFullError
 from relay.event import Event, read_event
 from relay.journal import Journal
+from relay.publishing.delivery import Outgoing
 from relay.wire import JournalEntry
 
 _CONSUMER = "relay"
@@ -26,7 +26,7 @@ class Spool:
     """The spool in one folder."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        """Open the spool; events that an earlier process left are taken first.
+        """Open the spool; events that an earlier process left are sent first.
 
         Raises `JournalInUseError` when another publisher uses the folder, other `JournalError`s.
         """
@@ -55,7 +55,7 @@ class Spool:
     def add(self, event: Event, now: datetime) -> bool:
         """Append an event; False when it is in the spool already. Durable on return.
 
-        Raises `SpoolFullError`: then it was not taken.
+        Raises `SpoolFullError` without storing it.
         """
         seq, duplicate = self._append([event], now)[0]
         self._last_seq = max(self._last_seq, seq)
@@ -64,7 +64,7 @@ class Spool:
     def keep(self, window: Iterable[Outgoing], now: datetime) -> None:
         """Append the events of a publisher's window that are not here yet. Durable on return. Raises `SpoolFullError`.
 
-        Nothing may be untaken: the window comes first.
+        Every event here must be taken already, since those of the window are older than any later one.
         """
         loose = [outgoing for outgoing in window if not outgoing.spool_seq]
         if not loose:
@@ -77,7 +77,7 @@ class Spool:
     def take(self, limit: int) -> list[Outgoing]:
         """Return the next events in order; they stay on disk until released.
 
-        Raises `EntryDamagedError` when the next one is damaged; it is passed, and moved to the spool's quarantine.
+        Raises `EntryDamagedError` when the next one is damaged; it is skipped, and moved to the spool's quarantine.
         """
         taken = []
         for entry in self._read(limit):

@@ -13,10 +13,10 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from relay.access import Principal
-from relay.admission import source_name
 from relay.config import JournalSettings
 from relay.disk import Transaction
-from relay.entries import (
+from relay.errors import EncryptionKeyMissingError
+from relay.journal.entries import (
     AnyQuarantine,
     StoredQuarantine,
     add_to_counter,
@@ -28,8 +28,8 @@ from relay.entries import (
     number,
     number_key,
 )
-from relay.errors import EncryptionKeyMissingError
-from relay.sealing import Sealing, user_of
+from relay.journal.sealing import Sealing
+from relay.journal.sources import source_name, user_of
 from relay.wire import QuarantineEntry
 
 REFUSED = 0
@@ -47,14 +47,14 @@ class Suspect(NamedTuple):
 
 
 class Quarantine:
-    """Works inside transactions of the journal."""
+    """The quarantine of one journal. Its methods work inside transactions of the caller."""
 
     def __init__(self, settings: JournalSettings, sealing: Sealing) -> None:
         self._settings = settings
         self._sealing = sealing
 
     def add(self, transaction: Transaction, suspect: Suspect, now: datetime) -> int:
-        """Store `suspect` and return its id: its old one if it is stored already, `REFUSED` if it does not fit."""
+        """Store `suspect` and return its id: the id it has if it is stored already, `REFUSED` if it does not fit."""
         user_id = user_of(suspect.data, suspect.source)
         digest = self._sealing.digest(user_id, _digest(suspect))
         known = transaction.get("unread", digest)
@@ -108,12 +108,12 @@ class Quarantine:
             yield self._opened(key, value)
 
     def _opened(self, key: bytes, value: bytes) -> QuarantineEntry:
-        kept = load_quarantine(key, value)
+        sealed = load_quarantine(key, value)
         try:
-            stored = None if kept is None else self._sealing.open_quarantine(key, kept)
+            stored = None if sealed is None else self._sealing.open_quarantine(key, sealed)
         except EncryptionKeyMissingError as error:
-            assert kept is not None
-            return _locked(number(key), kept, error)
+            assert sealed is not None
+            return _locked(number(key), sealed, error)
         if stored is None:
             return _damaged(number(key), value)
         return QuarantineEntry(
@@ -144,7 +144,7 @@ def _damaged(entry_id: int, value: bytes) -> QuarantineEntry:
     )
 
 
-def _locked(entry_id: int, kept: AnyQuarantine, error: EncryptionKeyMissingError) -> QuarantineEntry:
+def _locked(entry_id: int, sealed: AnyQuarantine, error: EncryptionKeyMissingError) -> QuarantineEntry:
     """Return the readable part of an entry whose key is gone: its user, so that it can be erased with the rest."""
     return QuarantineEntry(
         id=entry_id,
@@ -152,8 +152,8 @@ def _locked(entry_id: int, kept: AnyQuarantine, error: EncryptionKeyMissingError
         code=error.code,
         reason=str(error),
         source=source_name("locked", "", Principal("", error.user_id, frozenset())),
-        quarantined_at=moment(kept.quarantined_ms),
-        seq=kept.seq,
+        quarantined_at=moment(sealed.quarantined_ms),
+        seq=sealed.seq,
     )
 
 

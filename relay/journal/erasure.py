@@ -1,8 +1,8 @@
 """Erase events out of order: of a user, a session, a run, or by id. Readers skip the missing numbers.
 
-The id of an erased event is recognised until `JournalSettings.repeat_horizon_s`, as after retention, so that sending it
-again has no effect. Its bytes stay in free pages until `Journal.compact`. An event whose key is gone is erased with all
-of its user's, or by its number. Copies at the emitter and in backups are not reached.
+The id of an erased event is recognised for `JournalSettings.repeat_horizon_s`, as after retention, so that sending it
+again has no effect. Its bytes stay in free pages until `Journal.compact`. An event whose key is gone can only be erased
+with all events of its user, or by its number. Copies at the emitter and in backups are not reached.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Any
 
 import msgspec
 
-from relay.admission import publisher_of
 from relay.config import EventLimits
 from relay.disk import Environment, Transaction
-from relay.entries import AnyEvent, StoredEvent, add_to_counter, load_event, number_key
 from relay.errors import EncryptionKeyMissingError, MalformedEventError
 from relay.event import decode_mapping
-from relay.quarantine import Quarantine
-from relay.retention import Retention
-from relay.sealing import Reading, Sealing
+from relay.journal.entries import AnyEvent, StoredEvent, add_to_counter, load_event, number_key
+from relay.journal.quarantine import Quarantine
+from relay.journal.retention import Retention
+from relay.journal.sealing import Reading, Sealing
+from relay.journal.sources import user_of_source
 from relay.validation import SYSTEM_USER
 from relay.wire import Erasable, Erased, QuarantineEntry
 
 _PAGE = 500
 
 
-class _Traces(msgspec.Struct):
+class _NamedIds(msgspec.Struct):
     session_id: str | None = None
     actor_id: str | None = None
     payload: dict[str, Any] = {}
 
 
-_traces = msgspec.msgpack.Decoder(_Traces)
+_decoder = msgspec.msgpack.Decoder(_NamedIds)
 
 
-class Erasing:
-    """Erases in one journal."""
+class Erasure:
+    """Erases events of one journal."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Erasing:
 
     def _part(self, transaction: Transaction, wanted: Erasable, now: datetime, limit: int, *, dry_run: bool) -> Erased:
         found: list[tuple[int, AnyEvent]] = []
-        looked_at, after = 0, wanted.after_seq
+        examined, after = 0, wanted.after_seq
         for seq in self._candidates(transaction, wanted):
-            if looked_at >= limit:
+            if examined >= limit:
                 break
-            looked_at, after = looked_at + 1, seq
+            examined, after = examined + 1, seq
             key = number_key(seq)
             value = transaction.get("events", key)
             stored = None if value is None else load_event(key, value)
@@ -125,32 +125,32 @@ def _is_named(event: StoredEvent, wanted: Erasable) -> bool:
         return True
     if not wanted.session_ids and not wanted.run_ids and not wanted.quoted:
         return False
-    traces = _traces.decode(event.data)
-    quotes = traces.payload.get("quotes")
+    named = _decoder.decode(event.data)
+    quotes = named.payload.get("quotes")
     is_quoting = isinstance(quotes, list) and any(_is_among(one, wanted.quoted) for one in quotes)
     if is_quoting and event.event_id not in wanted.kept_ids:
         return True
-    return _is_of(traces.session_id, traces.payload.get("run_id"), traces.actor_id, wanted)
+    return _is_of(named.session_id, named.payload.get("run_id"), named.actor_id, wanted)
 
 
 def _is_wanted_entry(entry: QuarantineEntry, wanted: Erasable) -> bool:
-    """Whether quarantined bytes are selected; unreadable ones are known by their source alone."""
-    is_users = entry.source == f"memory:{wanted.user_id}" or publisher_of(entry.source).user_id == wanted.user_id
+    """Whether quarantined bytes are selected. Of unreadable bytes only the source is known."""
+    is_users = user_of_source(entry.source) == wanted.user_id
     is_named = entry.seq in wanted.system_seqs or entry.id in wanted.quarantine_ids
     if (is_users and wanted.everything) or is_named:
         return True
     try:
-        told = decode_mapping(entry.data, EventLimits(max_bytes=16 << 20))
+        fields = decode_mapping(entry.data, EventLimits(max_bytes=16 << 20))
     except MalformedEventError:
         return False
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         return False
-    is_users = is_users or told.get("user_id") == wanted.user_id
-    if is_users and (wanted.everything or _is_among(told.get("event_id"), wanted.event_ids)):
+    is_users = is_users or fields.get("user_id") == wanted.user_id
+    if is_users and (wanted.everything or _is_among(fields.get("event_id"), wanted.event_ids)):
         return True
-    payload = told.get("payload")
+    payload = fields.get("payload")
     run_id = payload.get("run_id") if isinstance(payload, dict) else None
-    return is_users and _is_of(told.get("session_id"), run_id, told.get("actor_id"), wanted)
+    return is_users and _is_of(fields.get("session_id"), run_id, fields.get("actor_id"), wanted)
 
 
 def _is_of(session_id: object, run_id: object, actor_id: object, wanted: Erasable) -> bool:
@@ -159,6 +159,6 @@ def _is_of(session_id: object, run_id: object, actor_id: object, wanted: Erasabl
     return _is_among(session_id, wanted.session_ids) or _is_among(run_id, wanted.run_ids)
 
 
-def _is_among(told: object, ids: frozenset[str]) -> bool:
-    """Whether a publisher's value is one of the ids; it may be of any type, also of one without a hash."""
-    return isinstance(told, str) and told in ids
+def _is_among(value: object, ids: frozenset[str]) -> bool:
+    """Whether a publisher's value, which may be of any type, is one of the ids."""
+    return isinstance(value, str) and value in ids

@@ -1,0 +1,29 @@
+"""The journal: one LMDB environment with every accepted event, the cursors of consumers, and the quarantine.
+
+Read `journal` first, then `entries` (the stored form) and `sealing` (its encryption). The other files each do one thing
+to a journal: `retention`, `erasure`, `quarantine`, `checkup`, `encrypting`.
+"""
+
+from relay.journal.checkup import check_journal
+from relay.journal.encrypting import encrypt_journal
+from relay.journal.file import copy_journal, cursors, read_mark, require_unused, rewind
+from relay.journal.journal import Appended, Journal
+from relay.journal.quarantine import Suspect
+from relay.journal.retention import RetentionReport
+from relay.journal.sources import publisher_of, source_name
+
+__all__ = [
+    "Appended",
+    "Journal",
+    "RetentionReport",
+    "Suspect",
+    "check_journal",
+    "copy_journal",
+    "cursors",
+    "encrypt_journal",
+    "publisher_of",
+    "read_mark",
+    "require_unused",
+    "rewind",
+    "source_name",
+]

@@ -1,0 +1,139 @@
+"""Locks for threads that a Ctrl-C cannot break: a condition variable, and a read/write lock.
+
+Rejected: `threading.Condition`, whose methods are Python code, and with it `Event`, `Semaphore` and
+`concurrent.futures.Future`. A `KeyboardInterrupt` inside one of them can leave its lock taken, so that every other
+thread waits for ever. Python interrupts neither `with lock` nor a single call of C code.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+
+_RECHECK_S = 1.0  # a `notify_all` that was interrupted may have reached some threads only
+
+
+class Condition:
+    """A condition variable with its lock. A `KeyboardInterrupt` leaves both usable."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._waiting: dict[SimpleQueue[None], None] = {}
+
+    def wait_for(self, step: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Call `step` under the lock, again after each `notify_all`, until it is true; return False after `timeout_s`.
+
+        >>> condition, events = Condition(), ["e-1"]
+        >>> condition.wait_for(lambda: bool(events), timeout_s=1.0)
+        True
+        >>> condition.wait_for(lambda: not events, timeout_s=0.01)
+        False
+        """
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        woken = SimpleQueue[None]()
+        try:
+            while True:
+                with self.lock:
+                    if step():
+                        return True
+                    self._waiting[woken] = None
+                remaining_s = deadline_s - time.monotonic()
+                if remaining_s <= 0:
+                    return False
+                with suppress(Empty):
+                    woken.get(timeout=min(remaining_s, _RECHECK_S))
+        finally:
+            self._waiting.pop(woken, None)
+
+    def notify_all(self) -> None:
+        """Make every waiting thread call its `step` again. The caller holds the lock."""
+        for woken in tuple(self._waiting):
+            woken.put(None)
+
+
+@contextmanager
+def holding(lock: threading.RLock, timeout_s: float) -> Iterator[bool]:
+    """Hold a lock for the block; yield False if it was not free within `timeout_s`. This thread must not hold it yet.
+
+    A `KeyboardInterrupt` always leaves it free; between a plain `acquire` and `try` it would stay locked.
+
+    >>> lock = threading.RLock()
+    >>> with holding(lock, timeout_s=1.0) as is_held:
+    ...     is_held
+    True
+    """
+    try:
+        yield lock.acquire(timeout=timeout_s)
+    finally:
+        try:  # noqa: SIM105 - an interrupt in `suppress` would come before the release
+            lock.release()
+        except RuntimeError:  # it was not taken
+            pass
+
+
+class ReadWriteLock:
+    """A lock with a shared, reentrant side and an exclusive side. A shared lock cannot be upgraded.
+
+    Writers have priority: while one waits, no new reader enters. Each block has a token, whose removal is one step that
+    a `KeyboardInterrupt` cannot divide.
+    """
+
+    def __init__(self) -> None:
+        self._condition = Condition()
+        self._readers: dict[object, int] = {}  # the thread of each token
+        self._writer: object | None = None
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Hold the lock with other readers. Waits while a writer holds it or waits for it."""
+        me, token = threading.get_ident(), object()
+
+        def enter() -> bool:
+            if self._writer is not None and me not in self._readers.values():
+                return False
+            self._readers[token] = me
+            return True
+
+        try:
+            self._condition.wait_for(enter)
+            yield
+        finally:
+            self._readers.pop(token, None)
+            if self._writer is not None:
+                self._notify()
+
+    @contextmanager
+    def exclusive(self, timeout_s: float | None = None) -> Iterator[None]:
+        """Hold the lock alone. Waits `timeout_s` for other writers, and as long again for readers.
+
+        Without a timeout it waits for ever. Raises `TimeoutError`.
+        """
+        token = object()
+
+        def enter() -> bool:
+            if self._writer is None:
+                self._writer = token
+            return self._writer is token
+
+        try:
+            if not self._condition.wait_for(enter, timeout_s):
+                raise TimeoutError("another writer holds the lock")
+            if not self._condition.wait_for(lambda: not self._readers, timeout_s):
+                raise TimeoutError("readers hold the lock")
+            yield
+        finally:
+            if self._writer is token:
+                self._writer = None
+                self._notify()
+
+    @property
+    def _has_writer(self) -> bool:
+        return self._writer is not None
+
+    def _notify(self) -> None:
+        with self._condition.lock:
+            self._condition.notify_all()
