@@ -42,11 +42,10 @@ import ray.exceptions
 import ray.job_config
 
 from memory_agent.daemon.capacity import Capacity
-from memory_agent.daemon.host import HostServer, MemoryHost
+from memory_agent.daemon.host import HostServer, MemoryHost, shared_socket
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.knowledge import RemoteKnowledge
-from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, encode
@@ -140,12 +139,11 @@ class Cluster:
         """
         self._run_folder = run_folder
         self._threads = (capacity.answer_threads, capacity.ingest_threads)
-        self._shared = shared_socket(run_folder)
         self._arguments = (
             str(data_dir),
             msgspec.msgpack.encode(settings),
             embedder_endpoint,
-            ipc_endpoint(self._shared),
+            ipc_endpoint(shared_socket(run_folder)),
         )
         self._folder = RayFolder()
         self._started = 0
@@ -182,18 +180,17 @@ class Cluster:
         """The address for `join`."""
         return str(ray.get_runtime_context().gcs_address)
 
-    def start_host(self) -> Host:
-        """Start a host; return it before its process is ready. Names are never reused: the old actor may still run."""
-        self._started += 1
-        name = f"host-{self._started}"
-        return self._host(name, [self._run_folder / f"{kind}-{self._started}.sock" for kind in ("host", "bulk")])
+    def start_host(self, *, shared: bool = False) -> Host:
+        """Start a host; return it before its process is ready. Names are never reused: the old actor may still run.
 
-    def start_shared_host(self) -> Host:
-        """Start the host of shared items, at the socket that the other hosts connect to."""
+        `shared`: the host of shared items, at the socket that the other hosts connect to.
+        """
         self._started += 1
-        return self._host(f"shared-{self._started}", [self._shared, self._run_folder / "shared-bulk.sock"])
-
-    def _host(self, name: str, files: list[Path]) -> Host:
+        name = f"shared-{self._started}" if shared else f"host-{self._started}"
+        files = [
+            shared_socket(self._run_folder) if shared else self._run_folder / f"{name}.sock",
+            self._run_folder / f"bulk-{self._started}.sock",
+        ]
         endpoints = HostEndpoints(answer=ipc_endpoint(files[0]), ingest=ipc_endpoint(files[1]))
         actor = HostActor.options(name=name).remote(*self._arguments, endpoints, *self._threads)  # type: ignore[attr-defined]
         return Host(name, actor, files)
@@ -249,18 +246,19 @@ class Host:
         self._answers = HostConnection(name, partial(self._endpoint, "answer"))
         self._batches = HostConnection(name, partial(self._endpoint, "ingest"))
 
-    async def call(
-        self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
-    ) -> bytes:
-        """Return the encoded reply. Raises as `HostConnection.request`."""
-        request = HostRequest(
-            user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=time.time(), rights=rights
-        )
-        return await self._answers.request([encode(request), params], deadline_ms / 1000 + _GRACE_S)
+    @property
+    def address(self) -> HostAddress:
+        """The actor, for callers within Ray (`ask_host`)."""
+        return HostAddress(actor=self.name, namespace=NAMESPACE)
 
-    async def ingest(self, user_id: str, batch: bytes, timeout_s: float) -> bytes:
-        """Return the encoded reply. Raises as `HostConnection.request`."""
-        return await self._batches.request([encode(HostRequest(user_id=user_id)), batch], timeout_s)
+    async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
+        """Send a verb with its parameters or, without a verb, a batch of events; return the encoded reply.
+
+        Sets the time of sending and the deadline. Raises as `HostConnection.request`.
+        """
+        connection = self._answers if request.method else self._batches
+        sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=time.time())
+        return await connection.request([encode(sent), body], timeout_s + _GRACE_S)
 
     async def fill_vectors(self, timeout_s: float) -> int:
         """Embed memories that lack a vector. Raises `HostDiedError`, `DeadlineExceededError`."""
@@ -385,11 +383,6 @@ def _end_with(raylet_pid: int) -> None:
     while os.getppid() == raylet_pid:
         time.sleep(_PARENT_CHECK_S)
     os._exit(1)
-
-
-def shared_socket(run_folder: Path) -> Path:
-    """Return the socket file of the host of shared items."""
-    return run_folder / "shared.sock"
 
 
 def ray_token(run_folder: Path) -> Path:

@@ -59,6 +59,11 @@ Answer = Callable[[HostRequest, bytes], bytes]
 """Returns the encoded reply to a request and the bytes that follow it."""
 
 
+def shared_socket(run_folder: Path) -> Path:
+    """Return the socket file of the host of shared items, to which other hosts and the daemon connect."""
+    return run_folder / "shared.sock"
+
+
 class HostServer:
     """Serves a `MemoryHost` until `close` or the end of the process."""
 
@@ -67,7 +72,7 @@ class HostServer:
         answers, batches = ReplySocket(endpoints.answer), ReplySocket(endpoints.ingest)
         self.endpoints = HostEndpoints(answer=answers.endpoint, ingest=batches.endpoint)
         self._workers = (
-            Workers("answer", answers, answer_threads, host.answer),
+            Workers("answer", answers, answer_threads, lambda request, params: _answer(host, request, params)),
             Workers("ingest", batches, ingest_threads, lambda request, batch: host.ingest(request.user_id, batch)),
         )
 
@@ -75,6 +80,11 @@ class HostServer:
         """Stop after the requests in progress."""
         for workers in self._workers:
             workers.close()
+
+
+def _answer(host: MemoryHost, request: HostRequest, params: bytes) -> bytes:
+    left_ms = request.remaining_ms(time.time())
+    return host.call(request.user_id, request.method, params, left_ms, request.rights)
 
 
 @dataclass(frozen=True)
@@ -189,11 +199,6 @@ class MemoryHost:
         self._memories: dict[str, Memory] = {}
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._guard = threading.Lock()
-
-    def answer(self, request: HostRequest, params: bytes) -> bytes:
-        """As `call`, with the rest of the request's deadline."""
-        left_ms = request.remaining_ms(time.time())
-        return self.call(request.user_id, request.method, params, left_ms, request.rights)
 
     def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS) -> bytes:
         """Return the encoded reply to one request of `user_id`, which carries an error as a fault."""
