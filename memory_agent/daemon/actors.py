@@ -1,7 +1,7 @@
-"""Host processes as Ray actors, the daemon's connections to them, and Ray itself. No other file here imports Ray.
+"""Host processes as Ray actors, the connections to them, and Ray itself. No other file imports Ray.
 
-Ray starts, names and restarts host processes, and carries calls that are about the process: sleep, upkeep, its process
-id. Requests and batches of events use the host's own sockets (`host`): an empty call takes .16 ms there, .84 ms at an
+Ray starts, names and restarts host processes, and carries calls about the process: sleep, upkeep, process id. Requests
+and batches of events use the sockets of the host (`host`), where an empty call takes .16 ms instead of .84 ms at an
 actor (measured). Ray never retries a task (`max_task_retries=0`), because the first attempt may have run (Ray
 documentation, actor fault tolerance): the dispatcher retries, and the store recognises repeats. An actor can outlive
 its raylet (measured), so the store's own lock and epoch guarantee one writer.
@@ -32,10 +32,12 @@ import psutil
 
 from relay.log import log
 
-os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # read when Ray is imported
-os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # else gcs keeps 5 KB per call, for 100,000 calls
+os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # Ray reads these at import
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # otherwise gcs keeps 5 KB per call, for 100,000 calls
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices take .1 s with one thread, .4 with two
-os.environ.setdefault("RAY_worker_niceness", "0")  # default 15: recalls would wait for bulk embedding, which has 10
+os.environ.setdefault(
+    "RAY_worker_niceness", "0"
+)  # the default is 15: recalls would wait for bulk embedding, which has 10
 import ray
 import ray._private.services as ray_services
 import ray.exceptions
@@ -62,7 +64,7 @@ _GRACE_S = 0.1
 _PARENT_CHECK_S = 0.5
 _THREADS_FOR_RAY = 8
 """Concurrent callers within Ray (`ask_host`) per host."""
-_OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; it stays unused
+_OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
 
 
 @ray.remote(
@@ -72,7 +74,7 @@ _OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; it stays unused
     concurrency_groups={"answer": _THREADS_FOR_RAY, "upkeep": 1, "control": 4},
 )
 class HostActor:
-    """A Ray process with a `MemoryHost` and its `HostServer`."""
+    """A Ray actor: a process with a `MemoryHost` and its `HostServer`."""
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class HostActor:
 
     @ray.method(concurrency_group="control")
     def endpoints(self) -> HostEndpoints:
-        """Return the endpoints of the process's sockets."""
+        """Return the endpoints of the sockets."""
         return self._server.endpoints
 
     @ray.method(concurrency_group="answer")
@@ -234,7 +236,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 class Host:
-    """One host process, as the daemon's event loop sees it."""
+    """One host process, for use in the daemon's event loop."""
 
     def __init__(self, name: str, actor: Any, files: Iterable[Path]) -> None:
         """`files` are the socket files that the process creates."""
@@ -285,7 +287,7 @@ class Host:
             file.unlink(missing_ok=True)
 
     async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:
-        """Return where the process listens, once it does; a process that Ray restarts takes seconds."""
+        """Return the endpoint, once the process listens. A process that Ray restarts takes seconds."""
         return str(getattr(await self._answer(self._actor.endpoints.remote(), None), socket))
 
     async def _answer(self, reference: Any, timeout_s: float | None) -> Any:
@@ -421,7 +423,7 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
 
 
 def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
-    """Return the error for a bug in a host. It is not retryable: the host runs on, and a repeat would fail again."""
+    """Return the error for a bug in a host. It is not retryable: the host runs on, and a retry would fail again."""
     return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")
 
 

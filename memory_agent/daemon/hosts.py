@@ -1,7 +1,8 @@
 """Users as virtual actors: each always exists by name, wakes at its first request and sleeps when idle.
 
-Callers name a user and never see which process answers (`Hosts`). At most `daemon.most_awake` users are awake; another
-one waits until the least recently used idle user sleeps. `Directory` assigns awake users to host processes.
+A user is awake if its memory is open in a host process. Callers name a user, and `Hosts` finds or starts the process.
+At most `daemon.most_awake` users are awake; a further one waits until the least recently used idle user is put to
+sleep. `Directory` assigns awake users to host processes.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _MOVE_PATIENCE_S = 0.5
 T = TypeVar("T")
 
 _OF_SHARED = "shared-knowledge"
-"""The host of shared items, a process of its own."""
+"""The name of the host of shared items, a separate process."""
 
 
 @dataclass
 class _UserLock:
-    """The lock of one user, kept while a task holds it or waits for it."""
+    """The lock of one user, which exists while a task holds it or waits for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     holders: int = 0
@@ -48,9 +49,10 @@ class _UserLock:
 class Hosts:
     """The host processes and the users awake in them. Lives in one event loop.
 
-    If a host dies, a request is repeated once Ray has restarted it, within the deadline, and only if it was not sent
-    yet or the verb may be repeated. A process without awake users is kept as a spare, up to `daemon.spare_hosts`:
-    starting one takes a second of processor time, on a busy machine longer than a caller waits.
+    If a host dies, a request is repeated after Ray has restarted the host, within the deadline, and only if it had not
+    been sent or if its verb may be repeated. Processes without awake users are kept as spares, up to
+    `daemon.spare_hosts`: starting a process takes a second of processor time, on a busy machine longer than a caller
+    waits.
     """
 
     def __init__(self, cluster: Cluster, settings: DaemonSettings, capacity: Capacity) -> None:
@@ -63,7 +65,7 @@ class Hosts:
         self._spares: list[Host] = []
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self.calls_under_way = 0
-        """The number of calls that run or wait, without batches of events."""
+        """The number of running and waiting calls, without batches of events."""
         self._busy: defaultdict[str, int] = defaultdict(int)
         self._seating = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -108,7 +110,7 @@ class Hosts:
 
     @asynccontextmanager
     async def kept_asleep(self, user_id: str, patience_s: float | None = None) -> AsyncIterator[None]:
-        """Keep the user asleep inside the context: waits for running calls, and makes new ones wait.
+        """Keep the user asleep inside the context. Waits for running calls; new calls wait for the end of the context.
 
         Raises `TimeoutError` if the running calls take longer than `patience_s`.
         """
@@ -121,15 +123,15 @@ class Hosts:
             yield
 
     async def sleep_idle(self) -> None:
-        """Put users to sleep that have had no request for `daemon.idle_sleep_s`."""
+        """Put users to sleep that had no request for `daemon.idle_sleep_s`."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
             await self.sleep(user_id)
 
     async def balance(self) -> None:
-        """Move one busy user from a shared host with other busy users to an idle host, if there are both.
+        """Move one busy user from a shared host with several busy users to an idle shared host, if both exist.
 
-        Waits for its running requests; later ones wait until the user has woken at the host with the least load. If a
-        request takes longer than a recall may wait, the user stays until the next round.
+        Waits for the user's running requests; its next request wakes it on the least loaded host. If a request takes
+        longer than a recall may wait, the user stays until the next round.
         """
         user_id = self._directory.misplaced(time.monotonic())
         if user_id is None:
@@ -139,15 +141,15 @@ class Hosts:
                 log.info("user.moved", user_id=user_id)
 
     async def fill_vectors(self) -> int:
-        """Make every host embed memories that lack a vector; return how many vectors were added."""
+        """Compute missing vectors on every host; return how many were added."""
         return sum(await self._on_every_host("vectors.not_filled", lambda host, left_s: host.fill_vectors(left_s)))
 
     async def keep_up(self) -> None:
-        """Make every host run its upkeep: expire abandoned runs and old memories, consolidate."""
+        """Run the upkeep of every host: expire abandoned runs and old memories, consolidate learning."""
         await self._on_every_host("host.not_kept_up", lambda host, left_s: host.keep_up(left_s))
 
     async def _on_every_host(self, failure: str, work: Callable[[Host, float], Awaitable[T]]) -> list[T]:
-        """Run `work` on one host after another; return the results. Logs errors as `failure`."""
+        """Run `work` on one host after another; return the results. Log errors as `failure`."""
         results: list[T] = []
         for host in list(self._hosts.values()):
             try:
@@ -287,9 +289,9 @@ _BUSY_S = 30.0
 
 @dataclass
 class Seat:
-    """The host of an awake user, and when it was last used (seconds, monotonic clock).
+    """The host of an awake user, and the time of its last request (seconds, monotonic clock).
 
-    `is_apart`: it has a fixed host of its own, and stays awake while the daemon runs.
+    `is_apart`: the user has a fixed host, and stays awake while the daemon runs.
     """
 
     host: str
@@ -303,17 +305,17 @@ class Seat:
 
 
 class Directory:
-    """The awake users and their hosts. Pure bookkeeping.
+    """The awake users and the names of their hosts. Pure.
 
     The first users to wake get a host of their own, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
     waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties, so that
-    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing alone, which
-    puts two of eight users on one of eight hosts in 99.8 of 100 cases, while others idle. One process per user does not
-    scale: a Ray process costs 53 MB and half a percent of an idle core (measured).
+    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing alone, with
+    which two of eight users share one of eight hosts in 99.8 of 100 cases, while other hosts are idle. One process per
+    user does not scale: a Ray process costs 53 MB and half a percent of an idle core (measured).
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
-        """`shared_hosts` is at least 1. `apart` maps users to fixed hosts; these users count towards no limit."""
+        """`shared_hosts` is at least 1. `apart` maps some users to fixed hosts; these users count towards no limit."""
         self._apart = apart
         self._dedicated_limit = dedicated_limit
         self._shared = tuple(f"shared-{number}" for number in range(shared_hosts))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.doors.http.journal_watch import JournalWatch
+from memory_agent.doors.http.streams import JournalWatch
 from relay import AsyncSubscriber, Broker, Publisher
 
 LONG_S = 60.0

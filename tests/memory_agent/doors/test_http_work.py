@@ -17,7 +17,7 @@ from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
 
 from memory_agent import Memory
-from memory_agent.doors.http.work import Work
+from memory_agent.doors.http.streams import Work
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.settings import DaemonSettings, EmbedderSettings, HttpSettings, Settings
@@ -115,7 +115,7 @@ def test_progress_is_said_until_the_work_ends() -> None:
             return b'{"bytes_before":7,"bytes_after":3}'
 
         work = Work(answer(), PAUSE_S)
-        await work.refuse()
+        await work.raise_early()
         frames = work.frames(None)
         before = [heard(await anext(frames))[0] for _ in range(3)]
         assert [name for name, _ in before] == ["progress"] * 3
@@ -140,7 +140,7 @@ def test_work_behind_the_answer_counts_down_before_the_result() -> None:
             return next(left)
 
         work = Work(answer(), PAUSE_S)
-        await work.refuse()
+        await work.raise_early()
         said = await frames_of(work.frames(waiting))
         assert [data["waiting"] for name, data in said if name == "progress"] == [30, 20, 20]
         assert said[-1] == ("result", 30)
@@ -167,7 +167,7 @@ def test_what_fails_before_there_is_progress_is_raised() -> None:
             raise UnavailableError("the disk went away")
 
         with pytest.raises(UnavailableError):
-            await Work(answer(), PAUSE_S).refuse()
+            await Work(answer(), PAUSE_S).raise_early()
 
     asyncio.run(go())
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memory_agent.hooks.inputs import LISTENED, NOTHING, Heard, Input
+from memory_agent.hooks.inputs import LISTENED, NOTHING, Content, Input
 from memory_agent.sessions.entries import Session
 from memory_agent.sessions.history import event_of
 from tests.memory_agent.hooks.hook_inputs import bash, of_claude, of_codex, of_gemini
@@ -22,8 +22,8 @@ FILES = {
 }
 
 
-def hear(client: str, said: dict[str, Any]) -> Heard:
-    return Input(client, said).heard()
+def hear(client: str, said: dict[str, Any]) -> Content:
+    return Input(client, said).content()
 
 
 def told(client: str, said: dict[str, Any]) -> list[tuple[str, str]]:
@@ -66,10 +66,10 @@ def real_inputs(client: str) -> list[dict[str, Any]]:
 def test_the_hooks_of_a_real_session_tell_what_happened_in_it(client: str, expected: list[tuple[str, str]]) -> None:
     inputs = real_inputs(client)
     assert [one for said in inputs for one in told(client, said)] == expected
-    heard = [hear(client, said) for said in inputs]
-    assert [one.prompt for one in heard if one.prompt] == [expected[0][1]]
-    assert sum(one.starts for one in heard) == 1
-    assert sum(one.ended is not None for one in heard) == (client != "codex")
+    content = [hear(client, said) for said in inputs]
+    assert [one.prompt for one in content if one.prompt] == [expected[0][1]]
+    assert sum(one.starts for one in content) == 1
+    assert sum(one.ended is not None for one in content) == (client != "codex")
 
 
 @needs_data
@@ -154,6 +154,6 @@ def test_the_same_command_with_another_result_is_another_entry_of_gemini() -> No
 def test_inputs_without_their_fields_or_with_others_are_passed_over(client: str) -> None:
     for name in (*LISTENED[client], "PreToolUse", "Unheard", ""):
         for odd in ({}, {"prompt": 7, "tool_input": [1], "tool_response": 7, "session_id": None, "timestamp": "noon"}):
-            heard = hear(client, {"hook_event_name": name, **odd})
-            assert all(entry.text or entry.command for entry in heard.entries)
+            content = hear(client, {"hook_event_name": name, **odd})
+            assert all(entry.text or entry.command for entry in content.entries)
     assert hear(client, {"hook_event_name": 7}) is NOTHING
