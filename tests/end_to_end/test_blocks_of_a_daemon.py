@@ -91,7 +91,7 @@ def test_a_role_that_no_trigger_has_is_noted(daemon: DaemonProcess) -> None:
     assert (ran.returncode, "has no role conducter: there are conductor, worker, writer" in ran.stderr) == (1, True)
 
 
-def test_a_follower_that_nothing_comes_for_ends_with_its_timeout(daemon: DaemonProcess) -> None:
+def test_a_follower_without_events_ends_at_its_timeout(daemon: DaemonProcess) -> None:
     command = [sys.executable, "-m", "memory_agent", "blocks", "--user", "nobody-speaks", "--timeout", "0.2", "--json"]
     done = subprocess.run(
         [*command, "--data-dir", str(daemon.data_dir)], capture_output=True, text=True, env=environment(), check=False

@@ -78,7 +78,7 @@ def give_hooks_time(scope: Scope) -> None:
 
 @pytest.mark.parametrize("where", ["--user", "--project"])
 @pytest.mark.parametrize("client", AGENTS)
-def test_what_session_one_found_stands_in_the_prompt_of_session_two(
+def test_findings_of_one_session_are_in_the_prompt_of_another(
     tmp_path: Path, daemon: DaemonProcess, model: ModelApi, client: str, where: str
 ) -> None:
     agent = installed(client)
@@ -121,7 +121,7 @@ def test_what_session_one_found_stands_in_the_prompt_of_session_two(
 
 
 @pytest.mark.parametrize("client", AGENTS)
-def test_a_session_goes_on_where_no_daemon_runs(tmp_path: Path, model: ModelApi, client: str) -> None:
+def test_a_session_continues_without_a_daemon(tmp_path: Path, model: ModelApi, client: str) -> None:
     agent = installed(client)
     home, folder = tmp_path / "home", tmp_path / "shop"
     home.mkdir()
@@ -134,9 +134,7 @@ def test_a_session_goes_on_where_no_daemon_runs(tmp_path: Path, model: ModelApi,
 
 
 @pytest.mark.parametrize("client", ["claude-code", "codex"])
-def test_a_syntax_that_connect_refuses_is_one_that_the_client_refuses(
-    tmp_path: Path, model: ModelApi, client: str
-) -> None:
+def test_connect_refuses_a_syntax_only_if_the_client_does(tmp_path: Path, model: ModelApi, client: str) -> None:
     agent = installed(client)
     agent.prepare(tmp_path, model.url)
     memory_agent(tmp_path, tmp_path, "connect", client, "--data-dir", NOWHERE)

@@ -73,7 +73,7 @@ class McpProcess:
         return said
 
 
-def test_it_starts_a_daemon_which_outlives_it_and_serves_the_next_session() -> None:
+def test_the_bridge_starts_a_daemon_that_outlives_it_and_serves_the_next_session() -> None:
     with short_folder() as folder:
         data_dir = Path(folder) / "data"
         first = McpProcess(data_dir, "--set", "daemon.shared_hosts=1")
@@ -106,7 +106,7 @@ def test_sessions_that_begin_at_once_start_one_daemon_outside_of_the_project(tmp
             wait_until(lambda: not Layout(data_dir).daemon_runs())
 
 
-def test_a_daemon_killed_in_the_middle_of_calls_is_an_error_and_its_return_an_answer(own_daemon: DaemonProcess) -> None:
+def test_calls_fail_while_a_daemon_is_killed_and_succeed_after_its_return(own_daemon: DaemonProcess) -> None:
     own_daemon.start()
     client = McpProcess(own_daemon.data_dir, "--no-start")
     known = client.patiently("remember", text=VPN, id="vpn")
@@ -130,7 +130,7 @@ def test_a_daemon_killed_in_the_middle_of_calls_is_an_error_and_its_return_an_an
     client.end()
 
 
-def test_a_host_killed_in_the_middle_of_calls_is_a_retryable_result(rough_daemon: DaemonProcess) -> None:
+def test_a_host_killed_during_calls_gives_a_retryable_result(rough_daemon: DaemonProcess) -> None:
     client = McpProcess(rough_daemon.data_dir, "--user", "mcp-killed", "--no-start")
     client.patiently("remember", text=VPN, id="vpn")
     with MemoryClient("mcp-killed", data_dir=rough_daemon.data_dir) as admin:

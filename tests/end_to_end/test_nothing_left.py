@@ -38,7 +38,7 @@ def sockets(daemon: DaemonProcess) -> list[str]:
     return [path.name for path in (daemon.data_dir / "run").glob("*.sock")]
 
 
-def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing(
+def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
     own_daemon: DaemonProcess, family: Family
 ) -> None:
     own_daemon.start()

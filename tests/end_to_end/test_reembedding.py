@@ -87,7 +87,7 @@ def begin_rebuild(daemon: DaemonProcess, user: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_rebuild_that_is_killed_goes_on_and_answers_as_a_store_that_had_the_model_from_the_start(
+def test_a_killed_rebuild_continues_and_ends_with_the_same_answers(
     own_daemon: DaemonProcess,
 ) -> None:
     own_daemon.start()

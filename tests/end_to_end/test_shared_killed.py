@@ -112,7 +112,7 @@ def bytes_below(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def test_whatever_is_killed_shared_items_are_kept_told_once_and_gone_without_a_byte(
+def test_shared_items_survive_kills_are_published_once_and_erased_completely(
     own_daemon: DaemonProcess,
 ) -> None:
     own_daemon.configure("embedder.folder=none", "daemon.upkeep_interval_s=1")

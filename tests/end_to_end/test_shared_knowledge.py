@@ -145,7 +145,7 @@ def test_a_policy_admits_those_whose_key_has_the_group(daemon: DaemonProcess) ->
         assert author.shared.unpublish(item.id).found
 
 
-def test_followers_hear_after_a_crash_what_they_were_not_told(own_daemon: DaemonProcess) -> None:
+def test_followers_receive_missed_events_after_a_crash(own_daemon: DaemonProcess) -> None:
     own_daemon.start()
     scopes = frozenset({Scope.RECALL})
     member, other = (
@@ -190,7 +190,7 @@ def changes(daemon: DaemonProcess, identity: Identity) -> list[SharedChange]:
         return [change for entry in entries if (change := SharedChange.in_entry(entry))]
 
 
-def test_nobody_uses_the_store_as_a_user(daemon: DaemonProcess) -> None:
+def test_no_client_can_act_as_the_store(daemon: DaemonProcess) -> None:
     with pytest.raises(InvalidInputError, match="reserved"), client_of(daemon, SHARED_USER) as client:
         client.recall(QUESTION)
 

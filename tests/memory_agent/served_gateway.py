@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import msgspec
+from served_host import absent_embedder
 
 from memory_agent.daemon.capacity import capacity_of
 from memory_agent.daemon.host import HostServer, MemoryHost, shared_socket
@@ -122,6 +124,25 @@ def gateway_without_ray(
         finally:
             stop.set()
             thread.join()
+
+
+@contextmanager
+def gateway_in_new_folder(
+    embedder: Embedder | None = None, relay_settings: RelaySettings | None = None, settings: Settings | None = None
+) -> Iterator[Served]:
+    """Serve a new data folder. Without `embedder`, memories have no vectors, and recalls search by words."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-")))
+        embedder = embedder or stack.enter_context(absent_embedder(folder))
+        yield stack.enter_context(gateway_without_ray(folder, embedder, relay_settings, settings))
+
+
+@contextmanager
+def found_by_clients(served: Served) -> Iterator[None]:
+    """Let clients find the gateway by its data folder, as they find a daemon."""
+    with Layout(served.data_dir).hold():
+        Layout(served.data_dir).http.write_text(f"{served.http}\n")
+        yield
 
 
 async def _serve(

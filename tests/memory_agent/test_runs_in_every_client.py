@@ -177,7 +177,7 @@ def test_an_unknown_run_takes_neither_steps_nor_an_end(memory: Either) -> None:
     assert memory.runs.get("mistyped") is None
 
 
-def test_an_unknown_run_is_none(memory: Either) -> None:
+def test_an_unknown_run_is_returned_as_none(memory: Either) -> None:
     assert memory.runs.get("nobody's run") is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +11,7 @@ import pytest
 from http_caller import HttpCaller
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from served_gateway import Served, gateway_without_ray
+from served_gateway import Served, gateway_in_new_folder
 from user_operations import (
     MOST_TELLING,
     NOW,
@@ -30,7 +29,7 @@ from user_operations import (
 
 from memory_agent import MemoryClient
 from memory_agent.doors.reception import permitted, scope_of
-from memory_agent.embedders import open_embedder
+from memory_agent.embedders import Embedder
 from memory_agent.erasure.intent_log import read_intent
 from memory_agent.errors import (
     DeadlineExceededError,
@@ -39,7 +38,6 @@ from memory_agent.errors import (
     UnavailableError,
     UserNotAllowedError,
 )
-from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.triggers.block import RECALLED
 from memory_agent.verbs.protocol import Request, encode_fields
@@ -79,14 +77,10 @@ def door(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def served(door: str) -> Iterator[Served]:
+def served(door: str, embedder: Embedder) -> Iterator[Served]:
     """A folder for each door: ids that users named through one would be taken for leaks through the other."""
-    with tempfile.TemporaryDirectory(prefix="apart-") as folder:
-        data_dir = Path(folder)
-        embedder = open_embedder(EmbedderSettings(allow_download=False))
-        with gateway_without_ray(data_dir, embedder, SOON) as served:
-            yield served
-        embedder.close()
+    with gateway_in_new_folder(embedder, SOON) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +156,7 @@ def test_each_operation_is_accepted(users: dict[str, User], operation: Operation
         assert fault["code"] != "invalid_input" or "unknown recall" in fault["message"], fault  # the id of another kind
 
 
-def test_the_property_can_fail(users: dict[str, User]) -> None:
+def test_the_isolation_check_can_fail(users: dict[str, User]) -> None:
     """Each user finds its own words by the query that all of them ask: there is something to leak."""
     for user in users.values():
         remember(user, Asked(None, "", user))
@@ -293,7 +287,7 @@ def test_only_its_owner_erases_a_session_of_system(served: Served) -> None:
 
 
 @pytest.mark.parametrize("of_all", [False, True])
-def test_only_the_daemon_may_take_the_steps_of_an_erasure(served: Served, of_all: bool) -> None:
+def test_only_the_daemon_may_send_the_steps_of_an_erasure(served: Served, of_all: bool) -> None:
     key = create_key(served.data_dir, f"steps-{of_all}", None if of_all else "dora", ALL_SCOPES)
     with MemoryClient("dora", endpoint=served.gateway, token=key.token) as client:
         kept = client.remember("the proxy of dora restarts at noon")

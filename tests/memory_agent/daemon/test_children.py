@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from polling import until
 
 from memory_agent.daemon.children import Child
 
@@ -24,12 +24,6 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(path))
     return path
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20.0):
-        while not fact():
-            await asyncio.sleep(0.005)
 
 
 def test_a_part_that_cannot_be_started_is_retried(program: Path) -> None:

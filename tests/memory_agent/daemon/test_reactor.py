@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from polling import until
 
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
@@ -84,12 +83,6 @@ class World:
         return [Block.of_event(entry.data).cause_event_id for entry in entries if entry.event_type == RECALLED]
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with tempfile.TemporaryDirectory(prefix="react-") as folder, Broker(Path(folder)) as broker:
-        yield broker
-
-
 @asynccontextmanager
 async def running(broker: Broker, memories: Memories) -> AsyncIterator[World]:
     with Publisher(broker.endpoints.ingest) as publisher:
@@ -101,12 +94,6 @@ async def running(broker: Broker, memories: Memories) -> AsyncIterator[World]:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not fact():
-            await asyncio.sleep(0.005)
 
 
 def check(

@@ -5,35 +5,21 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from served_gateway import Served, gateway_without_ray
+from dispatching import Memories, dispatching
+from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent import MemoryClient
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.hosts import Hosts
-from memory_agent.embedders import open_embedder
-from memory_agent.records.memories import IngestReport
-from memory_agent.settings import DaemonSettings, EmbedderSettings
-from memory_agent.storage.owners import Owners
-from memory_agent.verbs.protocol import IngestBatch
+from memory_agent.embedders import Embedder
+from memory_agent.settings import DaemonSettings
 from relay import ALL_SCOPES, AsyncSubscriber, Broker, Identity, Publisher, create_key, identity_of, local_identity
 
 PATIENCE_S = 20.0
-
-
-class Memories:
-    """The users' memories, which record the user of each event."""
-
-    def __init__(self) -> None:
-        self.taken: dict[int, str] = {}
-
-    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
-        self.taken.update((seq, user_id) for seq, _ in batch.events)
-        return IngestReport(kept=len(batch.events))
 
 
 class World:
@@ -60,9 +46,13 @@ class World:
     async def became(self, seq: int) -> str | None:
         """Return the owner of an event, or None while it waits for one."""
         async with asyncio.timeout(PATIENCE_S):
-            while seq not in self._memories.taken and seq not in self.dispatcher._parking:
+            while seq not in self._owners and seq not in self.dispatcher._parking:
                 await asyncio.sleep(0.005)
-        return self._memories.taken.get(seq)
+        return self._owners.get(seq)
+
+    @property
+    def _owners(self) -> dict[int, str]:
+        return {seq: user_id for user_id, seq in self._memories.taken}
 
     async def found_its_owner(self, seq: int) -> str:
         """Wait until an event has an owner, and return it."""
@@ -82,17 +72,9 @@ async def world(folder: Path, **settings: Any) -> AsyncIterator[World]:
     memories = Memories()
     with Broker(folder) as broker:
         journal = AsyncSubscriber(*broker.endpoints, "memory")
-        owners = Owners(folder / "owners")
-        dispatcher = Dispatcher(journal, cast(Hosts, memories), owners, DaemonSettings(owner_wait_s=3600.0, **settings))
-        task = asyncio.create_task(dispatcher.run())
-        try:
+        patient = DaemonSettings(owner_wait_s=3600.0, **settings)
+        async with dispatching(journal, folder, memories, patient) as dispatcher:
             yield World(broker, folder, dispatcher, memories)
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            await journal.close()
-            owners.close()
 
 
 @pytest.fixture
@@ -173,11 +155,9 @@ def test_a_setting_lets_users_own_keys_establish_owners(folder: Path) -> None:
 
 
 @pytest.fixture
-def served(folder: Path) -> Iterator[Served]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    with gateway_without_ray(folder, embedder) as served:
+def served(embedder: Embedder) -> Iterator[Served]:
+    with gateway_in_new_folder(embedder) as served:
         yield served
-    embedder.close()
 
 
 def test_users_who_guess_each_others_run_ids_see_nothing_of_them(served: Served) -> None:

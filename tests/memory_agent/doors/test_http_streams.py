@@ -14,13 +14,13 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 from http_caller import Heard, HttpCaller, Listener
-from served_gateway import Served, gateway_without_ray
+from served_gateway import Served, gateway_in_new_folder, gateway_without_ray
 from served_host import absent_embedder
 
 from memory_agent import MemoryClient
 from memory_agent.doors.http.streams import Stream
-from memory_agent.embedders import open_embedder
-from memory_agent.settings import DaemonSettings, EmbedderSettings, HttpSettings, Settings
+from memory_agent.embedders import Embedder
+from memory_agent.settings import DaemonSettings, HttpSettings, Settings
 from relay import (
     ALL_SCOPES,
     SHARED_USER,
@@ -67,22 +67,16 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))  # a recall without one ends at its deadline
-    with (
-        tempfile.TemporaryDirectory(prefix="sse-") as folder,
-        gateway_without_ray(Path(folder), embedder, settings=SETTINGS) as served,
-        Publisher(served.relay.ingest) as publisher,
-    ):
+def world(embedder: Embedder) -> Iterator[World]:
+    with gateway_in_new_folder(embedder, settings=SETTINGS) as served, Publisher(served.relay.ingest) as publisher:
         yield World(served, publisher)
-    embedder.close()
 
 
 def texts(stream: Listener, count: int) -> list[str]:
     return [stream.said().data["event"]["payload"]["text"] for _ in range(count)]
 
 
-def test_a_conductor_hears_the_block_of_a_message(world: World) -> None:
+def test_a_conductor_receives_the_block_of_a_message(world: World) -> None:
     with MemoryClient("cora", endpoint=world.served.gateway, token=world.token) as client:
         known = client.remember(VPN)
     with world.listen("blocks", user_id="cora", role="conductor") as blocks:
@@ -93,7 +87,7 @@ def test_a_conductor_hears_the_block_of_a_message(world: World) -> None:
         assert VPN in heard.data["block"]
 
 
-def test_only_the_blocks_that_are_wanted_are_said(world: World) -> None:
+def test_only_the_wanted_blocks_are_sent(world: World) -> None:
     with (
         world.listen("blocks", user_id="dan", role="writer") as others,
         world.listen("blocks", user_id="dan", run="run-2") as of_run,
@@ -104,7 +98,7 @@ def test_only_the_blocks_that_are_wanted_are_said(world: World) -> None:
         assert next(others).name == ""  # a heartbeat, whose place is after what it did not say
 
 
-def test_an_event_with_the_name_of_a_block_is_none(world: World) -> None:
+def test_an_event_with_the_type_of_a_block_but_no_block_is_skipped(world: World) -> None:
     with world.listen("blocks", user_id="ned") as blocks, Publisher(world.served.relay.ingest) as publisher:
         publisher.publish({"event_type": "memory.recalled", "user_id": "ned", "payload": {"text": "fake"}})
         publisher.flush()
@@ -112,7 +106,7 @@ def test_an_event_with_the_name_of_a_block_is_none(world: World) -> None:
         assert blocks.said().data["cause_event_id"] == event_id
 
 
-def test_system_hears_the_blocks_of_the_owner_of_its_run(world: World) -> None:
+def test_system_receives_the_blocks_of_the_owner_of_its_run(world: World) -> None:
     with world.listen("blocks", user_id="system", run="run-of-eve") as blocks:
         event_id = world.tell("eve", QUESTION, run_id="run-of-eve")
         assert blocks.said().data["cause_event_id"] == event_id
@@ -122,7 +116,7 @@ def test_system_hears_the_blocks_of_the_owner_of_its_run(world: World) -> None:
     assert (of_one.status, of_one.problem["code"]) == (403, "user_not_allowed")
 
 
-def test_events_come_in_order_and_go_on_where_a_client_left_off(world: World) -> None:
+def test_events_arrive_in_order_and_continue_where_a_client_left_off(world: World) -> None:
     said = [f"event {number}" for number in range(40)]
     with world.listen("events", user_id="fay", type="note.*") as events:
         for text in said[:20]:
@@ -136,7 +130,7 @@ def test_events_come_in_order_and_go_on_where_a_client_left_off(world: World) ->
         assert texts(events, 35) == said[5:]
 
 
-def test_events_are_those_of_the_patterns_and_the_user(world: World) -> None:
+def test_a_stream_has_the_events_of_its_patterns_and_its_user(world: World) -> None:
     with (
         world.listen("events", user_id="gus", type=["note.*", "chat.user_msg"]) as own,
         world.listen("events", world.key("gus", Scope.RECALL)) as of_key,
@@ -150,7 +144,7 @@ def test_events_are_those_of_the_patterns_and_the_user(world: World) -> None:
         assert texts(of_all, 2) == ["of another", "wanted"]
 
 
-def test_a_heartbeat_moves_on_past_what_is_not_said(world: World) -> None:
+def test_a_heartbeat_advances_past_skipped_events(world: World) -> None:
     with world.listen("events", user_id="ian", type="none.such") as events:
         world.tell("ian", "passed over", "note.taken")
         with Subscriber(*world.served.relay) as subscriber:
@@ -195,7 +189,7 @@ def test_a_stream_ends_when_its_key_is_revoked(world: World) -> None:
     assert (last.name, last.data["code"]) == ("problem", "unauthorized")
 
 
-def test_a_subscriber_that_stops_reading_costs_nobody_anything(world: World) -> None:
+def test_a_subscriber_that_stops_reading_delays_no_other(world: World) -> None:
     place = urlsplit(world.served.http)
     assert place.hostname is not None
     with (
@@ -238,7 +232,7 @@ def test_idle_streams_read_nothing_while_others_are_busy(world: World, monkeypat
         assert sum(reads[user_id] for user_id in idle) == len(idle)
 
 
-def test_followers_hear_of_shared_items_what_their_keys_admit(world: World) -> None:
+def test_followers_receive_the_events_of_shared_items_that_their_keys_admit(world: World) -> None:
     scopes = frozenset({Scope.RECALL, Scope.SHARE, Scope.PUBLISH})
     author, member, other = (
         create_key(world.served.data_dir, user_id, user_id, scopes, orgs=frozenset(orgs)).token
@@ -285,7 +279,7 @@ def test_one_user_cannot_take_all_streams(world: World) -> None:
         stream.close()
 
 
-def test_a_stream_says_which_events_the_journal_no_longer_keeps(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_stream_reports_events_that_the_journal_no_longer_has(tmp_path_factory: pytest.TempPathFactory) -> None:
     relay = RelaySettings(
         broker=BrokerSettings(upkeep_interval_s=0.05),
         journal=JournalSettings(retention_bytes=20_000),

@@ -65,7 +65,7 @@ def refused(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.code
 
 
-def test_a_stream_ends_with_the_result_that_json_would_be(caller: HttpCaller) -> None:
+def test_a_stream_ends_with_the_same_result_as_plain_json(caller: HttpCaller) -> None:
     known = caller.post("remember", {"user_id": "ada", "text": "The deploy needs the VPN"}).json()
     for accept in (STREAM, f"{STREAM}; q=0.9, application/json; q=0.1", "Text/Event-Stream,*/*"):
         answer = caller.post("get", {"user_id": "ada", "ids": [known["id"]]}, Accept=accept)
@@ -75,7 +75,7 @@ def test_a_stream_ends_with_the_result_that_json_would_be(caller: HttpCaller) ->
         assert caller.post("get", {"user_id": "ada", "ids": [known["id"]]}, Accept=accept).json() == [known]
 
 
-def test_what_is_refused_at_once_has_a_status_and_is_no_stream(served: Served, caller: HttpCaller) -> None:
+def test_an_early_refusal_has_a_status_and_is_not_a_stream(served: Served, caller: HttpCaller) -> None:
     assert refused(caller.post("recall", {"query": "x", "top_k": 0}, Accept=STREAM)) == (422, "invalid_input")
     assert refused(caller.post("no_verb", {}, Accept=STREAM)) == (404, "unknown_method")
     token = create_key(served.data_dir, "reader", "ada", frozenset({Scope.RECALL})).token
@@ -106,7 +106,7 @@ async def frames_of(frames: AsyncGenerator[bytes], most: int = 1_000) -> list[tu
     return heard(b"".join(said))
 
 
-def test_progress_is_said_until_the_work_ends() -> None:
+def test_progress_is_sent_until_the_work_ends() -> None:
     async def go() -> None:
         let_end = asyncio.Event()
 
@@ -129,7 +129,7 @@ def test_progress_is_said_until_the_work_ends() -> None:
     asyncio.run(go())
 
 
-def test_work_behind_the_answer_counts_down_before_the_result() -> None:
+def test_background_work_counts_down_before_the_result() -> None:
     async def go() -> None:
         left = iter([30, 20, 20, 0])
 
@@ -161,7 +161,7 @@ def test_a_failure_after_a_while_is_a_problem() -> None:
     asyncio.run(go())
 
 
-def test_what_fails_before_there_is_progress_is_raised() -> None:
+def test_an_error_before_any_progress_is_raised() -> None:
     async def go() -> None:
         async def answer() -> bytes:
             raise UnavailableError("the disk went away")
@@ -172,7 +172,7 @@ def test_what_fails_before_there_is_progress_is_raised() -> None:
     asyncio.run(go())
 
 
-def test_work_goes_on_when_its_client_is_gone() -> None:
+def test_work_continues_after_its_client_has_gone() -> None:
     async def go() -> None:
         let_end, ended = asyncio.Event(), asyncio.Event()
 
@@ -188,7 +188,7 @@ def test_work_goes_on_when_its_client_is_gone() -> None:
     asyncio.run(go())
 
 
-def test_work_that_fails_when_nobody_follows_it_any_more_is_not_logged_with_its_error() -> None:
+def test_an_error_of_work_without_a_client_is_not_logged_with_its_text() -> None:
     async def go() -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
