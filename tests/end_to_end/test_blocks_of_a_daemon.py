@@ -1,4 +1,4 @@
-"""Blocks of a real daemon: at a client, on the command line, after a restart, and once for a cause after a kill."""
+"""Blocks of a real daemon: at a client, on the command line, after a restart, and only once per cause after a kill."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_daemon_killed_before_its_block_is_in_the_journal_publishes_one_block(
             said = say(own_daemon, "alice", QUESTION)
             wait_until(lambda: memory.status().dispatched.get("read", 0) == 1)
             os.kill(relay, signal.SIGSTOP)
-        wait_until(lambda: "block.published" in own_daemon.log())  # sent to the relay, which does not take it
+        wait_until(lambda: "block.published" in own_daemon.log())  # sent to the relay, which does not accept it
         own_daemon.kill()
         os.kill(relay, signal.SIGKILL)
 

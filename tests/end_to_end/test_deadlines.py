@@ -1,4 +1,4 @@
-"""A recall that cannot finish in time returns what it has and reports it; bulk load delays no recall.
+"""A recall that cannot finish in time returns partial results and reports this; bulk load delays no recall.
 
 Real parts: the embedder's process is stopped, killed and loaded; the assertions are about order, not durations.
 """
@@ -94,11 +94,11 @@ def test_recalls_are_answered_by_words_while_the_embedder_is_stopped(daemon: Dae
 
 @pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no priorities of processes")
 def test_the_process_that_answers_recalls_has_the_daemons_priority(daemon: DaemonProcess) -> None:
-    """Regression: Ray runs its workers at niceness 15, above the bulk lane's, which tripled the time of recalls."""
+    """Regression: Ray runs its workers at niceness 15, which tripled the time of recalls under a bulk load."""
     with MemoryClient("ursula", data_dir=daemon.data_dir) as client:
         client.remember(DOUGH)
         hosts = [part.pid for part in client.status().parts if part.name.startswith(("user-", "shared-")) and part.pid]
-    assert hosts  # one of them serves her: dedicated, or shared after many other users
+    assert hosts  # one of them serves her: a dedicated host or, after many other users, a shared one
     assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in hosts} == {os.getpriority(os.PRIO_PROCESS, daemon.pid)}
 
 
@@ -143,7 +143,7 @@ def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon:
                 result = client.recall(f"sourdough, question {rounds}", deadline_ms=2_000)
                 assert result.degraded == ()
                 assert DOUGH in [found.record.text for found in result.memories]
-        assert not is_handled(idle, through), "the load ended too early to say anything"
+        assert not is_handled(idle, through), "the load ended too early to show anything"
 
 
 @pytest.mark.slow

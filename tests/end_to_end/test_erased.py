@@ -77,7 +77,7 @@ def test_a_user_is_erased_from_a_running_daemon_that_serves_other_users(daemon: 
             planned = gina.erasure.erase_user(dry_run=True)
             receipt = gina.erasure.erase_user()
             stop.set()
-            assert set(asking.result()) == {3, 0}  # none was refused: late requests found an empty memory
+            assert set(asking.result()) == {3, 0}  # no request was refused: late requests found an empty memory
             assert (receipt.complete, receipt.memories) == (True, 40)
             assert receipt.events >= 40  # and the blocks that memory published meanwhile
             assert planned.ids_sha256 == receipt.ids_sha256

@@ -1,4 +1,4 @@
-"""The door over HTTP of a real daemon: where it is, its streams, and a part killed in the middle of requests."""
+"""The HTTP interface of a real daemon: its address, its streams, and a part killed during requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`memory-agent mcp` beside a real daemon: one that it starts, one killed in the middle of a call, one that returns."""
+"""`memory-agent mcp` with a real daemon: started by it, killed during a call, and restarted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 
 
 class McpProcess:
-    """A client's process: sends calls, and reads their answers."""
+    """The process of an MCP client, which sends calls and reads their answers."""
 
     def __init__(self, data_dir: Path, *options: str, cwd: Path | None = None) -> None:
         command = [str(Path(sys.executable).with_name("memory-agent")), "mcp", "--data-dir", str(data_dir), *options]
@@ -57,9 +57,9 @@ class McpProcess:
         return found
 
     def patiently(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Call as a model does that is told to try again, or that something is missing in the answer.
+        """Repeat a call, as a model does, while the answer is a retryable error or incomplete.
 
-        A call that failed may have been carried out, so what is remembered has an id.
+        A failed call may have been executed, so remembered facts have an id.
         """
         until_s = time.monotonic() + PATIENCE_S
         while (found := self.call(tool, **arguments)).get("retryable") or found.get("degraded"):
@@ -67,7 +67,7 @@ class McpProcess:
         return found
 
     def end(self) -> str:
-        """End as a client does; return what it said to people."""
+        """End as a client does; return the standard error."""
         _, said = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0
         return said
@@ -145,7 +145,9 @@ def test_a_run_of_a_client_is_credited_with_what_it_recalled(daemon: DaemonProce
     with MemoryClient(user, data_dir=daemon.data_dir) as memory:
         before = McpProcess(daemon.data_dir, "--user", user)
         known = before.patiently("remember", text=VPN, id="vpn")
-        assert known["id"] in before.patiently("recall", query=QUESTION)["text"]  # nobody's run: the host is awake now
+        assert (
+            known["id"] in before.patiently("recall", query=QUESTION)["text"]
+        )  # an unknown run: the host is awake now
         before.end()
         run = memory.runs.begin("Deploy to staging")
         client = McpProcess(daemon.data_dir, "--user", user, "--run", run.id, "--tools", tools)

@@ -21,7 +21,7 @@ from .test_killed import wait_until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="orphans are told apart on Linux alone"),
+    pytest.mark.skipif(sys.platform != "linux", reason="orphans can be identified only on Linux"),
 ]
 
 TEXT = "The spare key is under the third stone"
@@ -29,7 +29,7 @@ TEXT = "The spare key is under the third stone"
 
 @pytest.fixture
 def family(own_daemon: DaemonProcess) -> Iterator[Family]:
-    """The processes of the daemon that the test starts, orphans too."""
+    """Return the processes of the daemon that the test starts, including orphans."""
     with Family() as family:
         yield family
 

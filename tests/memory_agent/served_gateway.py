@@ -86,7 +86,7 @@ class HostsHere:
 
 @dataclass(frozen=True)
 class Served:
-    """Where it all listens."""
+    """The addresses of a served data folder."""
 
     data_dir: Path
     gateway: str

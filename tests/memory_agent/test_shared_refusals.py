@@ -1,4 +1,4 @@
-"""What a user's own memory refuses creates no store of shared items, through the gateway and on files alone."""
+"""Refused requests create no store of shared items, through the gateway and on files alone."""
 
 from __future__ import annotations
 

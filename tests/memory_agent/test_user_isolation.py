@@ -121,7 +121,9 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
     for name, number, named, whose, place in story:
         operation = OPERATIONS[number]
         user, other = users[name], users[whose]
-        id_ = other.ids[place % len(other.ids)] if other.ids else "unknown"  # its own, or one that it somehow learnt
+        id_ = (
+            other.ids[place % len(other.ids)] if other.ids else "unknown"
+        )  # its own id, or one that it somehow learned
         if other is not user:
             user.said.add(id_)
         answer = operation.do(user, Asked(named, id_, other))
@@ -137,7 +139,7 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
 
 
 def test_every_verb_and_every_relay_request_is_among_the_operations() -> None:
-    """A verb without an operation fails: nothing would show that it keeps users apart."""
+    """Every verb needs an operation; otherwise nothing would show that the verb isolates users."""
     asked = {operation.verb for operation in OPERATIONS}
     assert asked - {"", "no_such_verb"} == METHODS | INNER_METHODS
     requests = {str(request.__struct_config__.tag) for request in get_args(wire.Request)}
@@ -153,11 +155,11 @@ def test_each_operation_is_accepted(users: dict[str, User], operation: Operation
     if operation.verb or operation.op not in ("", "publish"):
         fault = msgspec.msgpack.decode(answer).get("fault") or {"code": "", "message": ""}
         assert fault["code"] not in ("protocol", "internal", "malformed_event"), fault
-        assert fault["code"] != "invalid_input" or "unknown recall" in fault["message"], fault  # the id of another kind
+        assert fault["code"] != "invalid_input" or "unknown recall" in fault["message"], fault  # an id of another kind
 
 
 def test_the_isolation_check_can_fail(users: dict[str, User]) -> None:
-    """Each user finds its own words by the query that all of them ask: there is something to leak."""
+    """Each user finds its own words by the query that all users send, so there is something to leak."""
     for user in users.values():
         remember(user, Asked(None, "", user))
         answer = user.ask("recall", {"query": SHARED, "top_k": 50})
@@ -253,7 +255,7 @@ def test_an_unknown_curve_key_gets_no_answer(served: Served, tmp_path: Path) -> 
     token = (served.data_dir / "token").read_text()
     with (
         MemoryClient("alice", endpoint=served.guarded, token=token, key_file=tmp_path / "stranger.key") as client,
-        pytest.raises((DeadlineExceededError, UnavailableError)),  # a refused peer may have nowhere to send, too
+        pytest.raises((DeadlineExceededError, UnavailableError)),  # a refused peer may also be unable to send
     ):
         client.recall("proxy", deadline_ms=300)
 

@@ -154,7 +154,7 @@ def test_a_recall_of_an_absent_user_is_logged_once_under_the_users_name(
         monkeypatch.setattr(f"{module}.log", logger)
     monkeypatch.setattr(structlog, "is_configured", lambda: True)
     absent.recall("the proxy")
-    absent.get([])  # the line is written after the reply, and before that of a later request
+    absent.get([])  # the line is logged after the reply, and before that of a later request
     assert [(line["event"], line["user_id"]) for line in lines.entries] == [("recall.answered", "alcie")]
 
 

@@ -27,7 +27,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_part_that_cannot_be_started_is_retried(program: Path) -> None:
-    """Without processes or memory, or during an upgrade, the watch used to end, and the part stayed dead silently."""
+    """If no process could be started, the watch used to end, and the part stayed dead without notice."""
 
     async def go() -> None:
         child = Child("part", "none", ())

@@ -34,13 +34,13 @@ STEPS = ("erase", "forget_owner", "note_user_erased", "remove_user", "rmtree", "
 
 
 def unreadable(run_id: str) -> bytes:
-    """A conductor's message that is not an event: it has a run, but no event type."""
+    """Return a conductor's message that is not an event: it has a run, but no event type."""
     return json.dumps({"user_id": "system", "payload": {"run_id": run_id, "text": f"said of {run_id}"}}).encode()
 
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A data folder of alice, with a session, runs, a pending and a quarantined event, and of bob."""
+    """A data folder of bob, and of alice with a session, runs, a pending and a quarantined event."""
     with tempfile.TemporaryDirectory(prefix="user-") as name:
         data_dir = Path(name)
         now = datetime.now(UTC)
@@ -94,7 +94,7 @@ def test_a_user_is_erased_completely_and_starts_empty(data_dir: Path) -> None:
         assert alice.stats().memories == 0
         alice.remember("alice begins anew")
         assert alice.erasure.erase_user().memories == 1
-        assert alice.erasure.erase_user().memories == 0  # who is not there is erased, too
+        assert alice.erasure.erase_user().memories == 0  # erasing an absent user succeeds too
     require_gone(data_dir)
 
 
@@ -111,7 +111,7 @@ def test_a_user_with_damaged_records_is_erased_without_reading(data_dir: Path) -
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_erasure_killed_at_any_step_continues_at_the_next_start(step: str, data_dir: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # the helpers of the tests
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # makes the test helpers importable
     killed = subprocess.run([sys.executable, __file__, str(data_dir), step], env=environment, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     with served(data_dir) as gateway:

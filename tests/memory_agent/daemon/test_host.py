@@ -59,7 +59,7 @@ def ingest(host: MemoryHost, user_id: str) -> IngestReport:
 
 
 def test_a_failed_store_is_reopened_under_concurrent_requests(host: MemoryHost) -> None:
-    """A thread with a late error used to close the successor; one that opened early met its own lock."""
+    """Regression: a thread with a late error closed the reopened store; one that opened it early met its own lock."""
     remember(host)
     failures: list[str] = []
     stop = threading.Event()
@@ -82,7 +82,7 @@ def test_a_failed_store_is_reopened_under_concurrent_requests(host: MemoryHost) 
         for one in asking:
             one.result()
     assert all("closed" in failure for failure in failures)
-    assert len(failures) <= 10 * 4  # each thread at most once a failure
+    assert len(failures) <= 10 * 4  # each thread at most once per failure
 
 
 def test_the_error_of_a_memory_that_was_replaced_leaves_the_new_one_open(host: MemoryHost) -> None:

@@ -151,7 +151,9 @@ def test_every_event_is_handled_once_in_order_or_quarantined(
     lane_events: int,
     tolerance: int,
 ) -> None:
-    died = ["died"] * min(hiccups.count("died"), tolerance - 1)  # more of one event are a reason to quarantine it
+    died = ["died"] * min(
+        hiccups.count("died"), tolerance - 1
+    )  # more crashes of one event are a reason to quarantine it
     hiccups = [hiccup for hiccup in hiccups if hiccup != "died"] + died
     world = World(journal, rejects=rejects, crashes=crashes, poisons=poisons, hiccups=hiccups)
     settings = DaemonSettings(lane_events=lane_events, batch_events=4, crashes_before_quarantine=tolerance)
@@ -348,7 +350,7 @@ def test_nothing_is_quarantined_while_the_key_folder_is_missing() -> None:
 
 def test_without_its_key_a_lane_drops_old_events_and_quarantines_new_ones() -> None:
     world = World(range(1, 31), locked=True)
-    world.gone = set(range(1, 28))  # encrypted with the key that was destroyed
+    world.gone = set(range(1, 28))  # encrypted with the destroyed key
     run_lane(world, DaemonSettings(batch_events=8))
     assert world.handled == []
     assert world.set_aside == dict.fromkeys((28, 29, 30), EncryptionKeyMissingError.code)

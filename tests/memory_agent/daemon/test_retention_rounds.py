@@ -41,7 +41,7 @@ DAY = timedelta(days=1)
 RULE = RetentionRule(name="progress", signals=("task-progress",), age_s=30 * 86_400.0)
 RULES = RetentionSettings(rules=(RULE,), interval_s=0.1)
 PATIENCE_S = 180.0
-RELAY = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.5))  # it clears its file then
+RELAY = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.5))  # its file is compacted at this interval
 
 
 def told(user_id: str, number: int, age: timedelta, text: str) -> Event:
@@ -58,7 +58,7 @@ def told(user_id: str, number: int, age: timedelta, text: str) -> Event:
 
 @pytest.fixture
 def data_dir(embedder: Embedder) -> Iterator[Path]:
-    """Three sleeping users: alice has old and new progress, bob only new progress, carol was never scanned."""
+    """Create three sleeping users: alice has old and new progress, bob only new progress, carol was never scanned."""
     with tempfile.TemporaryDirectory(prefix="aged-") as name:
         data_dir = Path(name)
         events = [
@@ -97,7 +97,7 @@ def test_retention_erases_from_every_file_of_a_sleeping_user(data_dir: Path, emb
         wait_until(lambda: is_done(served))
         wait_until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
     woken = {user for user, owner in owners.items() if (data_dir / "users" / user / "owner.lock").read_bytes() != owner}
-    assert woken == {"alice", "carol"}  # bob's note says that nothing of his is due
+    assert woken == {"alice", "carol"}  # bob's retention file says that nothing is due
     with Journal.open(journal_folder(data_dir)) as journal:
         assert [entry.seq for entry in journal.read(0, 10)] == [3, 4, 5]
     with Memory.open(user_folder(data_dir, "alice")) as memory:

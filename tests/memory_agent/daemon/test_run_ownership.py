@@ -1,4 +1,4 @@
-"""Who owns a run or session that conductors publish under `system`: naming another user's gains nothing."""
+"""Ownership of runs and sessions that conductors publish under `system`: naming those of another user gains nothing."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_naming_anothers_run_first_gains_no_ownership(folder: Path, named: dict[
     async def story(here: World) -> None:
         guess = await here.tell("mallory", "mallory", **named)
         early = await here.tell("conductor", "system", **named, event_id="early")
-        assert await here.became(guess) == "mallory"  # her own event is her own
+        assert await here.became(guess) == "mallory"  # alice's own event belongs to alice
         assert await here.became(early) is None
         told = await here.tell("conductor", "alice", **named)
         late = await here.tell("conductor", "system", **named, event_id="late")

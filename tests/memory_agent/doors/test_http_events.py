@@ -1,4 +1,4 @@
-"""Events published over HTTP: admitted, masked and journaled as those of a publisher, with a receipt for each."""
+"""Events published over HTTP are admitted, masked and journaled like those of a publisher, with a receipt for each."""
 
 from __future__ import annotations
 

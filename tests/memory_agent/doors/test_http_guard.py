@@ -1,4 +1,4 @@
-"""Where the door over HTTP may listen, with which certificate, and what TLS changes."""
+"""The addresses that the HTTP server may listen on, its certificate, and its checks of Host and Origin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from relay import Endpoints, EventLimits
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """Make a certificate of 127.0.0.1 that signs itself; return its file and that of its key."""
+    """Create a self-signed certificate for 127.0.0.1; return its file and the file of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "memory")])
     start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -111,7 +111,7 @@ def test_a_port_in_use_is_reported_before_anything_starts(tmp_path: Path, capfd:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SettingsError, match=rf"daemon\.http\.listen: {listen}: .*in use"):
             serve(Settings(daemon=DaemonSettings(http=HttpSettings(listen=listen))), tmp_path)
-    assert not (tmp_path / "journal").exists()  # the relay makes it
+    assert not (tmp_path / "journal").exists()  # the relay would create it
     assert capfd.readouterr() == ("", "")
 
 

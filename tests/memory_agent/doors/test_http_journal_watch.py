@@ -1,4 +1,4 @@
-"""The task that wakes streams: each waits for its own user, and events of others wake nobody."""
+"""The task that wakes streams: each waits for its own user, and events of other users do not wake it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _numbers = itertools.count()
 def publish(broker: Broker, user_id: str, count: int = 1) -> None:
     with Publisher(broker.endpoints.ingest) as publisher:
         for _ in range(count):
-            text = f"note {next(_numbers)}"  # an event with the same words is the same one
+            text = f"note {next(_numbers)}"  # an event with the same words would be a duplicate
             publisher.publish({"event_type": "user_input", "user_id": user_id, "payload": {"text": text}})
         assert not publisher.flush().pending
 
@@ -56,7 +56,7 @@ def test_events_of_other_users_wake_no_stream(broker: Broker) -> None:
             await begun(*idle, busy, anybody)
             await asyncio.to_thread(publish, broker, "bea", 300)
             await asyncio.gather(busy, anybody)
-            seen = waiting(watch, "bea", await last_seq(broker))  # the watch has to read all before it
+            seen = waiting(watch, "bea", await last_seq(broker))  # the watch has to read all earlier entries
             await begun(seen)
             await asyncio.to_thread(publish, broker, "bea")
             await seen
@@ -71,7 +71,7 @@ def test_events_of_other_users_wake_no_stream(broker: Broker) -> None:
 
 
 def test_a_stream_behind_the_watch_reads_again_at_once(broker: Broker) -> None:
-    """The entry came after its last read, and the watch passed it while nobody waited for that user."""
+    """The entry arrived after the stream's last read, and the watch read it while no stream waited for this user."""
 
     async def scenario() -> None:
         async with watching(broker) as watch:

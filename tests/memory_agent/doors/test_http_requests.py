@@ -1,4 +1,4 @@
-"""Requests over HTTP as bytes: what the door refuses, and how it treats clients that are slow, huge or foreign."""
+"""Requests over HTTP as bytes: refusals, and slow, oversized and foreign clients."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RawConnection:
         self.socket.sendall(data)
 
     def send_for_ever(self, data: bytes) -> None:
-        """Send until the other side has had enough."""
+        """Send until the other side closes the connection."""
         try:
             while True:
                 self.socket.sendall(data)
@@ -67,7 +67,7 @@ class RawConnection:
             return
 
     def read_to_end(self) -> bytes:
-        """Return what comes until the other side closes."""
+        """Return all bytes until the other side closes the connection."""
         data = b""
         try:
             while part := self.socket.recv(65536):
@@ -193,7 +193,7 @@ SAME_NAMES = [one for one in BAD if not one[0].startswith("erasure.") and "nan" 
 def test_the_server_refuses_the_same_arguments_as_a_client(
     caller: HttpCaller, method: str, arguments: dict[str, Any], field: str
 ) -> None:
-    """No client of ours stands before it."""
+    """No client checks the arguments before the server."""
     fields = {"ids": arguments["data"].decode()} if "data" in arguments else arguments
     name = "ids" if fields is not arguments else field
     assert refused(caller.post(BY_METHOD[method].name, fields), 422, "invalid_input")["args"][0] == name
@@ -253,7 +253,7 @@ def test_an_empty_user_and_an_impossible_deadline_are_refused(caller: HttpCaller
 
 
 def test_whole_numbers_may_be_written_with_a_point(caller: HttpCaller) -> None:
-    """JSON Schema says that 1.0 is an integer; 1.5 is none."""
+    """In JSON Schema 1.0 is an integer, and 1.5 is not."""
     assert caller.send("POST", "/v1/list", b'{"limit": 1.0}').status == 200
     refused(caller.send("POST", "/v1/list", b'{"limit": 1.5}'), 422, "invalid_input")
 
@@ -311,7 +311,7 @@ def test_a_body_that_is_announced_as_too_large_is_refused_before_it_is_sent(serv
 
 @pytest.mark.parametrize("token", ["right", "wrong"])
 def test_an_endless_body_is_cut_off(served: Served, token: str) -> None:
-    """With a wrong key it is not taken in at all."""
+    """With a wrong key it is not read at all."""
     with RawConnection(served) as raw:
         head = raw.head("recall", "Transfer-Encoding: chunked")
         raw.send(head if token == "right" else head.replace(b"Bearer ", b"Bearer x"))
@@ -366,7 +366,7 @@ def test_a_client_that_reads_no_response_loses_its_connection(served: Served, ca
 def test_one_users_requests_leave_room_for_others(served: Served, caller: HttpCaller) -> None:
     greedy = HttpCaller(served.http, create_key(served.data_dir, "greedy", "greg", ALL_SCOPES).token)
     asked = json.dumps({"through": {"greg": 1 << 40}, "deadline_ms": 5_000}).encode()
-    waiting = [RawConnection(served) for _ in range(16)]  # a quarter of the 64 that are served
+    waiting = [RawConnection(served) for _ in range(16)]  # a quarter of the slots
     token = create_key(served.data_dir, "greedy-2", "greg", ALL_SCOPES).token
     for raw in waiting:
         raw._token = token
@@ -398,7 +398,7 @@ def test_one_users_bodies_leave_room_for_others(served: Served) -> None:
     for raw in waiting:
         raw._token = tokens[0]
         raw.send(raw.head("remember", f"Content-Length: {BODY_BYTES}") + b'{"text": "' + b"word " * 18_000)
-    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # it was let in
+    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # it was admitted
     answers = [raw.read_to_end()[:13] for raw in waiting]
     assert b"HTTP/1.1 408 " in answers
     assert set(answers) <= {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}
@@ -425,12 +425,12 @@ def test_unread_responses_are_limited_per_user(tmp_path_factory: pytest.TempPath
             raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             raw.send((raw.head("list", f"Content-Length: {len(asked)}") + asked) * 40)
             while (answer := callers[0].post("list", {"limit": 40})).status == 200:
-                pass  # until an answer no longer fits into the buffers of the connection
+                pass  # until a response no longer fits into the buffers of the connection
             refused(answer, 503, "unavailable")
             assert callers[0].post("list", {"limit": 1}).status == 200
             assert callers[1].post("list", {"limit": 40}).status == 200
         while callers[0].post("list", {"limit": 40}).status != 200:
-            pass  # the door notices that the client is gone
+            pass  # the server notices that the client has gone
         for caller in callers:
             caller.close()
 

@@ -1,4 +1,4 @@
-"""The description of the door over HTTP, and a fuzzer that follows it: schemathesis, against a real door."""
+"""The OpenAPI description, and a fuzzer (schemathesis) that sends requests to a real server by it."""
 
 from __future__ import annotations
 

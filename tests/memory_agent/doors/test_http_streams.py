@@ -1,4 +1,4 @@
-"""Streams over HTTP: blocks and events in order, from where a client left off, and nobody waits for a slow reader."""
+"""Streams over HTTP: blocks and events in order, resumed where a client left off, and independent of slow readers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_only_the_wanted_blocks_are_sent(world: World) -> None:
         for run_id in ("run-1", "run-2"):
             world.tell("dan", QUESTION, run_id=run_id)
         assert of_run.said().data["run_id"] == "run-2"
-        assert next(others).name == ""  # a heartbeat, whose place is after what it did not say
+        assert next(others).name == ""  # a heartbeat, whose id is after the skipped event
 
 
 def test_an_event_with_the_type_of_a_block_but_no_block_is_skipped(world: World) -> None:
@@ -274,7 +274,7 @@ def test_one_user_cannot_take_all_streams(world: World) -> None:
         assert other.status == 200
     streams[0].close()
     while (again := world.listen("events", token)).status != 200:
-        pass  # the door notices that the client is gone
+        pass  # the server notices that the client has gone
     for stream in (*streams[1:], again):
         stream.close()
 

@@ -1,4 +1,4 @@
-"""Answers over HTTP as a stream: progress while the work goes on, then the result or the problem."""
+"""Responses over HTTP as a stream: progress during the work, then the result or the problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of tools as text: what another user shared is marked as such."""
+"""Results of tools as text: shared items of other users are marked as such."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door over MCP at `/mcp`: tools as the official client calls them, who may, and what bad requests get."""
+"""MCP over HTTP at `/mcp`: tools called by the official client, access, and bad requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PROTOCOL_SCENARIOS = {
         "dns-rebinding-protection",
     ),
 }
-"""Of the conformance suite, those that need no tool of the suite's own reference server."""
+"""The scenarios of the conformance suite that need no tool of its own reference server."""
 DIAGNOSTIC_CHECKS = {
     "sep-2575-server-rejects-undeclared-capability",
     "sep-2575-missing-capability-http-400",
@@ -79,7 +79,7 @@ def ask(caller: HttpCaller, method: str, params: object = None, query: str = "",
 
 
 def call(caller: HttpCaller, tool: str, where: str = "", /, **arguments: Any) -> dict[str, Any]:
-    """Call a tool; check what holds for each answer, and return the structured content."""
+    """Call a tool, check the form of the answer, and return the structured content."""
     answer = ask(caller, "tools/call", {"name": tool, "arguments": arguments}, where)
     assert answer.status == 200, answer
     result = answer.json()["result"]
@@ -232,7 +232,7 @@ def test_a_session_in_a_request_is_the_context_of_this_request(caller: HttpCalle
         return ids(ask(caller, "tools/call", asked, where).json()["result"]["structuredContent"])
 
     assert recall("s-1") == []
-    assert recall("s-1", f"{query}&session_id=s-2") == [known["id"]]  # the connection's own comes first
+    assert recall("s-1", f"{query}&session_id=s-2") == [known["id"]]  # the session of the connection takes precedence
     for other in ("s-2", "", "x" * 500, "a\nb", 5, None, ["s-1"]):
         assert recall(other) == [known["id"]], other
 

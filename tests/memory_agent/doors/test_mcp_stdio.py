@@ -1,4 +1,4 @@
-"""`memory-agent mcp`: its answers with and without a daemon, its bounds, and a door that is slow or dies."""
+"""`memory-agent mcp`: its answers with and without a daemon, its limits, and a daemon that is slow or dies."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def line(message: object) -> bytes:
 
 
 def answers(lines: bytes, *options: str) -> tuple[dict[Any, dict[str, Any]], str]:
-    """Return the answers of a process to these lines by their ids, and what it said to people."""
+    """Return the answers of a process to these lines by their ids, and its standard error."""
     done = subprocess.run(
         command(*options), input=lines, capture_output=True, timeout=PATIENCE_S, env=environment(), check=False
     )
@@ -81,7 +81,7 @@ def bridged(find: Callable[[float], Door], *messages: object, tools: Any = "stan
 
 @contextmanager
 def door_that(behaves: Callable[[socket.socket], None]) -> Iterator[Door]:
-    """Give a door that treats the first connection so."""
+    """Serve an address that handles the first connection with `treat`."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -187,7 +187,7 @@ def test_an_invalid_address_is_refused_at_once(url: str) -> None:
 def test_disabled_http_is_reported_as_such(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with layout.hold():
-        os.utime(tmp_path / "daemon.lock", (0, 0))  # it has been up for long
+        os.utime(tmp_path / "daemon.lock", (0, 0))  # it has been running for long
         found, _ = answers(line(recall()), "--data-dir", str(tmp_path))
     assert "daemon.http.listen" in failure(found[1])["text"]
 
@@ -372,7 +372,7 @@ def test_an_invalid_address_or_token_is_not_retried(door: Door) -> None:
 
 @pytest.mark.parametrize("tools", ["standard", "classic"])
 def test_repeating_a_call_after_a_lost_answer_stores_one_memory(served: Served, tools: str) -> None:
-    """A model repeats a call that failed, though it may have been carried out."""
+    """A model repeats a failed call, although it may have been executed."""
     name, text = ("remember", "text") if tools == "standard" else ("vector_memory_write", "content")
 
     def remember(id: int) -> bytes:
@@ -385,7 +385,7 @@ def test_repeating_a_call_after_a_lost_answer_stores_one_memory(served: Served, 
             return super().readline(size)
 
     def swallow(connection: socket.socket) -> None:
-        """Pass the request on, and die when it is carried out."""
+        """Forward the request, and die when it has been executed."""
         with socket.create_connection(served.http.removeprefix("http://").split(":")) as daemon:
             daemon.sendall(connection.recv(1 << 16))
             while daemon.recv(1 << 16):

@@ -1,4 +1,4 @@
-"""Request slots are shared out by user: a user that floods fills its own share, with any number of keys."""
+"""Request slots are shared among users: a user that floods fills its own share, with any number of keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from relay.net import AsyncRequestSocket
 
 SLOTS = REQUESTS_IN_FLIGHT
 SHARE = SLOTS // 4
-NEVER = 1 << 40  # a journal number that no event will have
+NEVER = 1 << 40  # a journal number that no event reaches
 PATIENCE_S = 60.0
 
 
@@ -43,7 +43,7 @@ async def fault_of(socket: AsyncRequestSocket, asked: bytes) -> dict[str, Any] |
 
 
 async def flood(served: Served, tokens: list[str], left: int, others: list[str]) -> None:
-    """Send requests that never finish with these keys until `left` of them wait; the others are answered."""
+    """Send endless requests with these keys until `left` of them wait; requests with other keys are answered."""
     socket, other = AsyncRequestSocket(served.gateway), AsyncRequestSocket(served.gateway)
     asked = [request(token, "wait", {"through": {"alice": NEVER}}, 1e12) for token in tokens]
     waiting = {asyncio.create_task(fault_of(socket, asked[number % len(asked)])) for number in range(2 * SLOTS)}

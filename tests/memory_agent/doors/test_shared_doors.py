@@ -1,4 +1,4 @@
-"""Who may see, change and take away what users share, by the key that they come with, through each door."""
+"""Who may see, change and unpublish shared items, by the caller's key, through each door."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ DOORS = ("memory", "zmq", "http", "mcp", "command", "files")
 def shared(
     request: pytest.FixtureRequest, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shared]:
-    """The items, and readers by the name of the caller, of each door."""
+    """The items, and for each door its readers by the name of the caller."""
     door = str(request.param)
     with ExitStack() as stack:
         if door in ("memory", "files"):
@@ -142,12 +142,12 @@ def key_of(data_dir: Path, user_id: str, name: str) -> str:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, name: str) -> None:
-    """By every path to an item, through every door, a hidden item is answered as one that never was."""
+    """By every path to an item, through every door, a hidden item gets the same answer as an unknown one."""
     items, readers = shared
     reader = readers(name)
     ids = {item.id: policy for policy, item in items.items()}
     assert {ids[one] for one in reader.found() if one in ids} == SEES[name]
-    others = set() if name == "author" else SEES[name]  # one's own take no place in a recall
+    others = set() if name == "author" else SEES[name]  # own items take no place in a recall
     for seen in (reader.recalled("global"), reader.recalled(*BOTH)):
         assert {ids[one] for one in seen if one in ids} == others
     assert not reader.recalled("local")
@@ -166,7 +166,7 @@ def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, n
 
 
 def refusal(ask: Callable[[str], object], item_id: str) -> str:
-    """What a door says, "" where it answers; without what is of the request."""
+    """Return the refusal of a door without the request's own words, "" without a refusal."""
     try:
         ask(item_id)
     except RefusedError as error:
@@ -274,7 +274,7 @@ def test_an_administrator_can_unpublish_any_item(doors: Doors, callers: dict[str
     assert not callers["author"].shared.unpublish(item.id).found
     admin = doors.caller(f"admin-{doors.door}", "admin", frozenset({Scope.RECALL, Scope.SHARE, Scope.SHARED_ADMIN}))
     with pytest.raises(InvalidInputError, match="no shared item"):
-        admin.shared.attachment(item.id)  # to take away is not to read
+        admin.shared.attachment(item.id)  # unpublishing does not permit reading
     assert admin.shared.unpublish(item.id).found
     assert callers["member"].shared.published() == []
 
@@ -292,7 +292,7 @@ def test_access_ends_when_the_key_is_revoked(doors: Doors, items: dict[str, Glob
 
 
 def test_uses_before_a_key_is_revoked_count_and_later_ones_do_not(doors: Doors) -> None:
-    """Figures are of users: to take out what one contributed, the user is erased. Upkeep, which reports, has no key."""
+    """Figures belong to users: erasing a user removes the user's contributions. Upkeep, which reports, has no key."""
     acme, host = frozenset({"acme"}), doors.served.host
     scopes = frozenset({Scope.PUBLISH, Scope.RECALL, Scope.SHARE})
     author = doors.caller(f"counts-{doors.door}", "counts", scopes, orgs=acme)
@@ -306,7 +306,7 @@ def test_uses_before_a_key_is_revoked_count_and_later_ones_do_not(doors: Doors) 
         with pytest.raises(UnauthorizedError):
             user.feedback(result.recall_id, used=[item.id], quality=0.0)
     late = datetime.now(UTC) + timedelta(seconds=host._settings.shared.report_after_s + 1)
-    for _ in range(2):  # the store releases what was reported before its own upkeep
+    for _ in range(2):  # the store releases reports that arrived before its own upkeep
         host.keep_up(late)
     (figures,) = [one.quality_metrics for one in author.shared.published() if one.id == item.id]
     assert (figures.distinct_users, figures.used_count) == (5, 5)
@@ -362,7 +362,7 @@ def test_shared_text_stays_in_its_fence_marked_as_written_by_another_user(
 
 
 def test_shared_text_controls_no_terminal(doors: Doors, hostile: GlobalRecord) -> None:
-    """Where the words are shown to a person: nothing but printable characters, and no line that begins like ours."""
+    """Check text shown to a person: only printable characters, and no line that looks like our own."""
     user_id = f"seen-{doors.door}"
     token, where = key_of(doors.served.data_dir, user_id, "other"), ("--endpoint", doors.served.gateway)
     asked = [f"{QUESTION} of the quagga", "--top-k", "1", "--min-relevance", "0"]
@@ -406,7 +406,7 @@ def test_clients_follow_what_their_key_admits_and_continue_where_they_left_off(s
 
     with member, outside, member.shared_changes() as heard, outside.shared_changes() as heard_outside:
         hidden, shown = published(member, ACME), published(member, PUBLIC)
-        while next(heard).item_id != hidden.id:  # what tests before took away is told late
+        while next(heard).item_id != hidden.id:  # removals by earlier tests are published late
             pass
         seq = heard.seq
         assert next(heard).item_id == shown.id
@@ -432,7 +432,7 @@ def test_no_request_can_be_sent_as_the_store(doors: Doors) -> None:
 def test_only_a_key_for_all_users_can_rebuild_and_compact_the_store(
     doors: Doors, items: dict[str, GlobalRecord]
 ) -> None:
-    """A command without a user sends this for every known user; after a change of the model nothing else would."""
+    """A command without a user sends this for every known user; nothing else does after a change of model."""
     caller = HttpCaller(doors.served.http, doors.served.token)
     local = HttpMethods(caller, SHARED_USER)
     assert local.care.rebuild() == local.stats().memories >= len(items)
@@ -449,7 +449,7 @@ def test_only_a_key_for_all_users_can_rebuild_and_compact_the_store(
 def test_the_items_of_an_erased_user_are_removed_after_its_running_requests(
     doors: Doors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a publish that is under way would stay: the user is asleep, and new requests wait."""
+    """Otherwise a running publish would survive: the user is asleep, and new requests wait."""
     user_id, answer = f"gone-{doors.door}", Knowledge.ask
     awake = []
 

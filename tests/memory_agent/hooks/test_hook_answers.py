@@ -1,4 +1,4 @@
-"""Hooks against a real door, relay and memory: what they publish, what a prompt gets, and what can go wrong between."""
+"""Hooks with a real server, relay and memory: what they publish, what a prompt receives, and failures in between."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def caller(served: Served) -> MemoryClient:
 
 
 def remembered(served: Served) -> None:
-    """Return when all that is journaled can be recalled."""
+    """Return when all journaled events can be recalled."""
     with Subscriber(*served.relay) as subscriber, caller(served) as client:
         client.wait({"default": subscriber.fetch(0, 1_000).last_seq}, PATIENCE_S)
 
@@ -76,7 +76,7 @@ def waiting_in(data_dir: Path) -> list[Path]:
 
 
 def finished_session(served: Served) -> None:
-    """Have Claude Code report a session that found something."""
+    """Report a session of Claude Code with a finding."""
     for said in (
         of_claude("SessionStart", source="startup"),
         of_claude("UserPromptSubmit", prompt=REQUEST),
@@ -95,7 +95,7 @@ def process(client: str, data_dir: Path, *options: str, **pipes: Any) -> Iterato
         try:
             yield hook
         finally:
-            hook.kill()  # where a test has failed: it would be waited for
+            hook.kill()  # a failed test would otherwise wait for it
 
 
 def test_findings_of_one_session_reach_the_prompt_of_the_next(served: Served) -> None:
@@ -112,7 +112,7 @@ def test_findings_of_one_session_reach_the_prompt_of_the_next(served: Served) ->
 
 
 def test_no_hook_puts_shared_items_into_a_prompt(served: Served) -> None:
-    """Nobody asked for it there, and it may hold instructions."""
+    """It was not requested, and it may contain instructions."""
     finished_session(served)
     with MemoryClient("sharer", endpoint=served.gateway, token=served.token) as sharer, caller(served) as client:
         sharer.shared.confirm(sharer.shared.preview("A quagga", f"{REQUEST}: the quagga signs users out at random"))
@@ -236,7 +236,7 @@ def test_waiting_events_are_sent_to_their_daemon_with_their_key(embedder: Any, m
         key = {user: create_key(folder, user, user, frozenset({Scope.PUBLISH})).token for user in ("alice", "bob")}
         monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
         answered("codex", said, folder)
-        answered("codex", said, folder, url="http://127.0.0.1:1")  # of another daemon, which is away
+        answered("codex", said, folder, url="http://127.0.0.1:1")  # for another daemon, which is unavailable
         with daemon_in(folder, embedder) as served:
             monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["bob"])
             answered("codex", ended, folder)
@@ -244,7 +244,7 @@ def test_waiting_events_are_sent_to_their_daemon_with_their_key(embedder: Any, m
             monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
             answered("codex", ended | {"turn_id": "t-2"}, folder)
             assert [event.user_id for event in journaled(served)] == ["bob", "alice", "alice", "alice"]
-            (left,) = waiting_in(folder)  # that for the other daemon
+            (left,) = waiting_in(folder)  # the events for the other daemon
             assert (left.parent.stat().st_mode & 0o777, key["alice"] in str(left)) == (0o700, False)
 
 
@@ -368,7 +368,7 @@ def silent_server() -> Iterator[str]:
 def test_a_daemon_that_never_answers_does_not_stop_the_client(tmp_path: Path) -> None:
     said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()
     with silent_server() as url, process("codex", tmp_path, "--url", url, stdin=subprocess.PIPE) as hook:
-        assert hook.communicate(said, timeout=PATIENCE_S) == (b"", b"")  # else it would wait for ever
+        assert hook.communicate(said, timeout=PATIENCE_S) == (b"", b"")  # otherwise it would wait forever
         assert hook.returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""What the hooks of each client say: entries, and the ids that a transcript of the same session gives."""
+"""Entries from the hooks of each client, and their ids, which equal those from a transcript."""
 
 from __future__ import annotations
 
