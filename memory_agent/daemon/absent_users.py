@@ -45,7 +45,7 @@ class AbsentUsers:
         folder: Path,
         recall: RecallSettings,
         learning: LearningSettings,
-        shared: SharedStore | None = None,
+        shared: SharedStore,
     ) -> None:
         """`data_dir` holds the users' folders; the empty memories are kept in `folder`, which is replaced."""
         self._data_dir = data_dir

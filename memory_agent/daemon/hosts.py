@@ -13,11 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import xxhash
 
-from memory_agent.daemon.actors import Cluster, Host
 from memory_agent.daemon.capacity import Capacity
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.records.memories import IngestReport, MemoryStats
@@ -28,6 +27,9 @@ from memory_agent.verbs.protocol import HostAddress, HostRequest, IngestBatch, d
 from memory_agent.verbs.table import BY_NAME
 from relay import SHARED_USER
 from relay.log import log
+
+if TYPE_CHECKING:  # importing Ray takes a second
+    from memory_agent.daemon.actors import Cluster, Host
 
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0

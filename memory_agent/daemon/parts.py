@@ -1,7 +1,7 @@
 """The parts of a daemon that run in its own process, connected: events, requests, shared items, erasure.
 
 They need a relay on the data folder, and hosts. A real daemon has hosts in Ray processes (`process`); the tests put
-all memories into one process. What is connected to what, and in which order it starts, is in `opened_parts` alone.
+all memories into one process. `opened_parts` alone defines what is connected to what, and in which order it starts.
 """
 
 from __future__ import annotations
@@ -125,27 +125,15 @@ async def opened_parts(
 
     `describe` returns the status of the whole daemon. The caller closes `hosts` and `http`.
     """
-    data_dir, relay = layout.data_dir, relay_endpoints(layout.data_dir)
+    data_dir = layout.data_dir
     async with AsyncExitStack() as stack:
-        # An event: the journal, the dispatcher, the hosts; and the reactor beside them.
-        journal = await stack.enter_async_context(AsyncSubscriber(*relay, CONSUMER))
-        key = open_user_key(settings.encryption, data_dir, SYSTEM_USER)
-        owners = stack.enter_context(closing(Owners(layout.owners, key=key)))
-        publisher = await stack.enter_async_context(_block_publisher(relay, settings.relay.events))
-        table = TriggerTable.load(settings.triggers.table)
-        threads = capacity.answer_threads
-        reactor = Reactor(hosts, publisher, settings.triggers, table, threads, lambda: dispatcher.waiting())
-        dispatcher = Dispatcher(journal, hosts, owners, settings.daemon, reactor.notice)
-
-        # Shared items and erasure.
-        folder = user_folder(data_dir, SHARED_USER)
-        shared = stack.enter_context(closing(RemoteKnowledge(ipc_endpoint(shared_socket(layout.run)), folder)))
-        announcer = Announcer(shared, journal, relay.ingest, settings.relay.events)
+        journal, dispatcher, reactor = await _open_event_path(stack, layout, settings, capacity, hosts)
+        shared_endpoint = ipc_endpoint(shared_socket(layout.run))
+        shared = stack.enter_context(closing(RemoteKnowledge(shared_endpoint, user_folder(data_dir, SHARED_USER))))
+        announcer = Announcer(shared, journal, relay_endpoints(data_dir).ingest, settings.relay.events)
         eraser = DaemonEraser(
             hosts, dispatcher, reactor, journal, data_dir, settings.encryption, announcer.publish_changes
         )
-
-        # A request: a door, the reception, the service, the hosts.
         absent = AbsentUsers(data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         stack.enter_context(closing(absent))
         service = Service(hosts, dispatcher, journal, eraser, absent, describe, announcer.wake)
@@ -155,6 +143,22 @@ async def opened_parts(
         announcer.wake()
         parts.open_doors(capacity.requests_in_flight, http)
         yield parts
+
+
+async def _open_event_path(
+    stack: AsyncExitStack, layout: Layout, settings: Settings, capacity: Capacity, hosts: Hosts
+) -> tuple[AsyncSubscriber, Dispatcher, Reactor]:
+    """Open the journal, the dispatcher that passes its events to the hosts, and the reactor to these events."""
+    relay = relay_endpoints(layout.data_dir)
+    journal = await stack.enter_async_context(AsyncSubscriber(*relay, CONSUMER))
+    key = open_user_key(settings.encryption, layout.data_dir, SYSTEM_USER)
+    owners = stack.enter_context(closing(Owners(layout.owners, key=key)))
+    publisher = await stack.enter_async_context(_block_publisher(relay, settings.relay.events))
+    table = TriggerTable.load(settings.triggers.table)
+    calls_at_once = capacity.answer_threads
+    reactor = Reactor(hosts, publisher, settings.triggers, table, calls_at_once, lambda: dispatcher.waiting())
+    dispatcher = Dispatcher(journal, hosts, owners, settings.daemon, reactor.notice)
+    return journal, dispatcher, reactor
 
 
 @asynccontextmanager

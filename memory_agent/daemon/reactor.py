@@ -44,7 +44,7 @@ class Reactor:
         settings: TriggerSettings,
         table: TriggerTable,
         calls_at_once: int,
-        waiting: Callable[[], int] = lambda: 0,
+        waiting: Callable[[], int],
     ) -> None:
         """React only while callers have fewer than `calls_at_once` running requests.
 

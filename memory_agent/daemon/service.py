@@ -87,7 +87,7 @@ class Service:
         eraser: DaemonEraser,
         absent_users: AbsentUsers,
         describe: Callable[[], Awaitable[DaemonStatus]],
-        on_shared: Callable[[], None] = lambda: None,
+        on_shared: Callable[[], None],
     ) -> None:
         """`describe` returns the status of the whole daemon.
 

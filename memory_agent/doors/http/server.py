@@ -17,7 +17,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from memory_agent.doors.http.app import Routes, make_app
+from memory_agent.doors.http.app import Asgi, Routes, make_app
 from memory_agent.doors.http.guard import Place
 from memory_agent.doors.http.streams import JournalWatch
 from memory_agent.doors.reception import Reception
@@ -53,21 +53,7 @@ class HttpDoor:
         watch = JournalWatch(relay)
         routes = Routes(reception, relay, limits, watch, self._settings, bodies_bytes).routes()
         loop = asyncio.get_running_loop()
-        config = Config(
-            make_app(routes, self._place, self._settings.hosts),
-            http="h11",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
-        )
-        config.load()
-        state = ServerState()
+        config, state = _config(make_app(routes, self._place, self._settings.hosts)), ServerState()
         timeout_s = self._settings.timeout_s
         server = await loop.create_server(
             lambda: _Connection(config, state, loop, timeout_s),
@@ -171,6 +157,24 @@ class _Connection(H11Protocol):
         """Drop the connection and its unsent data, including that in the kernel."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.transport.abort()
+
+
+def _config(app: Asgi) -> Config:
+    config = Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+    )
+    config.load()
+    return config
 
 
 def _listen(place: Place) -> socket.socket:
