@@ -53,7 +53,7 @@ def test_a_remembered_fact_is_recalled_and_published_as_a_block(daemon: DaemonPr
             {"event_type": "chat.user_msg", "user_id": "http-user", "payload": {"text": QUESTION}}
         )
         assert publisher.flush().acked == 1
-        heard = blocks.said()
+        heard = blocks.next_event()
     assert (heard.name, heard.data["cause_event_id"]) == ("block", event_id)
     assert VPN in heard.data["block"]
 
@@ -97,8 +97,8 @@ def test_a_stream_survives_a_relay_that_is_killed(rough_daemon: DaemonProcess) -
         Publisher(endpoint) as publisher,
     ):
         publisher.publish(event)
-        assert events.said().data["event"]["payload"]["text"] == "before"
+        assert events.next_event().data["event"]["payload"]["text"] == "before"
         kill_part(rough_daemon, "relay")
         publisher.publish(event | {"payload": {"text": "after"}})
-        assert events.said().data["event"]["payload"]["text"] == "after"
+        assert events.next_event().data["event"]["payload"]["text"] == "after"
         assert not publisher.flush(PATIENCE_S).pending

@@ -56,7 +56,7 @@ class HttpCaller:
         self._connection.close()
 
 
-class Heard(NamedTuple):
+class StreamEvent(NamedTuple):
     """An event of a stream; `name` is "" for a heartbeat or the beginning."""
 
     name: str
@@ -80,7 +80,7 @@ class Listener:
             self.problem = json.loads(self._answer.read())
             self.close()
 
-    def said(self) -> Heard:
+    def next_event(self) -> StreamEvent:
         """Return the next event with a name."""
         return next(frame for frame in self if frame.name)
 
@@ -91,11 +91,11 @@ class Listener:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Heard:
+    def __next__(self) -> StreamEvent:
         fields: dict[str, str] = {}
         while line := self._answer.readline().decode():
             if line == "\n":
-                return Heard(fields.get("event", ""), int(fields["id"]), json.loads(fields.get("data", "null")))
+                return StreamEvent(fields.get("event", ""), int(fields["id"]), json.loads(fields.get("data", "null")))
             name, _, value = line.rstrip("\n").partition(": ")
             fields[name] = value
         raise StopIteration

@@ -32,7 +32,7 @@ class World:
         self._memories = memories
         self._keys = {"conductor": local_identity(broker.endpoints.ingest)}
 
-    async def tell(self, who: str, user_id: str, **fields: Any) -> int:
+    async def publish(self, who: str, user_id: str, **fields: Any) -> int:
         """Publish with the key of `who`, and return the event's number."""
         return await asyncio.to_thread(self._publish, who, {"user_id": user_id, **fields})
 
@@ -98,12 +98,12 @@ def check(folder: Path, story: Callable[[World], Any], **settings: Any) -> None:
 @pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
 def test_naming_anothers_run_first_gains_no_ownership(folder: Path, named: dict[str, Any]) -> None:
     async def story(here: World) -> None:
-        guess = await here.tell("mallory", "mallory", **named)
-        early = await here.tell("conductor", "system", **named, event_id="early")
+        guess = await here.publish("mallory", "mallory", **named)
+        early = await here.publish("conductor", "system", **named, event_id="early")
         assert await here.became(guess) == "mallory"  # alice's own event belongs to alice
         assert await here.became(early) is None
-        told = await here.tell("conductor", "alice", **named)
-        late = await here.tell("conductor", "system", **named, event_id="late")
+        told = await here.publish("conductor", "alice", **named)
+        late = await here.publish("conductor", "system", **named, event_id="late")
         assert [await here.became(seq) for seq in (told, late)] == ["alice", "alice"]
         assert await here.found_its_owner(early) == "alice"
 
@@ -113,10 +113,10 @@ def test_naming_anothers_run_first_gains_no_ownership(folder: Path, named: dict[
 @pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
 def test_naming_anothers_run_later_takes_no_ownership(folder: Path, named: dict[str, Any]) -> None:
     async def story(here: World) -> None:
-        await here.tell("conductor", "alice", **named)
-        await here.tell("mallory", "mallory", **named)
+        await here.publish("conductor", "alice", **named)
+        await here.publish("mallory", "mallory", **named)
         here.dispatcher.claim_run("run-alice-1", "mallory", is_vouched=False)
-        seq = await here.tell("conductor", "system", **named)
+        seq = await here.publish("conductor", "system", **named)
         assert await here.became(seq) == "alice"
 
     check(folder, story)
@@ -124,11 +124,11 @@ def test_naming_anothers_run_later_takes_no_ownership(folder: Path, named: dict[
 
 def test_a_conductor_may_name_the_owner_of_a_run_and_session(folder: Path) -> None:
     async def story(here: World) -> None:
-        await here.tell("mallory", "mallory", **OF_RUN, **OF_SESSION)
-        waiting = await here.tell("conductor", "system", **OF_SESSION)
+        await here.publish("mallory", "mallory", **OF_RUN, **OF_SESSION)
+        waiting = await here.publish("conductor", "system", **OF_SESSION)
         assert await here.became(waiting) is None
-        naming = await here.tell("conductor", "system", **OF_RUN, **OF_SESSION, on_behalf_of="alice")
-        after = await here.tell("conductor", "system", **OF_RUN)
+        naming = await here.publish("conductor", "system", **OF_RUN, **OF_SESSION, on_behalf_of="alice")
+        after = await here.publish("conductor", "system", **OF_RUN)
         assert [await here.found_its_owner(seq) for seq in (waiting, naming, after)] == ["alice"] * 3
 
     check(folder, story)
@@ -137,9 +137,9 @@ def test_a_conductor_may_name_the_owner_of_a_run_and_session(folder: Path) -> No
 def test_a_session_claimed_for_two_users_has_no_owner_but_events_that_name_a_user_do(folder: Path) -> None:
     async def story(here: World) -> None:
         for user_id in ("alice", "bob"):
-            await here.tell("conductor", user_id, **OF_SESSION)
-        unnamed = await here.tell("conductor", "system", **OF_SESSION)
-        named = await here.tell("conductor", "system", **OF_SESSION, on_behalf_of="bob")
+            await here.publish("conductor", user_id, **OF_SESSION)
+        unnamed = await here.publish("conductor", "system", **OF_SESSION)
+        named = await here.publish("conductor", "system", **OF_SESSION, on_behalf_of="bob")
         assert [await here.became(seq) for seq in (unnamed, named)] == [None, "bob"]
 
     check(folder, story)
@@ -147,8 +147,8 @@ def test_a_session_claimed_for_two_users_has_no_owner_but_events_that_name_a_use
 
 def test_a_setting_lets_users_own_keys_establish_owners(folder: Path) -> None:
     async def story(here: World) -> None:
-        await here.tell("alice", "alice", **OF_RUN)
-        seq = await here.tell("conductor", "system", **OF_RUN)
+        await here.publish("alice", "alice", **OF_RUN)
+        seq = await here.publish("conductor", "system", **OF_RUN)
         assert await here.became(seq) == "alice"
 
     check(folder, story, owner_claims="any")

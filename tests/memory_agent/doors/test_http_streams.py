@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from http_caller import Heard, HttpCaller, Listener
+from http_caller import HttpCaller, Listener, StreamEvent
 from served_gateway import Served, gateway_in_new_folder, gateway_without_ray
 from served_host import absent_embedder
 
@@ -50,7 +50,7 @@ class World:
         self.publisher = publisher
         self.token = served.token
 
-    def tell(self, user_id: str, text: str, event_type: str = "chat.user_msg", **fields: Any) -> str:
+    def publish(self, user_id: str, text: str, event_type: str = "chat.user_msg", **fields: Any) -> str:
         """Publish an event; return its id once it is in the journal."""
         event = {"event_type": event_type, "user_id": user_id, "payload": {"text": text, **fields}}
         event_id = self.publisher.publish(event)
@@ -73,15 +73,15 @@ def world(embedder: Embedder) -> Iterator[World]:
 
 
 def texts(stream: Listener, count: int) -> list[str]:
-    return [stream.said().data["event"]["payload"]["text"] for _ in range(count)]
+    return [stream.next_event().data["event"]["payload"]["text"] for _ in range(count)]
 
 
 def test_a_conductor_receives_the_block_of_a_message(world: World) -> None:
     with MemoryClient("cora", endpoint=world.served.gateway, token=world.token) as client:
         known = client.remember(VPN)
     with world.listen("blocks", user_id="cora", role="conductor") as blocks:
-        event_id = world.tell("cora", QUESTION)
-        heard = blocks.said()
+        event_id = world.publish("cora", QUESTION)
+        heard = blocks.next_event()
         assert (heard.name, heard.data["cause_event_id"], heard.data["role"]) == ("block", event_id, "conductor")
         assert known.id in [memory["id"] for memory in heard.data["memories"]]
         assert VPN in heard.data["block"]
@@ -93,8 +93,8 @@ def test_only_the_wanted_blocks_are_sent(world: World) -> None:
         world.listen("blocks", user_id="dan", run="run-2") as of_run,
     ):
         for run_id in ("run-1", "run-2"):
-            world.tell("dan", QUESTION, run_id=run_id)
-        assert of_run.said().data["run_id"] == "run-2"
+            world.publish("dan", QUESTION, run_id=run_id)
+        assert of_run.next_event().data["run_id"] == "run-2"
         assert next(others).name == ""  # a heartbeat, whose id is after the skipped event
 
 
@@ -102,14 +102,14 @@ def test_an_event_with_the_type_of_a_block_but_no_block_is_skipped(world: World)
     with world.listen("blocks", user_id="ned") as blocks, Publisher(world.served.relay.ingest) as publisher:
         publisher.publish({"event_type": "memory.recalled", "user_id": "ned", "payload": {"text": "fake"}})
         publisher.flush()
-        event_id = world.tell("ned", QUESTION)
-        assert blocks.said().data["cause_event_id"] == event_id
+        event_id = world.publish("ned", QUESTION)
+        assert blocks.next_event().data["cause_event_id"] == event_id
 
 
 def test_system_receives_the_blocks_of_the_owner_of_its_run(world: World) -> None:
     with world.listen("blocks", user_id="system", run="run-of-eve") as blocks:
-        event_id = world.tell("eve", QUESTION, run_id="run-of-eve")
-        assert blocks.said().data["cause_event_id"] == event_id
+        event_id = world.publish("eve", QUESTION, run_id="run-of-eve")
+        assert blocks.next_event().data["cause_event_id"] == event_id
     refused = world.listen("blocks", user_id="system")
     assert (refused.status, refused.problem["args"][0]) == (422, "run")
     of_one = world.listen("blocks", world.key("eve"), user_id="system", run="run-of-eve")
@@ -120,12 +120,12 @@ def test_events_arrive_in_order_and_continue_where_a_client_left_off(world: Worl
     said = [f"event {number}" for number in range(40)]
     with world.listen("events", user_id="fay", type="note.*") as events:
         for text in said[:20]:
-            world.tell("fay", text, "note.taken")
-        heard = [events.said() for _ in range(20)]
+            world.publish("fay", text, "note.taken")
+        heard = [events.next_event() for _ in range(20)]
     assert [one.data["event"]["payload"]["text"] for one in heard] == said[:20]
     assert [one.id for one in heard] == [one.data["seq"] for one in heard]
     for text in said[20:]:
-        world.tell("fay", text, "note.taken")
+        world.publish("fay", text, "note.taken")
     with world.listen("events", after=heard[4].id, user_id="fay", type="note.*") as events:
         assert texts(events, 35) == said[5:]
 
@@ -136,9 +136,9 @@ def test_a_stream_has_the_events_of_its_patterns_and_its_user(world: World) -> N
         world.listen("events", world.key("gus", Scope.RECALL)) as of_key,
         world.listen("events", user_id="*", type="note.*") as of_all,
     ):
-        world.tell("hal", "of another", "note.taken")
-        world.tell("gus", "not wanted", "draft.saved")
-        world.tell("gus", "wanted", "note.taken")
+        world.publish("hal", "of another", "note.taken")
+        world.publish("gus", "not wanted", "draft.saved")
+        world.publish("gus", "wanted", "note.taken")
         assert texts(own, 1) == ["wanted"]
         assert texts(of_key, 2) == ["not wanted", "wanted"]
         assert texts(of_all, 2) == ["of another", "wanted"]
@@ -146,7 +146,7 @@ def test_a_stream_has_the_events_of_its_patterns_and_its_user(world: World) -> N
 
 def test_a_heartbeat_advances_past_skipped_events(world: World) -> None:
     with world.listen("events", user_id="ian", type="none.such") as events:
-        world.tell("ian", "passed over", "note.taken")
+        world.publish("ian", "passed over", "note.taken")
         with Subscriber(*world.served.relay) as subscriber:
             end = subscriber.fetch(0, 0).last_seq
         assert next(frame.id for frame in events if frame.id >= end) >= end
@@ -181,10 +181,10 @@ def test_a_stream_is_refused_as_the_relay_refuses_the_key(world: World, what: st
 def test_a_stream_ends_when_its_key_is_revoked(world: World) -> None:
     token = create_key(world.served.data_dir, "for-a-while", "kim", ALL_SCOPES).token
     with world.listen("events", token) as events:
-        world.tell("kim", "heard")
+        world.publish("kim", "heard")
         assert texts(events, 1) == ["heard"]
         revoke_key(world.served.data_dir, "for-a-while")
-        world.tell("kim", "not heard")
+        world.publish("kim", "not heard")
         last = [frame for frame in events if frame.name][-1]
     assert (last.name, last.data["code"]) == ("problem", "unauthorized")
 
@@ -226,7 +226,7 @@ def test_idle_streams_read_nothing_while_others_are_busy(world: World, monkeypat
         while not all(reads[user_id] for user_id in idle):
             pass  # now they wait
         for number in range(30):
-            world.tell("pia", str(number), "note.taken")
+            world.publish("pia", str(number), "note.taken")
             assert texts(streams["pia"], 1) == [str(number)]
         assert reads["pia"] >= 30
         assert sum(reads[user_id] for user_id in idle) == len(idle)
@@ -246,20 +246,20 @@ def test_followers_receive_the_events_of_shared_items_that_their_keys_admit(worl
     ):
         for_acme = una.shared.confirm(una.shared.preview("The deploy hangs", VPN, access_policy="org:acme"))
         for_all = una.shared.confirm(una.shared.preview("The tunnel", "Restart it before a deploy"))
-        frames = [heard_by_member.said() for _ in range(2)]
+        frames = [heard_by_member.next_event() for _ in range(2)]
         assert una.shared.unpublish(for_acme.id).found
-        frames.append(heard_by_member.said())
+        frames.append(heard_by_member.next_event())
         events = [frame.data["event"] for frame in frames]
         types = ["global.published", "global.published", "global.unpublished"]
         assert [event["event_type"] for event in events] == types
         assert [event["payload"].get("item_id") for event in events] == [for_acme.id, for_all.id, None]
         assert events[2]["payload"]["item"] == events[0]["payload"]["item"]
-        assert heard_by_other.said().data["event"] == events[1]
+        assert heard_by_other.next_event().data["event"] == events[1]
         for quiet in (heard_by_other, own):
             assert next(quiet).name == ""
     with world.listen("events", member, frames[0].id, user_id=SHARED_USER) as again:
-        assert [again.said() for _ in range(2)] == frames[1:]
-    world.tell(SHARED_USER, VPN)  # as only the owner can
+        assert [again.next_event() for _ in range(2)] == frames[1:]
+    world.publish(SHARED_USER, VPN)  # as only the owner can
     with MemoryClient("una", endpoint=world.served.gateway, token=world.token) as client:
         client.wait({SHARED_USER: frames[2].id + 1}, 30)
     assert world.served.host._memories[SHARED_USER].stats().memories == 1  # no event became a memory
@@ -293,11 +293,11 @@ def test_a_stream_reports_events_that_the_journal_no_longer_has(tmp_path_factory
     ):
         world = World(served, publisher)
         for number in range(30):
-            world.tell("oda", f"event {number} " + "word " * 400, "note.taken")
+            world.publish("oda", f"event {number} " + "word " * 400, "note.taken")
         while (first := subscriber.fetch(0, 1).first_seq) < 10:
             pass
         with world.listen("events", after=3, user_id="oda") as events:
-            gap, entry = events.said(), events.said()
-        assert gap == Heard("gap", gap.data["last"], {"first": 4, "last": gap.data["last"]})
+            gap, entry = events.next_event(), events.next_event()
+        assert gap == StreamEvent("gap", gap.data["last"], {"first": 4, "last": gap.data["last"]})
         assert gap.data["last"] >= first - 1
         assert entry.id == gap.data["last"] + 1
