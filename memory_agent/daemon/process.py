@@ -1,4 +1,4 @@
-"""The daemon process: starts relay, embedder, Ray and the parts, keeps them running, and stops them in order.
+"""The daemon process: starts relay, embedder, Ray and the components, keeps them running, and stops them in order.
 
 It stops in this order: refuse new requests, finish dispatching, commit the cursor, close the memories, end the
 processes. Nothing depends on an orderly stop: after a kill, journal and stores are complete.
@@ -24,8 +24,8 @@ import msgspec
 from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.children import Child, resident_bytes
+from memory_agent.daemon.components import opened_components
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.parts import opened_parts
 from memory_agent.doors.http.guard import place_of
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
@@ -77,7 +77,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
 
 
 class Daemon:
-    """One daemon: its child processes, Ray, and its parts."""
+    """One daemon: its child processes, Ray, and its components."""
 
     def __init__(self, settings: Settings, layout: Layout) -> None:
         self._settings = settings
@@ -130,10 +130,10 @@ class Daemon:
         self._starting.part("dispatcher and gateway")
         hosts = Hosts(self._cluster, self._settings.daemon, self._capacity)
         stack.push_async_callback(hosts.close)
-        opening = opened_parts(self._layout, self._settings, self._capacity, hosts, self._status, http)
-        self._parts = await stack.enter_async_context(opening)
+        opening = opened_components(self._layout, self._settings, self._capacity, hosts, self._status, http)
+        self._components = await stack.enter_async_context(opening)
         self._endpoints = self._all_endpoints(http)
-        for work in (*self._parts.work(), self._keep_up(), self._watch_ray()):
+        for work in (*self._components.work(), self._keep_up(), self._watch_ray()):
             task = asyncio.create_task(work)
             task.add_done_callback(self._stop_if_failed)
             stack.push_async_callback(_cancel, task)
@@ -167,7 +167,7 @@ class Daemon:
     def _all_endpoints(self, http: HttpDoor | None) -> dict[str, str | list[str]]:
         """Return where the daemon's parts listen; write the address of the HTTP server into its file."""
         relay = self._children[0].ready
-        gateway, *listen = self._parts.endpoints
+        gateway, *listen = self._components.endpoints
         endpoints: dict[str, str | list[str]] = {
             "gateway": gateway,
             "listen": listen,
@@ -201,14 +201,14 @@ class Daemon:
         )
 
     async def _keep_up(self) -> None:
-        """Regularly run the upkeep of all parts, and compute missing vectors."""
+        """Regularly run the upkeep of all components, and compute missing vectors."""
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
-            await self._parts.keep_up()
+            await self._components.keep_up()
             with contextlib.suppress(ModelError):
                 self._model = (await asyncio.to_thread(lambda: embedder.info)).stamp
-                await self._parts.hosts.fill_vectors()
+                await self._components.hosts.fill_vectors()
 
     async def _watch_ray(self) -> None:
         """Stop the daemon when Ray's own processes die: actors would run on unsupervised. A restart recovers."""
@@ -220,9 +220,9 @@ class Daemon:
     async def _status(self) -> DaemonStatus:
         journal: dict[str, Any] = {}
         with contextlib.suppress(RelayError):
-            stats = await self._parts.journal.stats()
+            stats = await self._components.journal.stats()
             journal = {**msgspec.to_builtins(stats.journal), "counts": stats.counts}
-        hosts = await self._parts.hosts.pids()
+        hosts = await self._components.hosts.pids()
         parts = [
             PartStatus(name="daemon", state="running", pid=os.getpid(), resident_bytes=resident_bytes(os.getpid())),
             *(child.status() for child in self._children),
@@ -236,13 +236,13 @@ class Daemon:
             uptime_s=round(time.monotonic() - self._started_s, 1),
             endpoints=self._endpoints,
             parts=tuple(parts),
-            active_users=tuple(user for user in self._parts.hosts.awake() if user != SHARED_USER),
+            active_users=tuple(user for user in self._components.hosts.awake() if user != SHARED_USER),
             journal=journal,
-            dispatched={**self._parts.dispatcher.counts, "lag": self._parts.dispatcher.lag()},
-            recalls=self._parts.service.recall_latency.summary(),
+            dispatched={**self._components.dispatcher.counts, "lag": self._components.dispatcher.lag()},
+            recalls=self._components.service.recall_latency.summary(),
             model=self._model,
             limits=asdict(self._capacity),
-            triggers=self._parts.reactor.status(),
+            triggers=self._components.reactor.status(),
         )
 
     def _catch_signals(self) -> None:

@@ -16,9 +16,9 @@ import msgspec
 from served_host import absent_embedder
 
 from memory_agent.daemon.capacity import capacity_of
+from memory_agent.daemon.components import Components, opened_components
 from memory_agent.daemon.host import HostServer, MemoryHost, shared_socket
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.parts import Parts, opened_parts
 from memory_agent.doors.http.guard import place_of
 from memory_agent.doors.http.server import HttpDoor
 from memory_agent.embedders import Embedder
@@ -177,14 +177,14 @@ async def _serve(
             dispatched={},
             recalls={},
             model=None,
-            triggers=parts.reactor.status(),
+            triggers=components.reactor.status(),
         )
 
     hosts = cast(Hosts, HostsHere(host))
-    async with opened_parts(layout, settings, capacity, hosts, describe, http) as parts:
-        works = [*parts.work(), *([_keep_up(parts)] if settings.retention.rules else [])]
+    async with opened_components(layout, settings, capacity, hosts, describe, http) as components:
+        works = [*components.work(), *([_keep_up(components)] if settings.retention.rules else [])]
         tasks = [asyncio.create_task(work) for work in works]
-        listening.append(Served(layout.data_dir, layout.gateway, parts.endpoints[1], relay, host, http.url))
+        listening.append(Served(layout.data_dir, layout.gateway, components.endpoints[1], relay, host, http.url))
         ready.set()
         await asyncio.to_thread(stop.wait)
         for task in tasks:
@@ -195,7 +195,7 @@ async def _serve(
     host.close()
 
 
-async def _keep_up(parts: Parts) -> None:
+async def _keep_up(components: Components) -> None:
     while True:
-        await parts.keep_up()
+        await components.keep_up()
         await asyncio.sleep(UPKEEP_INTERVAL_S)

@@ -3,7 +3,7 @@
 The id of an event is its number in the journal. A client that reconnects with `Last-Event-ID` therefore misses only
 events that the journal no longer keeps, and receives a `gap` for them. The daemon buffers nothing for a subscriber: it
 reads no further for a client that stops reading. Each stream reads the relay with the caller's own key, so the relay's
-access rules apply. `JournalWatch` tells the streams when to read on.
+access rules apply. `JournalWatch` wakes the streams when there is more to read.
 
 Compacting, erasing and rebuilding take long. With `Accept: text/event-stream` they answer with `progress` events, which
 also keep proxies from closing the connection, and at last with the result.

@@ -1,7 +1,7 @@
-"""The parts of a daemon that run in its own process, connected: events, requests, shared items, erasure.
+"""The components of a daemon that run in its own process, and how they are connected.
 
-They need a relay on the data folder, and hosts. A real daemon has hosts in Ray processes (`process`); the tests put
-all memories into one process. `opened_parts` alone defines what is connected to what, and in which order it starts.
+They need a relay on the data folder, and hosts. A real daemon has hosts in Ray processes (`process`); the tests put all
+memories into one process. `opened_components` alone defines what is connected to what, and in which order it starts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Parts:
-    """The connected parts of one daemon. They live in one event loop."""
+class Components:
+    """The connected components of one daemon. They live in one event loop."""
 
     layout: Layout
     settings: Settings
@@ -71,9 +71,9 @@ class Parts:
     announcer: Announcer
     eraser: DaemonEraser
     service: Service
-    endpoints: tuple[str, ...] = ()
+    endpoints: tuple[str, ...] = field(default=(), init=False)
     """Where the gateway listens, the socket file first."""
-    _doors: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = ()
+    _doors: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = field(default=(), init=False)
 
     def open_doors(self, requests_in_flight: int, http: HttpDoor | None) -> None:
         """Listen for requests, which wait for `work`."""
@@ -88,11 +88,11 @@ class Parts:
             self._doors += (partial(http.run, reception, relay, self.settings.relay.events, most_bytes),)
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
-        """Return the coroutines of all parts, which run until they are cancelled."""
+        """Return the coroutines of all components, which run until they are cancelled."""
         signals = SignalTable.load(self.settings.ingest.signals)
         rounds = RetentionRounds(self.hosts, self.eraser, self.layout.data_dir, self.settings.retention, signals)
-        parts = (self.dispatcher, self.reactor, self.announcer, rounds)
-        return [*(part.run() for part in parts), *(run() for run in self._doors)]
+        always = (self.dispatcher, self.reactor, self.announcer, rounds)
+        return [*(component.run() for component in always), *(run() for run in self._doors)]
 
     async def keep_up(self) -> None:
         """Put idle users to sleep, balance the hosts, run their upkeep, and finish erasures. One round."""
@@ -113,15 +113,15 @@ class Parts:
 
 
 @asynccontextmanager
-async def opened_parts(
+async def opened_components(
     layout: Layout,
     settings: Settings,
     capacity: Capacity,
     hosts: Hosts,
     describe: Callable[[], Awaitable[DaemonStatus]],
     http: HttpDoor | None = None,
-) -> AsyncIterator[Parts]:
-    """Connect the parts and continue interrupted erasures; close the parts on exit. The caller runs `Parts.work`.
+) -> AsyncIterator[Components]:
+    """Connect the components and continue interrupted erasures; close them on exit. The caller runs `Components.work`.
 
     `describe` returns the status of the whole daemon. The caller closes `hosts` and `http`.
     """
@@ -137,12 +137,12 @@ async def opened_parts(
         absent = AbsentUsers(data_dir, layout.absent_users, settings.recall, settings.learning, shared)
         stack.enter_context(closing(absent))
         service = Service(hosts, dispatcher, journal, eraser, absent, describe, announcer.wake)
-        parts = Parts(layout, settings, hosts, journal, dispatcher, reactor, announcer, eraser, service)
+        components = Components(layout, settings, hosts, journal, dispatcher, reactor, announcer, eraser, service)
         await eraser.resume()
-        await parts.keep_shared_awake()
+        await components.keep_shared_awake()
         announcer.wake()
-        parts.open_doors(capacity.requests_in_flight, http)
-        yield parts
+        components.open_doors(capacity.requests_in_flight, http)
+        yield components
 
 
 async def _open_event_path(
