@@ -109,14 +109,9 @@ class HostActor:
         return self._host.call_awake(user_id, method, params, request.remaining_ms(time.time()))
 
     @ray.method(concurrency_group="upkeep")
-    def fill_vectors(self) -> int:
-        """As `MemoryHost.fill_vectors`."""
-        return self._host.fill_vectors()
-
-    @ray.method(concurrency_group="upkeep")
-    def keep_up(self) -> None:
+    def keep_up(self, fill_vectors: bool) -> None:
         """As `MemoryHost.keep_up`, at the current time."""
-        self._host.keep_up(datetime.now(UTC))
+        self._host.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
 
     @ray.method(concurrency_group="control")
     def sleep(self, user_id: str) -> None:
@@ -262,20 +257,16 @@ class Host:
         sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=time.time())
         return await connection.request([encode(sent), body], timeout_s + _GRACE_S)
 
-    async def fill_vectors(self, timeout_s: float) -> int:
-        """Embed memories that lack a vector. Raises `HostDiedError`, `DeadlineExceededError`."""
-        return int(await self._answer(self._actor.fill_vectors.remote(), timeout_s))
-
-    async def keep_up(self, timeout_s: float) -> None:
-        """Run the upkeep of awake users. Raises as `fill_vectors`."""
-        await self._answer(self._actor.keep_up.remote(), timeout_s)
+    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
+        """Run the upkeep of awake users. Raises `HostDiedError`, `DeadlineExceededError`."""
+        await self._answer(self._actor.keep_up.remote(fill_vectors), timeout_s)
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
-        """Close the memory of `user_id`. Raises as `fill_vectors`."""
+        """Close the memory of `user_id`. Raises as `keep_up`."""
         await self._answer(self._actor.sleep.remote(user_id), timeout_s)
 
     async def pid(self, timeout_s: float) -> int:
-        """Return the process id. Raises as `fill_vectors`."""
+        """Return the process id. Raises as `keep_up`."""
         return int(await self._answer(self._actor.pid.remote(), timeout_s))
 
     def end(self) -> None:

@@ -94,12 +94,15 @@ class Components:
         always = (self.dispatcher, self.reactor, self.announcer, rounds)
         return [*(component.run() for component in always), *(run() for run in self._doors)]
 
-    async def keep_up(self) -> None:
-        """Put idle users to sleep, balance the hosts, run their upkeep, and finish erasures. One round."""
+    async def keep_up(self, *, fill_vectors: bool) -> None:
+        """Put idle users to sleep, balance the hosts, run their upkeep, and finish erasures. One round.
+
+        `fill_vectors`: also compute missing vectors, which needs the embedder.
+        """
         await self.hosts.sleep_idle()
         await self.hosts.balance()
         await self.keep_shared_awake()
-        await self.hosts.keep_up()
+        await self.hosts.keep_up(fill_vectors=fill_vectors)
         self.announcer.wake()
         await self.eraser.finish(self.hosts.awake())
 

@@ -236,14 +236,10 @@ class MemoryHost:
         except (MemoryAgentError, OSError) as error:
             return self._fault(user_id, memory, error)
 
-    def fill_vectors(self) -> int:
-        """Compute missing vectors of awake users; return how many. A failing store does not affect others."""
-        return sum(self._fill_vectors(memory) for memory in self._awake_memories())
+    def keep_up(self, now: datetime, *, fill_vectors: bool = False) -> None:
+        """Run the upkeep of every awake user: expire runs and memories, consolidate learning, compute missing vectors.
 
-    def keep_up(self, now: datetime) -> None:
-        """Expire abandoned runs, forget expired memories and consolidate learning, for every awake user.
-
-        The failure of one user's upkeep does not affect the others.
+        A failure for one user does not affect the others.
         """
         for memory in self._awake_memories():
             try:
@@ -258,6 +254,8 @@ class MemoryHost:
                     self._forget_if_broken(memory.user_id, memory, error)
             except Exception:
                 log.exception("memory.upkeep_failed", user_id=memory.user_id)
+        for memory in self._awake_memories() if fill_vectors else ():
+            self._fill_vectors(memory)
 
     def sleep(self, user_id: str) -> None:
         """Commit, save the caches and close the memory of `user_id`."""
@@ -277,15 +275,12 @@ class MemoryHost:
         with suppress(UnavailableError):
             memory.shared.report(now - timedelta(seconds=self._settings.shared.report_after_s))
 
-    def _fill_vectors(self, memory: Memory) -> int:
+    def _fill_vectors(self, memory: Memory) -> None:
         try:
-            filled = memory.fill_vectors(_FILL_CHUNK)
-            if filled == _FILL_CHUNK:  # more vectors are missing
+            if memory.fill_vectors(_FILL_CHUNK) == _FILL_CHUNK:  # more vectors are missing
                 memory.fill_in_background()
-            return filled
         except MemoryAgentError as error:
             log.warning("vectors.not_filled", user_id=memory.user_id, code=error.code)
-            return 0
 
     def _awake(self, user_id: str) -> Memory:
         memory = self._memories.get(user_id)

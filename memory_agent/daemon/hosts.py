@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # importing Ray takes a second
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _MOVE_PATIENCE_S = 0.5
-T = TypeVar("T")
 
 _OF_SHARED = "shared-knowledge"
 """The name of the host of shared items, a separate process."""
@@ -142,23 +141,13 @@ class Hosts:
             async with self.kept_asleep(user_id, _MOVE_PATIENCE_S):
                 log.info("user.moved", user_id=user_id)
 
-    async def fill_vectors(self) -> int:
-        """Compute missing vectors on every host; return how many were added."""
-        return sum(await self._on_every_host("vectors.not_filled", lambda host, left_s: host.fill_vectors(left_s)))
-
-    async def keep_up(self) -> None:
-        """Run the upkeep of every host: expire abandoned runs and old memories, consolidate learning."""
-        await self._on_every_host("host.not_kept_up", lambda host, left_s: host.keep_up(left_s))
-
-    async def _on_every_host(self, failure: str, work: Callable[[Host, float], Awaitable[T]]) -> list[T]:
-        """Run `work` on one host after another; return the results. Log errors as `failure`."""
-        results: list[T] = []
+    async def keep_up(self, *, fill_vectors: bool) -> None:
+        """Run the upkeep of every host, one after another: expire runs and memories, learn, compute missing vectors."""
         for host in list(self._hosts.values()):
             try:
-                results.append(await work(host, self._settings.ingest_timeout_s))
+                await host.keep_up(self._settings.ingest_timeout_s, fill_vectors=fill_vectors)
             except MemoryAgentError as error:
-                log.warning(failure, host=host.name, code=error.code)
-        return results
+                log.warning("host.not_kept_up", host=host.name, code=error.code)
 
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""

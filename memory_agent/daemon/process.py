@@ -201,14 +201,15 @@ class Daemon:
         )
 
     async def _keep_up(self) -> None:
-        """Regularly run the upkeep of all components, and compute missing vectors."""
+        """Regularly run the upkeep of all components; without a model, no vectors are computed."""
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
-            await self._components.keep_up()
+            has_model = False
             with contextlib.suppress(ModelError):
                 self._model = (await asyncio.to_thread(lambda: embedder.info)).stamp
-                await self._components.hosts.fill_vectors()
+                has_model = True
+            await self._components.keep_up(fill_vectors=has_model)
 
     async def _watch_ray(self) -> None:
         """Stop the daemon when Ray's own processes die: actors would run on unsupervised. A restart recovers."""

@@ -65,8 +65,8 @@ class HostsHere:
     async def balance(self) -> None:
         pass
 
-    async def keep_up(self) -> None:
-        await asyncio.to_thread(self._host.keep_up, datetime.now(UTC))
+    async def keep_up(self, *, fill_vectors: bool) -> None:
+        await asyncio.to_thread(self._host.keep_up, datetime.now(UTC), fill_vectors=fill_vectors)
 
     async def sleep(self, user_id: str) -> None:
         await asyncio.to_thread(self._host.sleep, user_id)
@@ -197,5 +197,5 @@ async def _serve(
 
 async def _keep_up(components: Components) -> None:
     while True:
-        await components.keep_up()
+        await components.keep_up(fill_vectors=False)
         await asyncio.sleep(UPKEEP_INTERVAL_S)
