@@ -81,7 +81,7 @@ def bridged(find: Callable[[float], Door], *messages: object, tools: Any = "stan
 
 @contextmanager
 def door_that(behaves: Callable[[socket.socket], None]) -> Iterator[Door]:
-    """Serve an address that handles the first connection with `treat`."""
+    """Serve an address that handles the first connection with `behaves`."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -94,6 +94,16 @@ def door_that(behaves: Callable[[socket.socket], None]) -> Iterator[Door]:
         yield Door(f"http://127.0.0.1:{listening.getsockname()[1]}", "token")
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+
+
+def replying(sent: bytes) -> Callable[[socket.socket], None]:
+    """Return a handler for `door_that` that reads a request and sends these bytes."""
+
+    def reply(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(sent)
+
+    return reply
 
 
 def failure(answer: dict[str, Any]) -> dict[str, Any]:
@@ -296,11 +306,7 @@ def test_a_daemon_that_answers_byte_by_byte_causes_an_error_at_the_deadline(monk
     [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nContent-Type: application/json\r\n\r\n{}"],
 )
 def test_a_daemon_that_dies_during_its_answer_causes_an_error(sent: bytes) -> None:
-    def die(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(sent)
-
-    with door_that(die) as door:
+    with door_that(replying(sent)) as door:
         found = bridged(lambda _: door, recall())
     assert failure(found[1])["code"] == "unavailable"
     assert "not known" in failure(found[1])["text"]
@@ -319,21 +325,14 @@ def test_a_daemon_that_dies_during_its_answer_causes_an_error(sent: bytes) -> No
     ],
 )
 def test_another_program_at_the_port_is_recognised(sent: bytes) -> None:
-    def greet(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(b"HTTP/1.1 200 OK\r\n" + sent)
-
-    with door_that(greet) as door:
+    with door_that(replying(b"HTTP/1.1 200 OK\r\n" + sent)) as door:
         found = bridged(lambda _: door, recall())
     assert "is not memory-agent" in failure(found[1])["text"]
 
 
 def test_an_answer_of_several_lines_becomes_one_line() -> None:
-    def indent(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(b'HTTP/1.1 200 OK\r\n\r\n{\n  "jsonrpc": "2.0",\r\n  "id": 1,\n  "result": {}\n}\n')
-
-    with door_that(indent) as door:
+    indented = b'HTTP/1.1 200 OK\r\n\r\n{\n  "jsonrpc": "2.0",\r\n  "id": 1,\n  "result": {}\n}\n'
+    with door_that(replying(indented)) as door:
         assert bridged(lambda _: door, recall())[1]["result"] == {}
 
 
