@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PEERS = Path(os.environ.get("MCP_PEERS", ROOT / ".venv" / "peers"))
 """The folder into which `make test` installs them from npm."""
 
