@@ -92,7 +92,7 @@ def test_recalls_are_answered_by_words_while_the_embedder_is_stopped(daemon: Dae
         wait_until(lambda: client.recall("does sourdough want time", deadline_ms=10_000).degraded == ())
 
 
-@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no priorities of processes")
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no process priorities")
 def test_the_process_that_answers_recalls_has_the_daemons_priority(daemon: DaemonProcess) -> None:
     """Regression: Ray runs its workers at niceness 15, which tripled the time of recalls under a bulk load."""
     with MemoryClient("ursula", data_dir=daemon.data_dir) as client:

@@ -130,7 +130,7 @@ async def _answers(host: Host) -> bool:
 
 
 def test_ray_keeps_no_record_of_calls(cluster: Cluster) -> None:
-    """Its gcs used to keep a record of 5 KB (measured) for each of the last 100,000 calls."""
+    """Regression: the gcs kept a record of 5 KB (measured) for each of the last 100,000 calls."""
 
     async def go() -> int:
         host = cluster.start_host()

@@ -284,7 +284,7 @@ def test_waiting_events_are_read_again_after_an_erasure() -> None:
         for seq in world.journal:
             lane.offer(Pending(seq, EVENT))
         lane.offer(Pending(90, EVENT, late=True))
-        await world.under_way.wait()  # of the late one
+        await world.under_way.wait()  # of the late event
         lane.offer(Pending(91, EVENT, late=True))
         world.gone = {3, 4, 9, 91}
         reading = asyncio.create_task(lane.read_again())
@@ -299,7 +299,7 @@ def test_waiting_events_are_read_again_after_an_erasure() -> None:
     world, budget = Busy(range(1, 11)), Budget(1 << 20)
     asyncio.run(scenario())
     assert world.handled == [90, 1, 2, 5, 6, 7, 8, 10]
-    assert budget.has_room(1 << 20), "all room was given back, and none twice"
+    assert budget.has_room(1 << 20), "all room is released exactly once"
     assert not budget.has_room((1 << 20) + 1)
 
 

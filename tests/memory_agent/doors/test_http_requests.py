@@ -179,7 +179,7 @@ def test_a_path_accepts_only_its_methods(caller: HttpCaller) -> None:
         refused(answer, 405, "protocol")
         assert answer.headers["allow"] == "POST"
     refused(caller.post("blocks"), 405, "protocol")
-    for stream in ("blocks", "events"):  # a stream for a client that reads no body would hold its connection for ever
+    for stream in ("blocks", "events"):  # a stream for a client that reads no body would hold its connection forever
         assert caller.send("HEAD", f"/v1/{stream}").status == 405
         assert caller.post("stats").status == 200
     refused(caller.send("GET", "/nothing"), 404, "protocol")
@@ -359,7 +359,7 @@ def test_a_client_that_reads_no_response_loses_its_connection(served: Served, ca
         raw.send((raw.head("list", f"Content-Length: {len(asked)}") + asked) * 30)
         events = select.poll()
         events.register(raw.socket, select.POLLERR | select.POLLHUP)
-        assert events.poll(PATIENCE_S * 1000), "the door still waits for a client that does not read"
+        assert events.poll(PATIENCE_S * 1000), "the server still waits for a client that does not read"
     assert caller.post("stats").status == 200
 
 

@@ -146,7 +146,7 @@ def test_the_options_are_the_context_of_each_call(served: Served) -> None:
         str(served.data_dir),
     )
     refused, _ = answers(line(written), *options)
-    assert failure(refused[1])["code"] == "invalid_input"  # no user has such a name, and none was slipped in
+    assert failure(refused[1])["code"] == "invalid_input"  # no user has such a name, and no other one was used
     found, _ = answers(line(written), *options[:3], "of-options", *options[4:])
     id = found[1]["result"]["structuredContent"]["id"]
     record = served.host._memories["of-options"].get([id])[0]

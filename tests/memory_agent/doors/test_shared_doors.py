@@ -153,7 +153,7 @@ def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, n
     assert not reader.recalled("local")
     assert reader.own() in (None, set(ids) if name == "author" else set())
     for policy, item in items.items():
-        assert not reader.got(item.id)  # it is no memory of the caller
+        assert not reader.got(item.id)  # it is not a memory of the caller
         if policy in SEES[name]:
             assert reader.fetched(item.id) in (None, f"for {policy}".encode())
             if name != "author":

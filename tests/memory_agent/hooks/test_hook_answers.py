@@ -462,7 +462,7 @@ def test_events_in_transit_at_the_deadline_are_kept(tmp_path: Path) -> None:
 def test_wrong_arguments_do_not_stop_the_client(words: list[str]) -> None:
     command = [sys.executable, "-m", "memory_agent", "hook", *words]
     found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    assert (found.returncode, found.stdout) == (1, b"")  # by 2 a client would block the prompt
+    assert (found.returncode, found.stdout) == (1, b"")  # with exit code 2 a client would block the prompt
     assert b"Error: " in found.stderr
 
 
