@@ -6,17 +6,14 @@ import json
 import re
 import select
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from http_caller import Answer, HttpCaller
-from served_gateway import Served, gateway_in_new_folder, gateway_without_ray
-from served_host import absent_embedder
+from served_gateway import Served, gateway_in_new_folder
 from verb_examples import BAD
 
 from memory_agent import MemoryClient
@@ -407,13 +404,9 @@ def test_one_users_bodies_leave_room_for_others(served: Served) -> None:
     other.close()
 
 
-def test_unread_responses_are_limited_per_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_unread_responses_are_limited_per_user() -> None:
     settings = Settings(daemon=DaemonSettings(http=HttpSettings(timeout_s=60.0), requests_bytes=2_000_000))
-    with (
-        tempfile.TemporaryDirectory(prefix="http-") as folder,
-        absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder,
-        gateway_without_ray(Path(folder), embedder, settings=settings) as served,
-    ):
+    with gateway_in_new_folder(settings=settings) as served:
         tokens = [create_key(served.data_dir, name, name, ALL_SCOPES).token for name in ("hed", "ike")]
         callers = [HttpCaller(served.http, token) for token in tokens]
         for number in range(40):

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 import socket
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 from http_caller import HttpCaller, Listener, StreamEvent
-from served_gateway import Served, gateway_in_new_folder, gateway_without_ray
-from served_host import absent_embedder
+from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent import MemoryClient
 from memory_agent.doors.http.streams import Stream
@@ -279,15 +276,13 @@ def test_one_user_cannot_take_all_streams(world: World) -> None:
         stream.close()
 
 
-def test_a_stream_reports_events_that_the_journal_no_longer_has(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_stream_reports_events_that_the_journal_no_longer_has() -> None:
     relay = RelaySettings(
         broker=BrokerSettings(upkeep_interval_s=0.05),
         journal=JournalSettings(retention_bytes=20_000),
     )
     with (
-        tempfile.TemporaryDirectory(prefix="gap-") as folder,
-        absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder,
-        gateway_without_ray(Path(folder), embedder, relay, SETTINGS) as served,
+        gateway_in_new_folder(relay_settings=relay, settings=SETTINGS) as served,
         Publisher(served.relay.ingest) as publisher,
         Subscriber(*served.relay) as subscriber,
     ):
