@@ -1,5 +1,6 @@
 """The service that hosts the memories of many users in several processes.
 
-An event passes through `dispatcher`, `lane`, `hosts`, `actors` and `host`; a request enters at `service` and joins it
-at `hosts`. `process` starts, watches and stops all parts. Read `dispatcher` first.
+An event passes through `dispatcher`, `lane`, `hosts` and `host`; a request enters at `service` and joins this path at
+`hosts`. `components` connects them, `actors` runs hosts in Ray, and `process` starts, watches and stops everything.
+Read `components` first. Import modules, not this package: `actors` takes a second to import Ray.
 """

@@ -1,7 +1,7 @@
 """Answers reads for users without a store, without starting a host or creating a folder.
 
-A mistyped name then costs no process (117 MB, measured) and leaves no folder. The answers come from empty memories in
-this process, so they equal those of a user without memories, and invalid requests get the same errors.
+A mistyped name therefore costs no process (117 MB, measured) and creates no folder. The answers come from empty
+memories in this process, so they equal those for a user without memories, and invalid requests get the same errors.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Answers for users without a folder. Lives in one event loop.
+    """Answers reads for users without a folder. Lives in one event loop.
 
-    Recalls are recorded, so they use an empty memory of their own, and no other answer shows them.
+    Recalls are recorded, so they use a separate empty memory, and other answers do not show them.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class AbsentUsers:
         folder: Path,
         recall: RecallSettings,
         learning: LearningSettings,
-        shared: SharedStore | None = None,
+        shared: SharedStore,
     ) -> None:
         """`data_dir` holds the users' folders; the empty memories are kept in `folder`, which is replaced."""
         self._data_dir = data_dir
@@ -64,9 +64,9 @@ class AbsentUsers:
     async def answer(self, user_id: str, verb: Verb, request: Request, rights: Rights = NO_RIGHTS) -> bytes | None:
         """Return the encoded reply, or None if the user's own memory must answer.
 
-        Answers reads, steps and ends of runs (which do not exist), and feedback without memories on a recall that was
-        answered here. Does not answer a recall for a run, which the user's memory must record. Raises
-        `InvalidInputError`, `RunUnknownError`.
+        Answers reads, steps and ends of runs (which do not exist), and feedback without memories on a recall answered
+        here. A recall within a run is left to the user's memory, which must record it. Raises `InvalidInputError`,
+        `RunUnknownError`.
         """
         if verb.name == "feedback":
             return self._feedback(user_id, decode(request.params, FeedbackParams))
@@ -78,7 +78,7 @@ class AbsentUsers:
         caller = Caller(user_id=user_id, rights=rights)
         result = await asyncio.to_thread(self._read, verb, params, request.deadline_ms, caller)
         if isinstance(result, RecallResult) and result.memories:
-            return None  # shared items: the user's own memory must record the recall that showed them
+            return None  # shared items: the user's own memory must record this recall
         return encode_result(self._for_user(user_id, result))
 
     def close(self) -> None:
@@ -103,16 +103,18 @@ class AbsentUsers:
             if len(self._recalls) > _KEPT_RECALLS:
                 self._recalls.popitem(last=False)
             degraded = tuple(one for one in result.degraded if one == "global_unavailable")
-            return msgspec.structs.replace(result, degraded=degraded)  # no other part could have found anything
+            return msgspec.structs.replace(
+                result, degraded=degraded
+            )  # other missing parts could not have found anything
         if isinstance(result, MemoryStats):
-            return msgspec.structs.replace(result, user_id=user_id, disk_bytes=0)  # the files are the daemon's own
+            return msgspec.structs.replace(result, user_id=user_id, disk_bytes=0)  # the files belong to the daemon
         if isinstance(result, msgspec.Struct) and "user_id" in result.__struct_fields__:
             named: Any = result
             return msgspec.structs.replace(named, user_id=user_id)
         return result
 
     def _feedback(self, user_id: str, params: FeedbackParams) -> bytes | None:
-        """Accept feedback on a recall without results, which has no memory to credit."""
+        """Accept feedback on a recall without results, where there is no memory to credit."""
         if params.used or self._recalls.get(params.recall_id) != user_id:
             return None
         feedback_payload(params.recall_id, params.used, params.quality, params.comment)
@@ -122,7 +124,7 @@ class AbsentUsers:
         with self._opening:
             if name not in self._memories:
                 folder = self._folder / name
-                shutil.rmtree(folder, ignore_errors=True)  # of a daemon that was killed, or damaged
+                shutil.rmtree(folder, ignore_errors=True)  # left by a killed daemon, or damaged
                 self._memories[name] = _EmptyMemory.open(
                     folder,
                     embedder=_NoModel(),
@@ -143,7 +145,7 @@ class _EmptyMemory(Memory):
     """A memory without a user. It logs nothing: the service logs the recall with the user's name."""
 
     def of(self, caller: Caller) -> Self:
-        """Return this memory with the shared items that a user may see."""
+        """Return this memory with the shared items that the caller may see."""
         return self._seen_by(caller)
 
     def _log(self, event: str, **fields: Any) -> None:

@@ -1,7 +1,7 @@
-"""Host processes as Ray actors, the daemon's connections to them, and Ray itself. No other file here imports Ray.
+"""Host processes as Ray actors, the connections to them, and Ray itself. No other file imports Ray.
 
-Ray starts, names and restarts host processes, and carries calls that are about the process: sleep, upkeep, its process
-id. Requests and batches of events use the host's own sockets (`host`): an empty call takes .16 ms there, .84 ms at an
+Ray starts, names and restarts host processes, and carries calls about the process: sleep, upkeep, process id. Requests
+and batches of events use the sockets of the host (`host`), where an empty call takes .16 ms instead of .84 ms at an
 actor (measured). Ray never retries a task (`max_task_retries=0`), because the first attempt may have run (Ray
 documentation, actor fault tolerance): the dispatcher retries, and the store recognises repeats. An actor can outlive
 its raylet (measured), so the store's own lock and epoch guarantee one writer.
@@ -32,21 +32,22 @@ import psutil
 
 from relay.log import log
 
-os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # read when Ray is imported
-os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # else gcs keeps 5 KB per call, for 100,000 calls
+os.environ.update(RAY_AUTH_MODE="token", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0")  # Ray reads these at import
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")  # otherwise gcs keeps 5 KB per call, for 100,000 calls
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a learner's small matrices take .1 s with one thread, .4 with two
-os.environ.setdefault("RAY_worker_niceness", "0")  # default 15: recalls would wait for bulk embedding, which has 10
+os.environ.setdefault(
+    "RAY_worker_niceness", "0"
+)  # the default is 15: recalls would wait for bulk embedding, which has 10
 import ray
 import ray._private.services as ray_services
 import ray.exceptions
 import ray.job_config
 
 from memory_agent.daemon.capacity import Capacity
-from memory_agent.daemon.host import HostServer, MemoryHost
+from memory_agent.daemon.host import HostServer, MemoryHost, shared_socket
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.knowledge import RemoteKnowledge
-from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.protocol import HostAddress, HostEndpoints, HostRequest, encode
@@ -63,7 +64,7 @@ _GRACE_S = 0.1
 _PARENT_CHECK_S = 0.5
 _THREADS_FOR_RAY = 8
 """Concurrent callers within Ray (`ask_host`) per host."""
-_OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; it stays unused
+_OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; not used
 
 
 @ray.remote(
@@ -73,7 +74,7 @@ _OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum; it stays unused
     concurrency_groups={"answer": _THREADS_FOR_RAY, "upkeep": 1, "control": 4},
 )
 class HostActor:
-    """A Ray process with a `MemoryHost` and its `HostServer`."""
+    """A Ray actor: a process with a `MemoryHost` and its `HostServer`."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class HostActor:
 
     @ray.method(concurrency_group="control")
     def endpoints(self) -> HostEndpoints:
-        """Return the endpoints of the process's sockets."""
+        """Return the endpoints of the sockets."""
         return self._server.endpoints
 
     @ray.method(concurrency_group="answer")
@@ -108,14 +109,9 @@ class HostActor:
         return self._host.call_awake(user_id, method, params, request.remaining_ms(time.time()))
 
     @ray.method(concurrency_group="upkeep")
-    def fill_vectors(self) -> int:
-        """As `MemoryHost.fill_vectors`."""
-        return self._host.fill_vectors()
-
-    @ray.method(concurrency_group="upkeep")
-    def keep_up(self) -> None:
+    def keep_up(self, fill_vectors: bool) -> None:
         """As `MemoryHost.keep_up`, at the current time."""
-        self._host.keep_up(datetime.now(UTC))
+        self._host.keep_up(datetime.now(UTC), fill_vectors=fill_vectors)
 
     @ray.method(concurrency_group="control")
     def sleep(self, user_id: str) -> None:
@@ -140,12 +136,11 @@ class Cluster:
         """
         self._run_folder = run_folder
         self._threads = (capacity.answer_threads, capacity.ingest_threads)
-        self._shared = shared_socket(run_folder)
         self._arguments = (
             str(data_dir),
             msgspec.msgpack.encode(settings),
             embedder_endpoint,
-            ipc_endpoint(self._shared),
+            ipc_endpoint(shared_socket(run_folder)),
         )
         self._folder = RayFolder()
         self._started = 0
@@ -182,18 +177,17 @@ class Cluster:
         """The address for `join`."""
         return str(ray.get_runtime_context().gcs_address)
 
-    def start_host(self) -> Host:
-        """Start a host; return it before its process is ready. Names are never reused: the old actor may still run."""
-        self._started += 1
-        name = f"host-{self._started}"
-        return self._host(name, [self._run_folder / f"{kind}-{self._started}.sock" for kind in ("host", "bulk")])
+    def start_host(self, *, shared: bool = False) -> Host:
+        """Start a host; return it before its process is ready. Names are never reused: the old actor may still run.
 
-    def start_shared_host(self) -> Host:
-        """Start the host of shared items, at the socket that the other hosts connect to."""
+        `shared`: the host of shared items, at the socket that the other hosts connect to.
+        """
         self._started += 1
-        return self._host(f"shared-{self._started}", [self._shared, self._run_folder / "shared-bulk.sock"])
-
-    def _host(self, name: str, files: list[Path]) -> Host:
+        name = f"shared-{self._started}" if shared else f"host-{self._started}"
+        files = [
+            shared_socket(self._run_folder) if shared else self._run_folder / f"{name}.sock",
+            self._run_folder / f"bulk-{self._started}.sock",
+        ]
         endpoints = HostEndpoints(answer=ipc_endpoint(files[0]), ingest=ipc_endpoint(files[1]))
         actor = HostActor.options(name=name).remote(*self._arguments, endpoints, *self._threads)  # type: ignore[attr-defined]
         return Host(name, actor, files)
@@ -237,7 +231,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 class Host:
-    """One host process, as the daemon's event loop sees it."""
+    """One host process, for use in the daemon's event loop."""
 
     def __init__(self, name: str, actor: Any, files: Iterable[Path]) -> None:
         """`files` are the socket files that the process creates."""
@@ -249,33 +243,30 @@ class Host:
         self._answers = HostConnection(name, partial(self._endpoint, "answer"))
         self._batches = HostConnection(name, partial(self._endpoint, "ingest"))
 
-    async def call(
-        self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
-    ) -> bytes:
-        """Return the encoded reply. Raises as `HostConnection.request`."""
-        request = HostRequest(
-            user_id=user_id, method=method, deadline_ms=deadline_ms, sent_at_s=time.time(), rights=rights
-        )
-        return await self._answers.request([encode(request), params], deadline_ms / 1000 + _GRACE_S)
+    @property
+    def address(self) -> HostAddress:
+        """The actor, for callers within Ray (`ask_host`)."""
+        return HostAddress(actor=self.name, namespace=NAMESPACE)
 
-    async def ingest(self, user_id: str, batch: bytes, timeout_s: float) -> bytes:
-        """Return the encoded reply. Raises as `HostConnection.request`."""
-        return await self._batches.request([encode(HostRequest(user_id=user_id)), batch], timeout_s)
+    async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
+        """Send a verb with its parameters or, without a verb, a batch of events; return the encoded reply.
 
-    async def fill_vectors(self, timeout_s: float) -> int:
-        """Embed memories that lack a vector. Raises `HostDiedError`, `DeadlineExceededError`."""
-        return int(await self._answer(self._actor.fill_vectors.remote(), timeout_s))
+        Sets the time of sending and the deadline. Raises as `HostConnection.request`.
+        """
+        connection = self._answers if request.method else self._batches
+        sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=time.time())
+        return await connection.request([encode(sent), body], timeout_s + _GRACE_S)
 
-    async def keep_up(self, timeout_s: float) -> None:
-        """Run the upkeep of awake users. Raises as `fill_vectors`."""
-        await self._answer(self._actor.keep_up.remote(), timeout_s)
+    async def keep_up(self, timeout_s: float, *, fill_vectors: bool) -> None:
+        """Run the upkeep of awake users. Raises `HostDiedError`, `DeadlineExceededError`."""
+        await self._answer(self._actor.keep_up.remote(fill_vectors), timeout_s)
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
-        """Close the memory of `user_id`. Raises as `fill_vectors`."""
+        """Close the memory of `user_id`. Raises as `keep_up`."""
         await self._answer(self._actor.sleep.remote(user_id), timeout_s)
 
     async def pid(self, timeout_s: float) -> int:
-        """Return the process id. Raises as `fill_vectors`."""
+        """Return the process id. Raises as `keep_up`."""
         return int(await self._answer(self._actor.pid.remote(), timeout_s))
 
     def end(self) -> None:
@@ -287,7 +278,7 @@ class Host:
             file.unlink(missing_ok=True)
 
     async def _endpoint(self, socket: Literal["answer", "ingest"]) -> str:
-        """Return where the process listens, once it does; a process that Ray restarts takes seconds."""
+        """Return the endpoint, once the process listens. A process that Ray restarts takes seconds."""
         return str(getattr(await self._answer(self._actor.endpoints.remote(), None), socket))
 
     async def _answer(self, reference: Any, timeout_s: float | None) -> Any:
@@ -387,11 +378,6 @@ def _end_with(raylet_pid: int) -> None:
     os._exit(1)
 
 
-def shared_socket(run_folder: Path) -> Path:
-    """Return the socket file of the host of shared items."""
-    return run_folder / "shared.sock"
-
-
 def ray_token(run_folder: Path) -> Path:
     """Return the file with the token that joins the daemon's Ray."""
     return run_folder / "ray-token"
@@ -428,7 +414,7 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
 
 
 def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
-    """Return the error for a bug in a host. It is not retryable: the host runs on, and a repeat would fail again."""
+    """Return the error for a bug in a host. It is not retryable: the host runs on, and a retry would fail again."""
     return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")
 
 

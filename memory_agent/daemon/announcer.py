@@ -1,9 +1,9 @@
-"""Publishes the publish log of shared items as events of the relay, for followers.
+"""Publishes the publish log of shared items as relay events, for followers.
 
-Delivery is at least once: an entry leaves the log when the relay has acknowledged its event, and the event id
-identifies repeats. The earlier journal events of a removed item are erased before its removal is published. The relay
-scans all events of shared items for that, while publishers wait. So the announcer pauses in proportion to the scan, and
-the removals that arrive during the pause are erased together.
+Delivery is at least once: an entry is deleted from the log when the relay has acknowledged its event, and the event id
+identifies repeats. The earlier journal events of a removed item are erased before its removal is published. For this
+the relay scans all events of shared items, while publishers wait. The announcer therefore pauses in proportion to the
+duration of the scan, and erases the removals that arrive during the pause together.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Announcer:
     """Publishes the log of one store. Lives in one event loop."""
 
     def __init__(self, store: SharedStore, journal: AsyncSubscriber, ingest: str, limits: EventLimits) -> None:
-        """The caller closes `store` and `journal`. `ingest` is the ingest endpoint of the relay of this data folder."""
+        """The caller closes `store` and `journal`. `ingest` is the ingest endpoint of the relay."""
         self._store = store
         self._journal = journal
         self._ingest = ingest
         self._limits = limits
         self._woken = asyncio.Event()
         self._rest_s = 0.0
-        self._telling = asyncio.Lock()
+        self._publishing = asyncio.Lock()
 
     def wake(self) -> None:
-        """Schedule a reading of the log. Does not wait."""
+        """Schedule a read of the log. Does not wait."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -46,18 +46,18 @@ class Announcer:
             await self._woken.wait()
             self._woken.clear()
             try:
-                await self.tell()
+                await self.publish_changes()
             except (MemoryAgentError, RelayError) as error:
                 log.warning("changes.not_told", code=error.code)
             rest_s, self._rest_s = self._rest_s, 0.0
             await asyncio.sleep(rest_s)
 
-    async def tell(self) -> None:
+    async def publish_changes(self) -> None:
         """Publish all current entries of the log.
 
         Raises `MemoryAgentError`, `RelayError`; the next call continues after the last acknowledged entry.
         """
-        async with self._telling:
+        async with self._publishing:
             untold = await self._read(0)
             while untold.through:
                 await self._publish(untold)

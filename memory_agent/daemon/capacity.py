@@ -1,4 +1,4 @@
-"""The numbers of hosts, threads and requests of a daemon: from the settings, else from the machine's cores and memory.
+"""How many hosts, threads and requests a daemon has, by its settings or by the machine's cores and memory.
 
 The threads of a host share one interpreter, so a host uses little more than one core, and only several hosts use
 several cores. A host starts when a user needs it; an idle one costs 53 MB and half a percent of a core (measured).

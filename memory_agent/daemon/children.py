@@ -1,7 +1,7 @@
-"""Child processes of the daemon: started, watched, restarted when they die, ended with the daemon.
+"""Child processes of the daemon: starts and watches them, restarts them when they die, and ends them.
 
 A child prints one JSON line when it is ready. Rejected: asyncio's subprocesses, which wait forever for a reaped process
-if they are cancelled during startup (seen when the relay could not start: the daemon hung and ignored signals).
+if they are cancelled during startup (observed when the relay could not start: the daemon hung and ignored signals).
 """
 
 from __future__ import annotations

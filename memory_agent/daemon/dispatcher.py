@@ -1,9 +1,9 @@
 """Reads the journal by cursor, passes each event to its user's lane, and commits the cursor behind them.
 
-The cursor is the low-water mark: every event up to it is durable in a memory or in quarantine. After a crash the events
-above it are read again, and each user's store recognises those it has. An event published under `system` belongs to the
-user it names, or to the owner of its run or session; until the owner is known, it waits (`Parking`). Only keys for all
-users establish an owner, since any user can name any run (setting `daemon.owner_claims`).
+The cursor is the low-water mark: every event up to it is durable in a memory or in quarantine. After a crash, later
+events are read again, and each user's store recognises those that it has. An event published under `system` belongs to
+the user that it names, or to the owner of its run or session. It waits in `Parking` until the owner is known. Only keys
+for all users establish an owner, since any user can name any run (setting `daemon.owner_claims`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COUNTED_OF_ONE_USER = 200
 _NO_OWNER = "no key for all users has named the owner of its run or session: see daemon.owner_claims, on_behalf_of"
 
 Notice = Callable[[str, JournalEntry], None]
-"""Takes a user and an event of that user; returns immediately."""
+"""Receives a user and an event of this user; must return immediately."""
 
 
 class Dispatcher:
@@ -55,7 +55,7 @@ class Dispatcher:
         settings: DaemonSettings,
         notice: Notice = lambda *_: None,
     ) -> None:
-        """`notice` is called with each event once its user is known; after a restart, again from the cursor on."""
+        """`notice` receives each event once its user is known; after a restart, uncommitted events again."""
         self._journal = journal
         self._hosts = hosts
         self._owners = owners
@@ -107,7 +107,7 @@ class Dispatcher:
         return self._owners.owner(owner_keys(run_id, session_id))
 
     async def system_events_of(self, user_id: str, among: frozenset[str] | None) -> frozenset[int]:
-        """Return the numbers of this user's `system` events, of all runs and sessions or of those in `among`."""
+        """Return the numbers of this user's `system` events, of all runs and sessions or of the keys in `among`."""
         found: set[int] = set()
         after = 0
         while among is None or among:
@@ -178,8 +178,8 @@ class Dispatcher:
     async def forget(self, user_id: str, seqs: Iterable[int]) -> None:
         """Drop events that the journal erased; return when none of them is being ingested.
 
-        Their numbers are remembered until the low-water mark passes them; after a restart the journal no longer has
-        them. Waiting events are read again in any case, because a repeated erasure has no numbers the second time.
+        Their numbers are kept until the low-water mark passes them; after a restart the journal no longer has them.
+        Waiting events are read again in any case, because a repeated erasure no longer yields the numbers.
         """
         self._note_erased(seqs)
         for name in (user_id, SYSTEM_USER):
@@ -242,17 +242,17 @@ class Dispatcher:
                     self._route(entry)
                 await self._wait_for_parking()
                 await self._wait_for_owners()
-                if not batch.entries:  # the rest was erased, or its key was destroyed
+                if not batch.entries:  # the remaining events were erased, or their key was destroyed
                     self._read_through = max(self._read_through, batch.last_seq)
                     await self._journal.wait(_IDLE_WAIT_S)
-            except StoreError:  # from the owners; the one for a missing key is also a `RelayError`
+            except StoreError:  # from the owners; a missing key is also a `RelayError`
                 raise
             except RelayError as error:
                 await self._pause(error)
             await asyncio.sleep(0)
 
     async def _wait_for_parking(self) -> None:
-        """Wait while too many events are parked: quarantine is slower than reading."""
+        """Wait while too many events are parked, since quarantine is slower than reading."""
         while self._parking.surplus > 0:
             self._progress.clear()
             await self._progress.wait()
@@ -278,7 +278,7 @@ class Dispatcher:
 
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1
-        # A block repeats the run of its cause, which proves no ownership; events of shared items become no memories.
+        # A block repeats the run of its cause, which proves no ownership. Events of shared items become no memories.
         if not is_own(entry.event_type) and entry.user_id != SHARED_USER:
             self._route_to_owner(entry)
         self._read_through = entry.seq
@@ -325,7 +325,7 @@ class Dispatcher:
     async def _expire_parked(self) -> None:
         for parked in self._parking.expired(time.monotonic()):
             seq = parked.entry.seq
-            if seq in self._parking and seq not in self._erased:  # its owner may be known by now
+            if seq in self._parking and seq not in self._erased:  # its owner may have become known
                 await self.quarantine(SYSTEM_USER, Pending(seq, parked.entry.data), "owner_unknown", _NO_OWNER)
             self._parking.leave(seq)
 
@@ -350,7 +350,7 @@ class Dispatcher:
         return oldest is None or oldest > seq
 
     def _low_water(self) -> int:
-        """Return the low-water mark. It never exceeds what was read, though a lane that refills itself may be ahead."""
+        """Return the low-water mark. It never exceeds the last number read, though a lane may have read further."""
         oldest = [lane.oldest_pending for lane in self._lanes.values()]
         oldest.append(self._parking.oldest())
         return min([self._read_through, *(seq - 1 for seq in oldest if seq is not None)])
@@ -378,7 +378,7 @@ class Parked:
 
 
 class Parking:
-    """Events published under `system` that wait for the owner of their run or session. Bounded in number and time."""
+    """Events published under `system` whose owner is unknown. Limited in number and time."""
 
     def __init__(self, limit: int) -> None:
         """Hold at most `limit` events."""

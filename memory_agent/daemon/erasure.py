@@ -1,7 +1,7 @@
-"""Complete erasure in a running daemon, on request and by retention rules.
+"""Erasure in a running daemon: from journal, lanes and memories, on request and by retention rules.
 
-`DaemonEraser` records the intent, then erases from the journal, from the lanes and at last from the memory. After a
-crash in between, `resume` continues from the intent in the user's folder at the daemon's next start. `RetentionRounds`
+`DaemonEraser` records the intent, then erases from the journal, from the lanes, and finally from the memory. After a
+crash, `resume` continues from the intent in the user's folder at the next start of the daemon. `RetentionRounds`
 wakes sleeping users with expired memories, one at a time; a small file in each folder records when the next memory
 expires. Hosts erase the expired memories of awake users during upkeep.
 """
@@ -62,7 +62,7 @@ class DaemonEraser:
         encryption: EncryptionSettings,
         publish_changes: Callable[[], Awaitable[None]],
     ) -> None:
-        """`publish_changes` erases the journal's events of withdrawn items (`Announcer.tell`)."""
+        """`publish_changes` erases the journal's events of withdrawn items (`Announcer.publish_changes`)."""
         self._publish_changes = publish_changes
         self._hosts = hosts
         self._dispatcher = dispatcher
@@ -75,7 +75,7 @@ class DaemonEraser:
     async def erase(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
         """Erase and return the receipt. Idempotent: a repeat continues. Raises the errors of the memory and the relay.
 
-        Also erases the blocks that quote an erased memory, so none is published during the erasure.
+        Also erases published blocks that quote an erased memory. No block is published during the erasure.
         """
         quiet = nullcontext() if params.dry_run else self._reactor.paused(user_id)
         async with self._lock_of(user_id), quiet:
@@ -97,7 +97,7 @@ class DaemonEraser:
         await self.finish(list(known_users(self._data_dir)))
 
     async def finish(self, user_ids: Iterable[str]) -> None:
-        """Complete erasures of these users that still lack the journal, after a crash or by retention."""
+        """Complete erasures of these users that have not reached the journal yet, after a crash or by retention."""
         for user_id in user_ids:
             try:
                 async with self._lock_of(user_id):
@@ -122,7 +122,7 @@ class DaemonEraser:
         return await self._carry_out(user_id, intent, dry_run=False, deadline_ms=LONGEST_DEADLINE_MS, wait_s=0.0)
 
     async def _erase_absent(self, user_id: str, params: EraseParams) -> ErasureReceipt:
-        """Erase the journal's events of a user without a folder, without creating one."""
+        """Erase the journal events of a user without a folder, without creating a folder."""
         intent = intent_for_absent_user(params.selection, _now())
         erased = await self._erase_events(user_id, intent, dry_run=params.dry_run)
         if params.dry_run:
@@ -132,7 +132,7 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_compacted(_COMPACTED_WITHIN_S))
 
     async def _erase_user(self, user_id: str, params: EraseParams, deadline_ms: float) -> ErasureReceipt:
-        """Erase a whole user. A folder that is damaged or lacks its key is removed without being read."""
+        """Erase a whole user. A folder that is damaged, or whose key is missing, is removed without being read."""
         ids: tuple[str, ...] = ()
         if user_folder(self._data_dir, user_id).exists():
             with suppress(EncryptionKeyMissingError, StoreDamagedError):
@@ -146,7 +146,7 @@ class DaemonEraser:
         return await self._remove(user_id, ids, wait_s=_COMPACTED_WITHIN_S)
 
     async def _remove(self, user_id: str, ids: Collection[str], *, wait_s: float) -> ErasureReceipt:
-        """Pause the lane, so that no earlier event is ingested; then keep the user asleep and remove its files."""
+        """Pause the user's lane, so that no earlier event is ingested; then close the memory and remove its files."""
         folder = user_folder(self._data_dir, user_id)
         async with AsyncExitStack() as stack:
             async with _lane_timeout(user_id):
@@ -163,7 +163,7 @@ class DaemonEraser:
         return with_journal(receipt, erased, is_compact=await self._is_compacted(wait_s))
 
     async def _forgotten_shared(self, user_id: str, *, dry_run: bool = False) -> tuple[SharedPart, str | None]:
-        """Withdraw what the user shared, unless `dry_run`; return how much, and why any of it is left.
+        """Withdraw the user's shared items, unless `dry_run`; return the counts, and why any item remains.
 
         Neither an unreadable store of shared items nor a full journal prevents the erasure of the user's own memories.
         """
@@ -181,7 +181,7 @@ class DaemonEraser:
         return shared, None
 
     async def _forget_shared(self, user_id: str, dry_run: bool) -> SharedPart:
-        """Withdraw the user's items, and the user's part in the figures of all items, or count them (`dry_run`)."""
+        """Withdraw the user's items and contributions to figures, or count them (`dry_run`)."""
         if not await asyncio.to_thread(user_folder(self._data_dir, SHARED_USER).exists):
             return SharedPart()
         asked = AskSharedParams(caller=Caller(user_id=user_id), ask=ForgetUser(dry_run=dry_run))
@@ -200,7 +200,7 @@ class DaemonEraser:
         )
 
     def _lock_of(self, user_id: str) -> asyncio.Lock:
-        """Return the user's lock: a second erasure would end the intent of the first."""
+        """Return the user's lock: a concurrent erasure would end the intent of the first one."""
         return self._locks.setdefault(user_id, asyncio.Lock())
 
     async def _finish_removals(self) -> None:

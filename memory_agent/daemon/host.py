@@ -59,15 +59,20 @@ Answer = Callable[[HostRequest, bytes], bytes]
 """Returns the encoded reply to a request and the bytes that follow it."""
 
 
+def shared_socket(run_folder: Path) -> Path:
+    """Return the socket file of the host of shared items, to which other hosts and the daemon connect."""
+    return run_folder / "shared.sock"
+
+
 class HostServer:
     """Serves a `MemoryHost` until `close` or the end of the process."""
 
     def __init__(self, host: MemoryHost, endpoints: HostEndpoints, answer_threads: int, ingest_threads: int) -> None:
-        """Bind both sockets, also over socket files of an earlier process. Raises `UnavailableError`."""
+        """Bind both sockets, replacing socket files of an earlier process. Raises `UnavailableError`."""
         answers, batches = ReplySocket(endpoints.answer), ReplySocket(endpoints.ingest)
         self.endpoints = HostEndpoints(answer=answers.endpoint, ingest=batches.endpoint)
         self._workers = (
-            Workers("answer", answers, answer_threads, host.answer),
+            Workers("answer", answers, answer_threads, lambda request, params: _answer(host, request, params)),
             Workers("ingest", batches, ingest_threads, lambda request, batch: host.ingest(request.user_id, batch)),
         )
 
@@ -75,6 +80,11 @@ class HostServer:
         """Stop after the requests in progress."""
         for workers in self._workers:
             workers.close()
+
+
+def _answer(host: MemoryHost, request: HostRequest, params: bytes) -> bytes:
+    left_ms = request.remaining_ms(time.time())
+    return host.call(request.user_id, request.method, params, left_ms, request.rights)
 
 
 @dataclass(frozen=True)
@@ -85,16 +95,16 @@ class _Job:
 
 
 class Workers:
-    """The threads of one socket, which they close at the end.
+    """The threads of one socket.
 
-    At most half of the threads work for one user; its further requests wait in a queue of their own, and the thread
-    that finishes a request takes the next one from there. Each thread receives, answers and replies itself: handing
-    over a request and its reply between threads took .5 ms (measured). Rejected: one queue for all users, in which
-    everyone waits behind a user with many requests, or with a few that take minutes.
+    At most half of the threads serve one user. Its further requests wait in a queue, and a thread that finishes a
+    request of the user takes the next one from there. Each thread receives, answers and replies itself: passing a
+    request and its reply between threads took .5 ms (measured). Rejected: one queue for all users, in which every
+    user waits behind a user with many or with long requests.
     """
 
     def __init__(self, name: str, socket: ReplySocket, threads: int, answer: Answer) -> None:
-        """Start the threads, which are called `name`."""
+        """Start the threads with this name. `close` also closes the socket."""
         self._socket = socket
         self._answer = answer
         self._share = max(1, threads // 2)
@@ -161,7 +171,7 @@ class Workers:
             return None
 
     def _reply(self, job: _Job) -> list[bytes]:
-        """Return the reply; for a bug a fault and, for the daemon's log, a traceback without the exception's text."""
+        """Return the reply; after a bug, a fault and a traceback for the daemon's log, without the exception's text."""
         try:
             return [self._answer(job.request, job.body)]
         except Exception as error:  # noqa: BLE001 - a bug in one request must not end the process
@@ -181,7 +191,7 @@ class MemoryHost:
     def __init__(
         self, data_dir: Path, settings: Settings, embedder: Embedder, shared: SharedStore | None = None
     ) -> None:
-        """Serve users below `data_dir`. `embedder` and `shared`, the store of shared items, stay the caller's."""
+        """Serve the users below `data_dir`. The caller closes `embedder` and `shared`, the store of shared items."""
         self._data_dir = data_dir
         self._settings = settings
         self._embedder = embedder
@@ -190,13 +200,8 @@ class MemoryHost:
         self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._guard = threading.Lock()
 
-    def answer(self, request: HostRequest, params: bytes) -> bytes:
-        """As `call`, with the rest of the request's deadline."""
-        left_ms = request.remaining_ms(time.time())
-        return self.call(request.user_id, request.method, params, left_ms, request.rights)
-
     def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS) -> bytes:
-        """Return the encoded reply to one request of `user_id`, which carries an error as a fault."""
+        """Answer one request of `user_id`; return the encoded reply, which contains an error as a fault."""
         started_s = time.monotonic()
         memory = None
         try:
@@ -211,7 +216,7 @@ class MemoryHost:
             return self._fault(user_id, memory, error)
 
     def call_awake(self, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
-        """As `call`, for a caller that looked up the actor earlier; a fault if the user is no longer awake here.
+        """As `call`, for callers that looked up the actor earlier; a fault if the user is no longer awake here.
 
         Only the daemon wakes users: waking one here could open the store of a user who has moved to another host.
         """
@@ -220,7 +225,7 @@ class MemoryHost:
         return self.call(user_id, method, params, deadline_ms)
 
     def ingest(self, user_id: str, batch: bytes) -> bytes:
-        """Ingest journal entries; the reply carries an `IngestReport`. Durable on return."""
+        """Ingest journal entries; the reply contains an `IngestReport`. Durable on return."""
         memory = None
         try:
             entries = decode(batch, IngestBatch)
@@ -231,14 +236,10 @@ class MemoryHost:
         except (MemoryAgentError, OSError) as error:
             return self._fault(user_id, memory, error)
 
-    def fill_vectors(self) -> int:
-        """Embed the memories of awake users that lack a vector; return how many. One failing store affects no other."""
-        return sum(self._fill_vectors(memory) for memory in self._awake_memories())
+    def keep_up(self, now: datetime, *, fill_vectors: bool = False) -> None:
+        """Run the upkeep of every awake user: expire runs and memories, consolidate learning, compute missing vectors.
 
-    def keep_up(self, now: datetime) -> None:
-        """Expire abandoned runs, forget expired memories and consolidate learning, for every awake user.
-
-        The failure of one user's upkeep does not affect the others.
+        A failure for one user does not affect the others.
         """
         for memory in self._awake_memories():
             try:
@@ -253,6 +254,8 @@ class MemoryHost:
                     self._forget_if_broken(memory.user_id, memory, error)
             except Exception:
                 log.exception("memory.upkeep_failed", user_id=memory.user_id)
+        for memory in self._awake_memories() if fill_vectors else ():
+            self._fill_vectors(memory)
 
     def sleep(self, user_id: str) -> None:
         """Commit, save the caches and close the memory of `user_id`."""
@@ -268,19 +271,16 @@ class MemoryHost:
             self.sleep(user_id)
 
     def _report(self, memory: Memory, now: datetime) -> None:
-        """Report how runs used shared items; wait for the next upkeep while the shared store is unavailable."""
+        """Report how runs used shared items; if the shared store is unavailable, the next upkeep retries."""
         with suppress(UnavailableError):
             memory.shared.report(now - timedelta(seconds=self._settings.shared.report_after_s))
 
-    def _fill_vectors(self, memory: Memory) -> int:
+    def _fill_vectors(self, memory: Memory) -> None:
         try:
-            filled = memory.fill_vectors(_FILL_CHUNK)
-            if filled == _FILL_CHUNK:  # there is more
+            if memory.fill_vectors(_FILL_CHUNK) == _FILL_CHUNK:  # more vectors are missing
                 memory.fill_in_background()
-            return filled
         except MemoryAgentError as error:
             log.warning("vectors.not_filled", user_id=memory.user_id, code=error.code)
-            return 0
 
     def _awake(self, user_id: str) -> Memory:
         memory = self._memories.get(user_id)
@@ -322,8 +322,8 @@ class MemoryHost:
     def _forget_if_broken(self, user_id: str, memory: Memory | None, error: MemoryAgentError) -> None:
         """Close a memory that failed, unless another thread has already replaced it.
 
-        A full disk is no failure: the memory still answers, and reopening it would need space. Holds the lock until the
-        memory is closed, because the store is owned by this process until then.
+        A full disk does not count: the memory still answers, and reopening it would need space. Holds the lock until
+        the memory is closed, because this process owns the store until then.
         """
         if not isinstance(error, StoreError) or isinstance(error, StoreFullError):
             return

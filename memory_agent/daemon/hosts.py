@@ -1,7 +1,8 @@
 """Users as virtual actors: each always exists by name, wakes at its first request and sleeps when idle.
 
-Callers name a user and never see which process answers (`Hosts`). At most `daemon.most_awake` users are awake; another
-one waits until the least recently used idle user sleeps. `Directory` assigns awake users to host processes.
+A user is awake if its memory is open in a host process. Callers name a user, and `Hosts` finds or starts the process.
+At most `daemon.most_awake` users are awake; a further one waits until the least recently used idle user is put to
+sleep. `Directory` assigns awake users to host processes.
 """
 
 from __future__ import annotations
@@ -9,37 +10,38 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 import xxhash
 
-from memory_agent.daemon.actors import NAMESPACE, Cluster, Host
 from memory_agent.daemon.capacity import Capacity
 from memory_agent.errors import DeadlineExceededError, HostDiedError, MemoryAgentError, UnavailableError
 from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import DaemonSettings
 from memory_agent.verbs.params import NoParams
-from memory_agent.verbs.protocol import HostAddress, IngestBatch, decode_reply, encode
+from memory_agent.verbs.protocol import HostAddress, HostRequest, IngestBatch, decode_reply, encode
 from memory_agent.verbs.table import BY_NAME
 from relay import SHARED_USER
 from relay.log import log
 
+if TYPE_CHECKING:  # importing Ray takes a second
+    from memory_agent.daemon.actors import Cluster, Host
+
 _RETRY_PAUSE_S = 0.1
 _SLEEP_TIMEOUT_S = 30.0
 _MOVE_PATIENCE_S = 0.5
-T = TypeVar("T")
 
 _OF_SHARED = "shared-knowledge"
-"""The host of shared items, a process of its own."""
+"""The name of the host of shared items, a separate process."""
 
 
 @dataclass
 class _UserLock:
-    """The lock of one user, kept while a task holds it or waits for it."""
+    """The lock of one user, which exists while a task holds it or waits for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     holders: int = 0
@@ -48,9 +50,10 @@ class _UserLock:
 class Hosts:
     """The host processes and the users awake in them. Lives in one event loop.
 
-    If a host dies, a request is repeated once Ray has restarted it, within the deadline, and only if it was not sent
-    yet or the verb may be repeated. A process without awake users is kept as a spare, up to `daemon.spare_hosts`:
-    starting one takes a second of processor time, on a busy machine longer than a caller waits.
+    If a host dies, a request is repeated after Ray has restarted the host, within the deadline, and only if it had not
+    been sent or if its verb may be repeated. Processes without awake users are kept as spares, up to
+    `daemon.spare_hosts`: starting a process takes a second of processor time, on a busy machine longer than a caller
+    waits.
     """
 
     def __init__(self, cluster: Cluster, settings: DaemonSettings, capacity: Capacity) -> None:
@@ -63,7 +66,7 @@ class Hosts:
         self._spares: list[Host] = []
         self._user_locks: defaultdict[str, _UserLock] = defaultdict(_UserLock)
         self.calls_under_way = 0
-        """The number of calls that run or wait, without batches of events."""
+        """The number of running and waiting calls, without batches of events."""
         self._busy: defaultdict[str, int] = defaultdict(int)
         self._seating = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -72,44 +75,22 @@ class Hosts:
         self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights = NO_RIGHTS
     ) -> bytes:
         """Return the encoded reply of the user's memory. Raises `DeadlineExceededError`, `HostDiedError`."""
+        deadline_s = time.monotonic() + deadline_ms / 1000
+        request = HostRequest(user_id=user_id, method=method, rights=rights)
         self.calls_under_way += 1
         try:
-            return await self._call(user_id, method, params, deadline_ms, rights)
-        finally:
-            self.calls_under_way -= 1
-
-    async def _call(self, user_id: str, method: str, params: bytes, deadline_ms: float, rights: Rights) -> bytes:
-        verb, deadline_s = BY_NAME[method], time.monotonic() + deadline_ms / 1000
-        try:
-            if self._is_settled(user_id):
-                self._busy[user_id] += 1
-            else:
-                async with asyncio.timeout(deadline_ms / 1000):
-                    await self._enter(user_id)
-        except TimeoutError as error:
-            raise DeadlineExceededError(f"{user_id} did not wake within {deadline_ms:.0f} ms") from error
-        try:
-            return await self._send(
-                user_id,
-                lambda host, left_s: host.call(user_id, method, params, left_s * 1000, rights),
-                deadline_s,
-                is_repeatable=verb.is_repeatable,
-            )
+            async with self._busy_user(user_id, deadline_s):
+                return await self._send(request, params, deadline_s, is_repeatable=BY_NAME[method].is_repeatable)
         except DeadlineExceededError as error:
             raise DeadlineExceededError(f"{method} of {user_id}: {error}") from error
         finally:
-            self._leave(user_id)
+            self.calls_under_way -= 1
 
     async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
         """Ingest journal entries into the user's memory. Durable on return. Raises the errors of the memory."""
-        encoded, deadline_s = encode(batch), time.monotonic() + self._settings.ingest_timeout_s
-        await self._enter(user_id)
-        try:
-            reply = await self._send(
-                user_id, lambda host, left_s: host.ingest(user_id, encoded, left_s), deadline_s, is_repeatable=False
-            )
-        finally:
-            self._leave(user_id)
+        async with self._busy_user(user_id):
+            deadline_s = time.monotonic() + self._settings.ingest_timeout_s
+            reply = await self._send(HostRequest(user_id=user_id), encode(batch), deadline_s, is_repeatable=False)
         return decode_reply(reply, IngestReport)
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
@@ -119,7 +100,7 @@ class Hosts:
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
         """Wake the user and return its actor. Raises as `call`."""
         await self.wake(user_id, deadline_ms)
-        return HostAddress(actor=self._host_of(user_id).name, namespace=NAMESPACE)
+        return self._host_of(user_id).address
 
     async def sleep(self, user_id: str, *, force: bool = False) -> None:
         """Put a user to sleep, unless it has a running request. With `force`, in any case."""
@@ -130,7 +111,7 @@ class Hosts:
 
     @asynccontextmanager
     async def kept_asleep(self, user_id: str, patience_s: float | None = None) -> AsyncIterator[None]:
-        """Keep the user asleep inside the context: waits for running calls, and makes new ones wait.
+        """Keep the user asleep inside the context. Waits for running calls; new calls wait for the end of the context.
 
         Raises `TimeoutError` if the running calls take longer than `patience_s`.
         """
@@ -143,15 +124,15 @@ class Hosts:
             yield
 
     async def sleep_idle(self) -> None:
-        """Put users to sleep that have had no request for `daemon.idle_sleep_s`."""
+        """Put users to sleep that had no request for `daemon.idle_sleep_s`."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
             await self.sleep(user_id)
 
     async def balance(self) -> None:
-        """Move one busy user from a shared host with other busy users to an idle host, if there are both.
+        """Move one busy user from a shared host with several busy users to an idle shared host, if both exist.
 
-        Waits for its running requests; later ones wait until the user has woken at the host with the least load. If a
-        request takes longer than a recall may wait, the user stays until the next round.
+        Waits for the user's running requests; its next request wakes it on the least loaded host. If a request takes
+        longer than a recall may wait, the user stays until the next round.
         """
         user_id = self._directory.misplaced(time.monotonic())
         if user_id is None:
@@ -160,23 +141,13 @@ class Hosts:
             async with self.kept_asleep(user_id, _MOVE_PATIENCE_S):
                 log.info("user.moved", user_id=user_id)
 
-    async def fill_vectors(self) -> int:
-        """Make every host embed memories that lack a vector; return how many vectors were added."""
-        return sum(await self._on_every_host("vectors.not_filled", lambda host, left_s: host.fill_vectors(left_s)))
-
-    async def keep_up(self) -> None:
-        """Make every host run its upkeep: expire abandoned runs and old memories, consolidate."""
-        await self._on_every_host("host.not_kept_up", lambda host, left_s: host.keep_up(left_s))
-
-    async def _on_every_host(self, failure: str, work: Callable[[Host, float], Awaitable[T]]) -> list[T]:
-        """Run `work` on one host after another; return the results. Logs errors as `failure`."""
-        results: list[T] = []
+    async def keep_up(self, *, fill_vectors: bool) -> None:
+        """Run the upkeep of every host, one after another: expire runs and memories, learn, compute missing vectors."""
         for host in list(self._hosts.values()):
             try:
-                results.append(await work(host, self._settings.ingest_timeout_s))
+                await host.keep_up(self._settings.ingest_timeout_s, fill_vectors=fill_vectors)
             except MemoryAgentError as error:
-                log.warning(failure, host=host.name, code=error.code)
-        return results
+                log.warning("host.not_kept_up", host=host.name, code=error.code)
 
     async def pids(self) -> dict[str, int]:
         """Return the process id of each host that answers."""
@@ -201,20 +172,47 @@ class Hosts:
         while self._spares:
             self._spares.pop().end()
 
-    async def _send(
-        self, user_id: str, send: Callable[[Host, float], Awaitable[bytes]], deadline_s: float, *, is_repeatable: bool
-    ) -> bytes:
-        """Send to the user's host. Retry if it was not up or, for a repeatable request, if it died."""
+    async def _send(self, request: HostRequest, body: bytes, deadline_s: float, *, is_repeatable: bool) -> bytes:
+        """Send to the user's host. Retry if the host was not up or, for a repeatable request, if it died."""
         while (left_s := deadline_s - time.monotonic()) > 0:
-            host = self._host_of(user_id)
+            host = self._host_of(request.user_id)
             try:
-                return await send(host, left_s)
+                return await host.request(request, body, left_s)
             except UnavailableError as error:
-                self._forget_if_gone(user_id, host)
+                self._forget_if_gone(request.user_id, host)
                 if isinstance(error, HostDiedError) and not is_repeatable:
                     raise
                 await asyncio.sleep(_RETRY_PAUSE_S)
         raise DeadlineExceededError("its host did not come up in time")
+
+    @asynccontextmanager
+    async def _busy_user(self, user_id: str, deadline_s: float | None = None) -> AsyncIterator[None]:
+        """Keep the user awake inside the context. Waits until `deadline_s` for a seat: `DeadlineExceededError`."""
+        if user_id in self._directory and user_id not in self._user_locks:  # awake, and not being put to sleep
+            self._busy[user_id] += 1
+        else:
+            try:
+                async with asyncio.timeout(None if deadline_s is None else deadline_s - time.monotonic()):
+                    await self._seat(user_id)
+            except TimeoutError as error:
+                raise DeadlineExceededError("it did not wake in time") from error
+        try:
+            yield
+        finally:
+            self._busy[user_id] -= 1
+            if not self._busy[user_id]:
+                del self._busy[user_id]
+                self._changed.set()
+
+    async def _seat(self, user_id: str) -> None:
+        """Seat a user who is asleep, and count one request. Users without a seat wait in order of arrival."""
+        async with self._locked(user_id):
+            if user_id not in self._directory:
+                async with self._seating:
+                    while len(self._directory) >= self._settings.most_awake:
+                        await self._make_room()
+                    self._directory.seat(user_id, time.monotonic())
+            self._busy[user_id] += 1
 
     @asynccontextmanager
     async def _locked(self, user_id: str) -> AsyncIterator[None]:
@@ -229,29 +227,6 @@ class Hosts:
                 del self._user_locks[user_id]
                 self._changed.set()
 
-    def _is_settled(self, user_id: str) -> bool:
-        """Whether the user is awake and is not being put to sleep."""
-        return user_id in self._directory and user_id not in self._user_locks
-
-    async def _enter(self, user_id: str) -> None:
-        async with self._locked(user_id):
-            if user_id not in self._directory:
-                await self._wait_for_room(user_id)
-            self._busy[user_id] += 1
-
-    def _leave(self, user_id: str) -> None:
-        self._busy[user_id] -= 1
-        if not self._busy[user_id]:
-            del self._busy[user_id]
-            self._changed.set()
-
-    async def _wait_for_room(self, user_id: str) -> None:
-        """Seat a sleeping user. Users without a seat wait in order of arrival."""
-        async with self._seating:
-            while len(self._directory) >= self._settings.most_awake:
-                await self._make_room()
-            self._directory.seat(user_id, time.monotonic())
-
     async def _make_room(self) -> None:
         """Put the least recently used idle user to sleep, or wait for one to become idle."""
         idle = next((user for user in self._directory if user not in self._busy and user not in self._user_locks), None)
@@ -263,15 +238,10 @@ class Hosts:
 
     def _host_of(self, user_id: str) -> Host:
         name = self._directory.seat(user_id, time.monotonic())
-        host = self._hosts.get(name)
-        if host is None:
-            host = self._hosts[name] = self._started(name)
-        return host
-
-    def _started(self, name: str) -> Host:
-        if name == _OF_SHARED:
-            return self._cluster.start_shared_host()
-        return self._spares.pop() if self._spares else self._cluster.start_host()
+        if name not in self._hosts:
+            is_spare = self._spares and name != _OF_SHARED
+            self._hosts[name] = self._spares.pop() if is_spare else self._cluster.start_host(shared=name == _OF_SHARED)
+        return self._hosts[name]
 
     def _forget_if_gone(self, user_id: str, host: Host) -> None:
         """Use another process for the next call if Ray will not restart this one."""
@@ -284,25 +254,24 @@ class Hosts:
         if user_id not in self._directory:
             return
         host = self._hosts.get(self._directory.seat(user_id, time.monotonic()))
-        sound = host is not None and await self._slept(host, user_id)
+        is_usable = host is not None and await self._sleeps(host, user_id)
         unused = self._directory.leave(user_id)
-        if unused is not None and unused in self._hosts:
-            self._retire(self._hosts.pop(unused), sound=sound)
+        if unused is None or unused not in self._hosts:
+            return
+        empty = self._hosts.pop(unused)
+        if is_usable and len(self._spares) < self._spares_kept:
+            self._spares.append(empty)
+        else:
+            empty.end()
 
-    async def _slept(self, host: Host, user_id: str) -> bool:
+    async def _sleeps(self, host: Host, user_id: str) -> bool:
+        """Close the memory of `user_id`; return whether the host did."""
         try:
             await host.sleep(user_id, _SLEEP_TIMEOUT_S)
         except MemoryAgentError as error:
             log.warning("memory.not_slept", user_id=user_id, code=error.code)
             return False
         return True
-
-    def _retire(self, host: Host, *, sound: bool) -> None:
-        """Keep an empty process as a spare, or end it."""
-        if sound and len(self._spares) < self._spares_kept:
-            self._spares.append(host)
-        else:
-            host.end()
 
 
 _BUSY_S = 30.0
@@ -311,9 +280,9 @@ _BUSY_S = 30.0
 
 @dataclass
 class Seat:
-    """The host of an awake user, and when it was last used (seconds, monotonic clock).
+    """The host of an awake user, and the time of its last request (seconds, monotonic clock).
 
-    `is_apart`: it has a fixed host of its own, and stays awake while the daemon runs.
+    `is_apart`: the user has a fixed host, and stays awake while the daemon runs.
     """
 
     host: str
@@ -327,17 +296,17 @@ class Seat:
 
 
 class Directory:
-    """The awake users and their hosts. Pure bookkeeping.
+    """The awake users and the names of their hosts. Pure.
 
     The first users to wake get a host of their own, up to `dedicated_limit`; the others share `shared_hosts` hosts. A
     waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties, so that
-    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing alone, which
-    puts two of eight users on one of eight hosts in 99.8 of 100 cases, while others idle. One process per user does not
-    scale: a Ray process costs 53 MB and half a percent of an idle core (measured).
+    a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing alone, with
+    which two of eight users share one of eight hosts in 99.8 of 100 cases, while other hosts are idle. One process per
+    user does not scale: a Ray process costs 53 MB and half a percent of an idle core (measured).
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
-        """`shared_hosts` is at least 1. `apart` maps users to fixed hosts; these users count towards no limit."""
+        """`shared_hosts` is at least 1. `apart` maps some users to fixed hosts; these users count towards no limit."""
         self._apart = apart
         self._dedicated_limit = dedicated_limit
         self._shared = tuple(f"shared-{number}" for number in range(shared_hosts))

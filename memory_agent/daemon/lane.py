@@ -1,8 +1,8 @@
-"""One user's events between journal and memory: in order, bounded, retried until they are handled.
+"""One user's events between journal and memory: in order, limited in size, retried until they are handled.
 
-A full lane drops further events and reads them from the journal again later, so a slow or broken user costs bounded
+A full lane drops further events and reads them again from the journal later, so a slow or failing user occupies limited
 memory and delays no other user. An event leaves the lane when it is durable in the memory, when it is quarantined with
-its reason, or when its encryption key was destroyed.
+a reason, or when its encryption key was destroyed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pending:
-    """An unhandled journal entry. `late`: its owner became known after later events were handled."""
+    """An unhandled journal entry. `late`: its owner became known only after later events were handled."""
 
     seq: int
     data: bytes
@@ -48,7 +48,7 @@ class Pending:
 
 
 class Budget:
-    """The bytes of events in memory, of all lanes together."""
+    """Limits the bytes of events that all lanes hold in memory."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -105,7 +105,7 @@ class Lane:
         self._is_failing = False
 
     async def read_again(self) -> None:
-        """Read waiting events again from the journal, which may have erased some, before handling them.
+        """Read the waiting events again from the journal, which may have erased some of them.
 
         Returns when the batch in progress is done.
         """
@@ -141,7 +141,7 @@ class Lane:
             self._task = asyncio.create_task(self._work())
 
     def is_done(self, through_seq: int) -> bool:
-        """Whether the lane is idle and has read nothing above `through_seq`, so that a new lane would be equivalent."""
+        """Whether the lane is idle and has read nothing above `through_seq`, so that a new lane could replace it."""
         is_idle = (self._task is None or self._task.done()) and not self._handling.locked()
         return is_idle and self.oldest_pending is None and self._held_through <= through_seq
 
@@ -217,8 +217,8 @@ class Lane:
             await self._persist(self._refill)
 
     async def _refill(self) -> None:
-        """Read further events as far as the lane has room. An empty lane always has room for one."""
-        goal = self._skipped_through  # it may grow during the read
+        """Read further events while the lane has room. An empty lane always has room for one event."""
+        goal = self._skipped_through  # may grow during the read
         events = await self._journal.backlog(self._user_id, self._held_through)
         for event in takewhile(self._fits, events):
             self._hold(event)
@@ -255,7 +255,7 @@ class Lane:
         return batch
 
     def _full_batch_after(self, batch: list[Pending]) -> list[Pending]:
-        """Return the next batch, for the host to prepare, if it is complete; else nothing."""
+        """Return the following batch, for the host to embed in advance, or nothing if it is not full."""
         if batch[0].late:
             return []
         following = list(islice(self._queue, len(batch), len(batch) + self._settings.batch_events + 1))
@@ -265,7 +265,7 @@ class Lane:
         return ahead if is_full and is_usable else []
 
     async def _handle(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> None:
-        """Deliver the batch. If that fails permanently, bisect it until the offending event is alone."""
+        """Deliver the batch. If this fails permanently, bisect it until the offending event is alone."""
         fault = await self._deliver(batch, ahead)
         if fault is None:
             return
@@ -293,7 +293,7 @@ class Lane:
     async def _deliver(self, batch: list[Pending], ahead: Sequence[Pending] = ()) -> MemoryAgentError | None:
         """Deliver the batch and return None, or the permanent error that prevents it.
 
-        Sends `ahead` once. A crash with it does not count, since those events may have caused it.
+        Sends `ahead` once. A crash with `ahead` does not count, since these events may have caused it.
         """
         plain = IngestBatch(events=_numbered(batch), replay=batch[0].late)
         message = msgspec.structs.replace(plain, ahead=_numbered(ahead))

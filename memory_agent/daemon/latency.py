@@ -1,4 +1,4 @@
-"""Latencies of requests: the number of all, and quantiles of the last thousand."""
+"""Latencies of requests: their number, and quantiles of the last thousand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The daemon: starts relay, embedder, Ray and gateway, keeps them running, and stops them in order.
+"""The daemon process: starts relay, embedder, Ray and the components, keeps them running, and stops them in order.
 
-The order of a stop: refuse new requests, finish dispatching, commit the cursor, put the memories to sleep, end the
+It stops in this order: refuse new requests, finish dispatching, commit the cursor, close the memories, end the
 processes. Nothing depends on an orderly stop: after a kill, journal and stores are complete.
 """
 
@@ -21,61 +21,39 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from memory_agent.daemon.absent_users import AbsentUsers
-from memory_agent.daemon.actors import Cluster, shared_socket
-from memory_agent.daemon.announcer import Announcer
+from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.daemon.children import Child, resident_bytes
-from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.erasure import DaemonEraser, RetentionRounds
+from memory_agent.daemon.components import opened_components
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.reactor import Reactor
-from memory_agent.daemon.service import Service
 from memory_agent.doors.http.guard import place_of
-from memory_agent.doors.reception import Reception
-from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.erasure.retention import RetentionRules
-from memory_agent.errors import MemoryAgentError, ModelError, SettingsError, UnavailableError
-from memory_agent.knowledge import RemoteKnowledge
-from memory_agent.layout import CONSUMER, Layout, default_data_dir
+from memory_agent.errors import ModelError, SettingsError, UnavailableError
+from memory_agent.layout import Layout, default_data_dir
 from memory_agent.settings import Settings
 from memory_agent.signals import SignalTable
-from memory_agent.storage.folders import user_folder
-from memory_agent.storage.owners import Owners
-from memory_agent.storage.user_key import open_user_key, require_keys
+from memory_agent.storage.user_key import require_keys
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.protocol import DaemonStatus, PartStatus
-from memory_agent.verbs.table import USUAL_PATIENCE_MS
 from memory_agent.version import VERSION
 from relay import (
     SHARED_USER,
-    SYSTEM_USER,
     TOKEN_FILE,
-    AsyncSubscriber,
-    Credentials,
-    CurveAuthenticator,
-    Publisher,
     RelayError,
     RelaySettings,
     RelaySettingsError,
     check_endpoint,
-    curve_pair,
-    is_curve,
-    relay_endpoints,
-    server_pair,
 )
-from relay.access import ipc_endpoint
 from relay.disk import write_private
 from relay.log import log
-from relay.net import AsyncReplySocket
 
 if TYPE_CHECKING:
     from memory_agent.doors.http.server import HttpDoor
 
 _RAY_CHECK_S = 1.0
 _HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""For the embedder: saves 16 % of the processor time of a query, 11 % of a text (measured). glibc reads it at start."""
+"""Saves the embedder 16 % of the processor time of a query, 11 % of a text (measured). glibc reads it at start."""
 
 
 def serve(settings: Settings, data_dir: Path) -> int:
@@ -88,7 +66,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
     for endpoint in settings.daemon.listen:
         _require_guarded(endpoint)
     place_of(settings.daemon.http)
-    RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here, not in each host
+    RetentionRules(settings.retention, SignalTable.load(settings.ingest.signals))  # fail here instead of in each host
     TriggerTable.load(settings.triggers.table)
     require_keys(settings.encryption, data_dir)
     layout = Layout(data_dir)
@@ -99,7 +77,7 @@ def serve(settings: Settings, data_dir: Path) -> int:
 
 
 class Daemon:
-    """All parts of one daemon."""
+    """One daemon: its child processes, Ray, and its components."""
 
     def __init__(self, settings: Settings, layout: Layout) -> None:
         self._settings = settings
@@ -125,7 +103,7 @@ class Daemon:
         return int(self._failed)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Await `work`; cancel it and return False if the stop signal comes first. Raises the error of `work`."""
+        """Await `work`; if a stop signal comes first, cancel it and return False. Raises the error of `work`."""
         task = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -147,18 +125,18 @@ class Daemon:
         sys.stdout.flush()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
-        http = self._take_http(stack)  # first, so that a port in use is reported at once
+        http = self._bound_http(stack)  # first, so that a port in use is reported at once
         await self._start_processes(stack)
         self._starting.part("dispatcher and gateway")
-        self._start_dispatching(stack)
-        self._service = self._make_service(stack)
-        await self._eraser.resume()
-        await self._keep_shared_awake()
-        self._announcer.wake()
-        credentials = Credentials(self._layout.data_dir)
-        reception = Reception(self._service, credentials, self._capacity.requests_in_flight)
-        gateway = self._make_gateway(reception, credentials)
-        self._run_in_background(stack, gateway.run(), *self._open_http(http, reception))
+        hosts = Hosts(self._cluster, self._settings.daemon, self._capacity)
+        stack.push_async_callback(hosts.close)
+        opening = opened_components(self._layout, self._settings, self._capacity, hosts, self._status, http)
+        self._components = await stack.enter_async_context(opening)
+        self._endpoints = self._all_endpoints(http)
+        for work in (*self._components.work(), self._keep_up(), self._watch_ray()):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._stop_if_failed)
+            stack.push_async_callback(_cancel, task)
 
     async def _start_processes(self, stack: contextlib.AsyncExitStack) -> None:
         """Start relay and embedder, then Ray, which starts the hosts when users need them."""
@@ -175,94 +153,7 @@ class Daemon:
         stack.callback(self._cluster.stop)
         self._catch_signals()  # Ray has set its own handlers
 
-    def _start_dispatching(self, stack: contextlib.AsyncExitStack) -> None:
-        """Open the path of an event: the journal, the dispatcher, the hosts; and the reactor beside it."""
-        self._journal = AsyncSubscriber(*relay_endpoints(self._layout.data_dir), CONSUMER)
-        stack.push_async_callback(self._journal.close)
-        key = open_user_key(self._settings.encryption, self._layout.data_dir, SYSTEM_USER)
-        owners = Owners(self._layout.owners, key=key)
-        stack.callback(owners.close)
-        self._hosts = Hosts(self._cluster, self._settings.daemon, self._capacity)
-        stack.push_async_callback(self._hosts.close)
-        self._reactor = self._make_reactor(stack)
-        self._dispatcher = Dispatcher(self._journal, self._hosts, owners, self._settings.daemon, self._reactor.notice)
-
-    def _make_service(self, stack: contextlib.AsyncExitStack) -> Service:
-        """Return the service that answers requests."""
-        self._shared = RemoteKnowledge(ipc_endpoint(shared_socket(self._layout.run)), self._shared_folder)
-        stack.callback(self._shared.close)
-        ingest = relay_endpoints(self._layout.data_dir).ingest
-        self._announcer = Announcer(self._shared, self._journal, ingest, self._settings.relay.events)
-        self._eraser = DaemonEraser(
-            self._hosts,
-            self._dispatcher,
-            self._reactor,
-            self._journal,
-            self._layout.data_dir,
-            self._settings.encryption,
-            self._announcer.tell,
-        )
-        absent = AbsentUsers(
-            self._layout.data_dir,
-            self._layout.absent_users,
-            self._settings.recall,
-            self._settings.learning,
-            self._shared,
-        )
-        stack.callback(absent.close)
-        return Service(
-            self._hosts, self._dispatcher, self._journal, self._eraser, absent, self._status, self._announcer.wake
-        )
-
-    def _run_in_background(self, stack: contextlib.AsyncExitStack, *doors: Coroutine[Any, Any, None]) -> None:
-        table = SignalTable.load(self._settings.ingest.signals)
-        rounds = RetentionRounds(self._hosts, self._eraser, self._layout.data_dir, self._settings.retention, table)
-        for work in (
-            self._dispatcher.run(),
-            self._reactor.run(),
-            self._announcer.run(),
-            self._keep_up(),
-            rounds.run(),
-            self._watch_ray(),
-            *doors,
-        ):
-            task = asyncio.create_task(work)
-            task.add_done_callback(self._stop_if_failed)
-            stack.push_async_callback(_cancel, task)
-
-    def _make_reactor(self, stack: contextlib.AsyncExitStack) -> Reactor:
-        """Make the reactor, with its own publisher, so that only blocks count as unacknowledged."""
-        limits = self._settings.relay.events
-        publisher = Publisher(relay_endpoints(self._layout.data_dir).ingest, limits=limits)
-        stack.push_async_callback(_closed, publisher)
-        table = TriggerTable.load(self._settings.triggers.table)
-        return Reactor(
-            self._hosts,
-            publisher,
-            self._settings.triggers,
-            table,
-            self._capacity.answer_threads,
-            lambda: self._dispatcher.waiting(),
-        )
-
-    def _make_gateway(self, reception: Reception, credentials: Credentials) -> Gateway:
-        sockets = self._listen(credentials)
-        listening = [endpoint for socket in sockets for endpoint in socket.endpoints]
-        relay = self._children[0].ready
-        self._endpoints: dict[str, str | list[str]] = {
-            "gateway": listening[0],
-            "listen": listening[1:],
-            "relay": relay["ingest"],
-            "relay_feed": relay["feed"],
-            "relay_listen": relay["listen"],
-            "relay_feed_listen": relay["feed_listen"],
-            "relay_pub": relay["pub"],
-            "embedder": self._layout.embedder,
-            "ray": self._cluster.address,
-        }
-        return Gateway(reception, sockets, self._capacity.requests_in_flight, self._settings.daemon.requests_bytes)
-
-    def _take_http(self, stack: contextlib.AsyncExitStack) -> HttpDoor | None:
+    def _bound_http(self, stack: contextlib.AsyncExitStack) -> HttpDoor | None:
         """Bind the HTTP port, unless HTTP is off. Raises `SettingsError` if the port is in use."""
         place = place_of(self._settings.daemon.http)
         if place is None:
@@ -273,27 +164,28 @@ class Daemon:
         stack.callback(door.close)
         return door
 
-    def _open_http(self, door: HttpDoor | None, reception: Reception) -> list[Coroutine[Any, Any, None]]:
-        """Write down the address of the HTTP server; return its coroutine, or nothing if HTTP is off."""
-        if door is None:
-            return []
-        write_private(self._layout.http, f"{door.url}\n".encode())
-        self._endpoints["http"] = door.url
-        relay, limits = relay_endpoints(self._layout.data_dir), self._settings.relay.events
-        return [door.run(reception, relay, limits, self._settings.daemon.requests_bytes)]
-
-    def _listen(self, credentials: Credentials) -> list[AsyncReplySocket]:
-        """Bind the socket file and the configured endpoints; CURVE endpoints share a socket of their own."""
-        named = self._settings.daemon.listen
-        sockets = [AsyncReplySocket([self._layout.gateway, *(one for one in named if not is_curve(one))])]
-        guarded = [endpoint for endpoint in named if is_curve(endpoint)]
-        if guarded:
-            authenticator = CurveAuthenticator(server_pair(self._layout.data_dir, curve_pair), credentials.knows_curve)
-            sockets.append(AsyncReplySocket(guarded, authenticator))
-        return sockets
+    def _all_endpoints(self, http: HttpDoor | None) -> dict[str, str | list[str]]:
+        """Return where the daemon's parts listen; write the address of the HTTP server into its file."""
+        relay = self._children[0].ready
+        gateway, *listen = self._components.endpoints
+        endpoints: dict[str, str | list[str]] = {
+            "gateway": gateway,
+            "listen": listen,
+            "relay": relay["ingest"],
+            "relay_feed": relay["feed"],
+            "relay_listen": relay["listen"],
+            "relay_feed_listen": relay["feed_listen"],
+            "relay_pub": relay["pub"],
+            "embedder": self._layout.embedder,
+            "ray": self._cluster.address,
+        }
+        if http is not None:
+            write_private(self._layout.http, f"{http.url}\n".encode())
+            endpoints["http"] = http.url
+        return endpoints
 
     def _make_children(self) -> tuple[Child, ...]:
-        """Return the child processes, each with its part of the settings, which only this process reads."""
+        """Return the child processes. Each receives its part of the settings, which only this process reads."""
         configuration = self._layout.run / "relay.toml"
         configuration.write_bytes(
             msgspec.toml.encode(RelaySettings.of(self._settings.relay, self._settings.encryption))
@@ -309,34 +201,18 @@ class Daemon:
         )
 
     async def _keep_up(self) -> None:
-        """Regularly put idle users to sleep, balance the hosts, run upkeep, finish erasures, fill in vectors."""
+        """Regularly run the upkeep of all components; without a model, no vectors are computed."""
         embedder = RemoteEmbedder(self._layout.embedder)
         while True:
             await asyncio.sleep(self._settings.daemon.upkeep_interval_s)
-            await self._hosts.sleep_idle()
-            await self._hosts.balance()
-            await self._keep_shared_awake()
-            await self._hosts.keep_up()
-            self._announcer.wake()
-            await self._eraser.finish(self._hosts.awake())
+            has_model = False
             with contextlib.suppress(ModelError):
                 self._model = (await asyncio.to_thread(lambda: embedder.info)).stamp
-                await self._hosts.fill_vectors()
-
-    @property
-    def _shared_folder(self) -> Path:
-        return user_folder(self._layout.data_dir, SHARED_USER)
-
-    async def _keep_shared_awake(self) -> None:
-        """Wake the store of shared items, if it exists: users' hosts connect to it directly."""
-        if await asyncio.to_thread(self._shared_folder.exists):
-            try:
-                await self._service.wake_shared(USUAL_PATIENCE_MS)
-            except MemoryAgentError as error:
-                log.warning("shared.not_awake", code=error.code)
+                has_model = True
+            await self._components.keep_up(fill_vectors=has_model)
 
     async def _watch_ray(self) -> None:
-        """Stop when Ray's own processes died, since actors would run on unsupervised; a restart recovers."""
+        """Stop the daemon when Ray's own processes die: actors would run on unsupervised. A restart recovers."""
         while self._cluster.alive():
             await asyncio.sleep(_RAY_CHECK_S)
         log.error("ray.died")
@@ -345,9 +221,9 @@ class Daemon:
     async def _status(self) -> DaemonStatus:
         journal: dict[str, Any] = {}
         with contextlib.suppress(RelayError):
-            stats = await self._journal.stats()
+            stats = await self._components.journal.stats()
             journal = {**msgspec.to_builtins(stats.journal), "counts": stats.counts}
-        hosts = await self._hosts.pids()
+        hosts = await self._components.hosts.pids()
         parts = [
             PartStatus(name="daemon", state="running", pid=os.getpid(), resident_bytes=resident_bytes(os.getpid())),
             *(child.status() for child in self._children),
@@ -361,13 +237,13 @@ class Daemon:
             uptime_s=round(time.monotonic() - self._started_s, 1),
             endpoints=self._endpoints,
             parts=tuple(parts),
-            active_users=tuple(user for user in self._hosts.awake() if user != SHARED_USER),
+            active_users=tuple(user for user in self._components.hosts.awake() if user != SHARED_USER),
             journal=journal,
-            dispatched={**self._dispatcher.counts, "lag": self._dispatcher.lag()},
-            recalls=self._service.recall_latency.summary(),
+            dispatched={**self._components.dispatcher.counts, "lag": self._components.dispatcher.lag()},
+            recalls=self._components.service.recall_latency.summary(),
             model=self._model,
             limits=asdict(self._capacity),
-            triggers=self._reactor.status(),
+            triggers=self._components.reactor.status(),
         )
 
     def _catch_signals(self) -> None:
@@ -404,11 +280,11 @@ class Starting:
         self._began_s = time.monotonic()
 
     def part(self, what: str) -> None:
-        """Write which part starts now."""
+        """Report that a part starts now."""
         self._write(f"starting {what}")
 
     def ready(self) -> None:
-        """Write that the daemon is ready, and how to stop it."""
+        """Report that the daemon is ready, and how to stop it."""
         self._write("ready; Ctrl-C ends it")
 
     def _write(self, line: str) -> None:
@@ -422,14 +298,6 @@ async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
     for outcome in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
-
-
-async def _closed(publisher: Publisher) -> None:
-    """Close the publisher of blocks; those without an acknowledgement are lost, as in a crash."""
-    try:
-        await asyncio.to_thread(publisher.close)
-    except RelayError as error:
-        log.warning("blocks.not_published", code=error.code)
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

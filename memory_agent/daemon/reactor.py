@@ -1,8 +1,8 @@
 """Publishes blocks (`memory.recalled`) for the events that a trigger names: queues them, recalls, publishes the answer.
 
-Reactions never delay other work: few run at a time, none while callers or events wait, and those that miss their
-deadline are dropped and counted. An event causes at most one block, also after a crash: the block's event id follows
-from the id of its cause, and the journal holds each id once. A crash may lose a block.
+Reactions never delay other work: few run at a time, none while callers or events wait, and late ones are dropped and
+counted. An event causes at most one block, even after a crash: the block's event id is derived from the id of its
+cause, and the journal stores each id once. A crash may lose a block.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Reactor:
         settings: TriggerSettings,
         table: TriggerTable,
         calls_at_once: int,
-        waiting: Callable[[], int] = lambda: 0,
+        waiting: Callable[[], int],
     ) -> None:
-        """React only while fewer than `calls_at_once` requests of callers run.
+        """React only while callers have fewer than `calls_at_once` running requests.
 
         `waiting` returns the number of events that wait to be ingested. The caller closes the `publisher`.
         """
@@ -72,7 +72,7 @@ class Reactor:
         row = self._table.rows[trigger]
         now_s = time.monotonic()
         left_s = (row.deadline_ms - max(0.0, time.time() * 1000 - event.received_ms)) / 1000
-        if left_s <= 0:  # an event read again after a restart, or one that waited for its owner
+        if left_s <= 0:  # the event was read again after a restart, or waited for its owner
             self._counts["late"] += 1
             return
         document = self._table.document_of(read_event(event.data), trigger) if row.debounce_s else None
@@ -94,7 +94,7 @@ class Reactor:
 
     @asynccontextmanager
     async def paused(self, user_id: str) -> AsyncIterator[None]:
-        """Publish no blocks for this user inside the context; those published before are in the journal on entry.
+        """Publish no blocks for this user inside the context. On entry, all earlier blocks are in the journal.
 
         Raises `UnavailableError` while the relay accepts no events.
         """
@@ -158,7 +158,7 @@ class Reactor:
 
     def _publish(self, cause: Cause, block: Block) -> str:
         if self._publisher.try_publish(block.to_event(cause.user_id)) is None:
-            return "unpublished"  # the relay has not acknowledged earlier ones
+            return "unpublished"  # the relay has not acknowledged earlier blocks
         took_ms = time.time() * 1000 - cause.received_ms
         self._latency.add(took_ms)
         log.info(
@@ -200,7 +200,7 @@ class _Waiting:
 
 
 class TriggerQueue:
-    """Waiting causes: bounded, users in turn, messages before documents. All times are seconds of one monotonic clock.
+    """Waiting causes: limited in number, users in turn, messages before documents. Times: seconds, monotonic clock.
 
     `counts` holds the dropped causes by reason. `debounced`: replaced by a later cause of the same document; `full`:
     too many were waiting; `late`: the deadline passed.
@@ -243,7 +243,7 @@ class TriggerQueue:
                 continue
             own = self._users.get(user_id, OrderedDict())
             due = [place for place, waiting in own.items() if waiting.due_s <= now_s]
-            if due:  # a conductor waits for the answer to its message; the recall of a document takes longer
+            if due:  # a conductor waits for the block of a message; the recall of a document takes longer
                 first = min(due, key=lambda place: own[place].cause.document is not None)
                 return self._taken(user_id, first, now_s)
         return None

@@ -1,7 +1,7 @@
-"""Answers admitted requests, whatever the transport.
+"""Answers admitted requests, independent of the transport.
 
 Requests to a user's memory are forwarded undecoded to the process that hosts the user. Each verb that the daemon or the
-relay answers has a method here: `answer_` followed by its name on the wire.
+relay answers has a method here: `answer_` followed by its wire name.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Service:
         eraser: DaemonEraser,
         absent_users: AbsentUsers,
         describe: Callable[[], Awaitable[DaemonStatus]],
-        on_shared: Callable[[], None] = lambda: None,
+        on_shared: Callable[[], None],
     ) -> None:
         """`describe` returns the status of the whole daemon.
 
@@ -108,7 +108,7 @@ class Service:
         try:
             reply = await self._answer(request, principal)
         except (ProtocolError, ScopeMissingError, UnauthorizedError, UserNotAllowedError) as error:
-            # These concern the daemon's own request to the relay; the caller's request was checked earlier.
+            # These errors concern the daemon's own request to the relay; the caller's request was checked earlier.
             return encode_fault(UnavailableError(f"relay: {error}"))
         except MemoryAgentError as error:
             return encode_fault(error)
@@ -148,27 +148,24 @@ class Service:
         return reply
 
     async def _write_shared(self, user_id: str, verb: Verb, request: Request, rights: Rights) -> bytes:
-        """Return the reply of the user's memory, which writes to the store of shared items.
+        """Return the reply of the user's memory to a verb that writes to the store of shared items.
 
-        Creates the store only if the memory accepts the request and fails for lack of the store alone.
+        Wakes the store first, since the user's host connects to it directly. Creates it only if the memory accepts the
+        request and fails for lack of the store alone.
         """
         started_s = time.monotonic()
         is_known = not self._absent_users.is_absent(SHARED_USER)
         if is_known:
-            await self.wake_shared(request.deadline_ms)
+            await self._hosts.wake(SHARED_USER, request.deadline_ms)
         reply = await self._hosts.call(user_id, verb.name, bytes(request.params), request.deadline_ms, rights)
         if is_known or not _misses_store(reply):
             return reply
-        await self.wake_shared(request.deadline_ms)
+        await self._hosts.wake(SHARED_USER, request.deadline_ms)
         left_ms = request.deadline_ms - (time.monotonic() - started_s) * 1000
         return await self._hosts.call(user_id, verb.name, bytes(request.params), left_ms, rights)
 
-    async def wake_shared(self, deadline_ms: float) -> None:
-        """Wake the store of shared items, creating it if needed; users' hosts then connect to it directly."""
-        await self._hosts.wake(SHARED_USER, deadline_ms)
-
     async def _recall(self, user_id: str, request: Request, rights: Rights) -> bytes:
-        """Return the answer of the user's memory, or an empty one after the deadline, because recall is advisory.
+        """Return the answer of the user's memory or, after the deadline, an empty answer, because recall is advisory.
 
         If the user was asleep, `degraded` also contains `waking`; by the next recall it is awake.
         """
@@ -257,9 +254,9 @@ class Service:
 
 
 def _as_stated(reply: bytes, params: RememberParams) -> bytes:
-    """Return a reply to `remember` for a key without the right to read, as if the memory had been new.
+    """Return a reply to `remember` for a key that may not read: with the fields of a new memory.
 
-    A replaced memory keeps fields of the old one, which such a key must not see.
+    A replacing memory keeps some fields of the replaced one, which such a key must not see.
     """
     record = decode_reply(reply, MemoryRecord)
     timestamp = record.timestamp if params.timestamp is not None else record.updated_at or record.timestamp
@@ -276,7 +273,7 @@ def _as_stated(reply: bytes, params: RememberParams) -> bytes:
 
 
 def _misses_store(reply: bytes) -> bool:
-    """Whether a reply has the error that no store of shared items exists yet."""
+    """Whether a reply contains the error that no store of shared items exists yet."""
     try:
         decode_reply(reply, Any)
     except NothingSharedError:
@@ -298,7 +295,7 @@ def _with_waking(reply: bytes) -> bytes:
 
 
 def _checked(request: Request) -> str:
-    """Return the user of a request. The store of shared items counts as a user for some verbs."""
+    """Return the user of a request, checked. For some verbs the store of shared items counts as a user."""
     if request.user_id == SHARED_USER and request.method in OF_ANY_STORE:
         return SHARED_USER
     try:

@@ -1,1 +1,5 @@
-"""The ways into a daemon: each carries requests to the one reception, and replies back."""
+"""The interfaces of a daemon: ZeroMQ, HTTP and MCP. Each passes its requests to the one `reception`.
+
+Read `reception` first, then `zmq`, the shortest door. Import modules, not this package: hooks of coding agents load
+only `exchange`, within milliseconds, and a daemon without HTTP does not load the HTTP server.
+"""

@@ -1,7 +1,7 @@
-"""The body of each verb's request: its parameters, the user and the deadline, as one JSON object. Pure.
+"""The request body of each verb: its parameters, the user and the deadline, as one JSON object. Pure.
 
-The types follow from the table of verbs, so that reading a body and describing it (`openapi`) cannot differ. Fields
-that a client would fill in (`Params.implied`, an `event_id`) need not be there; a name that does not exist is refused.
+The types are derived from the verb table, so parsing and the OpenAPI description (`openapi`) always agree. Fields that
+a client fills in by itself (`Params.implied`, an `event_id`) may be missing; unknown fields are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memory_agent.verbs.table import BY_NAME, VERBS, Verb
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
 _KEYED = ("event_id", "id")
-"""Fields that identify a repeated write. The idempotency key fills in the one that a body leaves out."""
+"""Fields that identify a repeated write. If the body lacks the field, the idempotency key fills it in."""
 _SAFE_WHOLE = 1 << 53
 
 T = TypeVar("T")
@@ -30,12 +30,12 @@ UserId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_@+:-][A-Za-z0-9._@+:-
 DeadlineMs = Annotated[float, msgspec.Meta(ge=0.0, le=LONGEST_DEADLINE_MS)]
 
 PUBLIC: tuple[Verb, ...] = tuple(verb for verb in VERBS if verb is BY_NAME[verb.name] and not verb.is_inner)
-"""The verbs that have a path, one for each name on the wire."""
+"""The verbs with an HTTP path, one for each wire name."""
 
 
 @cache
 def body_type(params: type[Params]) -> type[msgspec.Struct]:
-    """Return the type of a body with these parameters."""
+    """Return the struct of a request body with these parameters."""
     fields: list[tuple[str, Any, Any]] = []
     for field in msgspec.structs.fields(params):
         if field.name in params.implied:
@@ -54,14 +54,14 @@ def body_type(params: type[Params]) -> type[msgspec.Struct]:
 
 
 def key_field(verb: Verb) -> str | None:
-    """Return the field that an `Idempotency-Key` fills in, or None where a repeat needs no key."""
+    """Return the field that an `Idempotency-Key` fills in, or None if the verb needs no key."""
     return next((name for name in _KEYED if name in verb.params.__struct_fields__), None)
 
 
 def read_request(verb: Verb, body: bytes, token: str, key: str | None = None) -> Request:
-    """Return the request in a body; an empty one is an empty object. `key` is the `Idempotency-Key`.
+    """Parse a request body; an empty body means an empty object. `key` is the `Idempotency-Key`.
 
-    Raises `ProtocolError` for what is not JSON, `InvalidInputError` (with the field's name).
+    Raises `ProtocolError` for a body that is not JSON, `InvalidInputError` (with the field's name).
     """
     given = msgspec.structs.asdict(decode_body(body, body_type(verb.params)))
     user_id, deadline_ms = given.pop("user_id"), given.pop("deadline_ms")
@@ -69,7 +69,7 @@ def read_request(verb: Verb, body: bytes, token: str, key: str | None = None) ->
 
 
 def with_key(verb: Verb, fields: Mapping[str, Any], key: str | None) -> Mapping[str, Any]:
-    """Return the parameters with the `Idempotency-Key` in the field that it fills in, where they leave that out."""
+    """Return the parameters; if their key field is missing, set it to the `Idempotency-Key`."""
     field = key_field(verb)
     return fields if key is None or field is None or fields.get(field) is not None else {**fields, field: key}
 
@@ -77,7 +77,7 @@ def with_key(verb: Verb, fields: Mapping[str, Any], key: str | None) -> Mapping[
 def request_of(
     verb: Verb, fields: Mapping[str, Any], token: str, user_id: str | None, deadline_ms: float | None = None
 ) -> Request:
-    """Return the request of a verb with these parameters. Raises `InvalidInputError` (with the parameter's name)."""
+    """Build the request of a verb from these parameters. Raises `InvalidInputError` (with the parameter's name)."""
     params = verb.params.stated(fields, deadline_ms)
     return Request(
         method=verb.name,
@@ -90,11 +90,9 @@ def request_of(
 
 
 def decode_body(body: bytes, wanted: type[T], what: str = "body") -> T:
-    """Decode a body. Where an integer is wanted, `49.0` is read as 49, as JSON Schema reads it.
+    """Decode JSON. Accepts `49.0` for an integer, as JSON Schema does. `what` names the body in errors.
 
-    `what` names the body in errors.
-
-    Raises `ProtocolError` for what is not JSON, `InvalidInputError` (with the field's name).
+    Raises `ProtocolError` for a body that is not JSON, `InvalidInputError` (with the field's name).
     """
     try:
         try:

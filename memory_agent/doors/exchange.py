@@ -1,7 +1,7 @@
-"""A request to a daemon's door over HTTP, from a process that a coding agent starts and waits for.
+"""A minimal HTTP client for processes that a coding agent starts and waits for: hooks and `memory-agent mcp`.
 
-Uses sockets alone, and raises no errors of ours: importing `http.client` costs 7 MB and .03 s, `memory_agent.errors`
-.02 s (measured). Each request has a connection of its own, in HTTP/1.0, which ends with the answer.
+It uses plain sockets and raises only built-in errors, because importing `http.client` costs 7 MB and .03 s,
+`memory_agent.errors` .02 s (measured). Each request opens an HTTP/1.0 connection, which ends with the answer.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _PART_BYTES = 1 << 16
 
 
 class Door(NamedTuple):
-    """Where to send, `http(s)://HOST:PORT`, and with which token."""
+    """The address of a daemon, `http(s)://HOST:PORT`, and the token to send."""
 
     url: str
     token: str
 
 
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
-    """Return the door of the daemon that serves a data folder; None if no daemon runs or its door is not open.
+    """Return the HTTP address of the daemon that serves a data folder; None without a daemon, or if its HTTP is off.
 
-    `token`: that of the caller's own key; None for the data folder's. Raises `OSError` where that cannot be read.
+    `token` is that of the caller's own key; None: the data folder's. Raises `OSError` if that cannot be read.
     """
-    if layout.daemon_runs():  # a file that a killed daemon left may name another program's port
+    if layout.daemon_runs():  # a killed daemon leaves its address file, whose port another program may use by now
         with contextlib.suppress(FileNotFoundError):
             return Door(layout.http.read_text().strip(), layout.token() if token is None else token)
     return None
 
 
 class Answer(NamedTuple):
-    """An answer. `first` is its status line; the names of `headers` are in lower case."""
+    """A response. `first` is its status line; the names of `headers` are in lower case."""
 
     first: str
     headers: Mapping[str, str]
@@ -45,7 +45,7 @@ class Answer(NamedTuple):
 
     @property
     def status(self) -> int:
-        """The status; 0 if the answer is not HTTP."""
+        """The status code; 0 if the response is not HTTP."""
         words = self.first.split(maxsplit=2)
         return int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
 
@@ -56,14 +56,15 @@ class Answer(NamedTuple):
 
 
 class UnusableDoorError(OSError):
-    """No request reaches the door, however often it is sent: its certificate, its address or the token is wrong."""
+    """The certificate, the address or the token is wrong, so that retrying is useless."""
 
 
 class Exchange:
-    """One request and its answer, by `until_s` of the monotonic clock.
+    """One request and its response, with the deadline `until_s` (monotonic clock).
 
-    `send` and `receive` raise `TimeoutError` after that, `ConnectionResetError` where the daemon ends the connection
-    before it has answered, `ConnectionAbortedError` after `cancel`, `UnusableDoorError`, and other `OSError`s.
+    `send` and `receive` raise `TimeoutError` after the deadline, `ConnectionResetError` if the daemon closes the
+    connection before it has answered, `ConnectionAbortedError` after `cancel`, `UnusableDoorError`, and other
+    `OSError`s.
     """
 
     def __init__(self, door: Door, until_s: float) -> None:
@@ -77,7 +78,7 @@ class Exchange:
         scheme, _, netloc = self._door.url.partition("://")
         host, port = _place(netloc, 443 if scheme == "https" else 80)
         if not self._door.token.isascii() or not self._door.token.isprintable():
-            raise UnusableDoorError("the token has characters that no token has")
+            raise UnusableDoorError("the token contains characters that no token has")
         try:
             plain = socket.create_connection((host, port), self._left_s())
         except UnicodeError as error:
@@ -100,7 +101,7 @@ class Exchange:
         return self
 
     def receive(self) -> Answer:
-        """Return the answer, and close."""
+        """Read the response, and close the connection."""
         assert self._socket is not None
         data = bytearray()
         with self._socket:
@@ -114,7 +115,7 @@ class Exchange:
                     raise OSError(f"the answer has more than {_MOST_ANSWER_BYTES} bytes")
 
     def cancel(self) -> None:
-        """End the connection, from another thread: `receive` ends there, and what is not sent yet is not sent."""
+        """Close the connection from another thread: `receive` fails, and an unsent request is not sent."""
         self._is_cancelled = True
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -150,7 +151,7 @@ def _answer(data: bytearray) -> Answer:
 
 
 def _secured(plain: socket.socket, host: str) -> socket.socket:
-    import ssl  # late: 5 MB, for a daemon of another machine
+    import ssl  # imported late: 5 MB, needed only for a daemon on another machine
 
     try:
         return ssl.create_default_context().wrap_socket(plain, server_hostname=host)

@@ -1,7 +1,7 @@
-"""Admit requests from any door: credential -> principal -> scope -> slot -> verb -> reply.
+"""Admits requests from any door: credential -> principal -> scope -> slot -> verb -> reply.
 
-The principal follows from the credential alone, never from the request's content. Scopes follow from the table of verbs
-(`verbs`); an unknown verb needs the scope `admin`.
+The principal depends on the credential alone, never on the content of the request. The scope that a request needs comes
+from the verb table (`verbs`); an unknown verb needs the scope `admin`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True)
 class Credential:
-    """What a caller presents: a token, or the CURVE key that its connection proved."""
+    """The credential of a caller: a token, or the CURVE key that its connection has proved."""
 
     token: str = ""
     curve_key: str | None = None
@@ -39,13 +39,13 @@ class Reception:
     """Admits requests to one service, for any number of doors. Lives in one event loop."""
 
     def __init__(self, service: Service, credentials: Credentials, limit: int) -> None:
-        """Run at most `limit` requests at a time, and of one user a quarter of them (8 at least)."""
+        """Run at most `limit` requests at a time, and for one user a quarter of them (at least 8)."""
         self._service = service
         self._credentials = credentials
         self._quota = RequestQuota(limit)
 
     async def answer(self, credential: Credential, request: Request) -> bytes:
-        """Return the encoded reply; a refusal or a failure is a fault in it. Raises nothing."""
+        """Return the encoded reply, which contains any error as a fault. Raises nothing."""
         try:
             principal = self.principal(credential)
             with self._quota.slot(principal):
@@ -57,20 +57,20 @@ class Reception:
             return encode_fault(MemoryAgentError("internal error; the daemon's log has the traceback"))
 
     def principal(self, credential: Credential) -> Principal:
-        """Return who presents a credential. Raises `UnauthorizedError`."""
+        """Return the principal of a credential. Raises `UnauthorizedError`."""
         if credential.curve_key is not None:
             return self._credentials.of_curve(credential.curve_key)
         return self._credentials.of_token(credential.token.encode())
 
 
 def scope_of(name: str) -> Scope:
-    """Return the scope that a key needs for a verb, by its name on the wire."""
+    """Return the scope that a key needs for the verb with this wire name."""
     verb = BY_NAME.get(name)
     return Scope.ADMIN if verb is None or verb.scope is None else verb.scope
 
 
 def permitted(request: Request, principal: Principal) -> Request:
-    """Return the request with its user filled in, if the principal may send it.
+    """Check that the principal may send the request; return it with its user filled in.
 
     Raises `ScopeMissingError` and `UserNotAllowedError`, which do not reveal whether the user exists, and
     `InvalidInputError`.

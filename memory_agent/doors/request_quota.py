@@ -1,7 +1,7 @@
-"""Divide the slots for running requests, and the bytes held for them, so that no user takes all of them. Pure.
+"""Shares the slots and the buffered bytes of requests among users, so that no user takes all of them. Pure.
 
-A user may hold a quarter, with any number of keys. A quarter is reserved for keys for all users, and a quarter for keys
-for one user; the latter may be filled by several users together.
+A user may hold a quarter, whatever the number of its keys. One quarter is reserved for keys for all users, another for
+keys for one user, which several users share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RequestQuota:
     """The running requests, counted by principal. Lives in one event loop."""
 
     def __init__(self, limit: int) -> None:
-        """Divide `limit` slots; a share is a quarter of them, at least 8."""
+        """Share `limit` slots; a user gets a quarter of them, but at least 8."""
         self._share = max(limit // _SHARES, _SMALLEST_SHARE)
         self._most = max(limit - self._share, self._share)
         self._of_users: Counter[str] = Counter()
@@ -57,19 +57,19 @@ class RequestQuota:
 
 
 class ByteQuota:
-    """The bytes held for requests, counted by user; keys for all users count as one. Lives in one event loop."""
+    """The bytes buffered for requests, counted by user; keys for all users count as one. Lives in one event loop."""
 
     def __init__(self, limit: int) -> None:
-        """Divide `limit` bytes; a share is a quarter of them."""
+        """Share `limit` bytes; a user gets a quarter of them."""
         self._share = limit // _SHARES
         self._most = limit - self._share
         self._limit = limit
         self._held: Counter[str | None] = Counter()
 
     def take(self, principal: Principal, count: int, own: int = 0) -> None:
-        """Hold `count` more bytes for a request that holds `own`, one request at any size.
+        """Reserve `count` more bytes for a request that already holds `own` bytes. A single request may have any size.
 
-        Raises `UnavailableError` where others of the same user, or of all users, leave no room.
+        Raises `UnavailableError` if other requests, of this user or of all users, leave no room.
         """
         user_id = principal.user_id
         most = self._most if user_id is None else self._share
@@ -79,7 +79,7 @@ class ByteQuota:
         self._held[user_id] += count
 
     def release(self, principal: Principal, count: int) -> None:
-        """Hold `count` bytes less."""
+        """Release `count` bytes."""
         self._held[principal.user_id] -= count
         if self._held[principal.user_id] <= 0:
             del self._held[principal.user_id]

@@ -1,7 +1,7 @@
-"""The gateway: requests over ZeroMQ, from local sockets and from CURVE sockets.
+"""The gateway: receives requests over ZeroMQ, from local sockets and from CURVE sockets.
 
-It bounds the running requests, in number and in bytes; above a bound a request is refused at once with a retryable
-error. Bytes that are not a request are answered with a fault. The reception checks keys and scopes.
+It limits the number and the total size of running requests; further requests are refused at once, with a retryable
+error. A malformed request gets a fault in reply. The reception checks keys and scopes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Gateway:
     """Serves one reception at some sockets."""
 
     def __init__(self, reception: Reception, sockets: Sequence[AsyncReplySocket], limit: int, limit_bytes: int) -> None:
-        """Run at most `limit` requests at a time, of `limit_bytes` together unless it is a single one.
+        """Run at most `limit` requests at a time, with `limit_bytes` in total. A single request may have any size.
 
         `run` closes the sockets.
         """

@@ -1,6 +1,6 @@
-"""Hooks of coding agents: what a client reports becomes events, and memories go into its prompt.
+"""Hooks of coding agents: turn the reports of a coding agent into events, and add memories to its prompts.
 
-A client starts a process for each report and waits for it, so these files, and what they import, need the standard
-library alone. In reading order: `inputs` (what a report says), `waiting` (events that no daemon has yet), `deadline`,
-`answering` (one report, from standard input to the answer).
+The agent starts a process for each report and waits for it, so these modules and their imports need the standard
+library alone, and the package exports nothing. Read `answering` first: one report, from standard input to the answer.
+`inputs` parses reports, and `waiting` keeps events that no daemon has received yet.
 """

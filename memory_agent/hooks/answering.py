@@ -1,7 +1,7 @@
-"""One hook: its input becomes events that a daemon acknowledges, and a prompt gets the memories that bear on it.
+"""Answers one hook: publishes its input as events and, for a prompt, returns relevant memories.
 
-Nothing here can stop the client: without a daemon, with an invalid input, or when the time is over, the answer is empty
-and the exit code 0. The events then wait for the next hook (`waiting`).
+A hook never stops the client: without a daemon, with invalid input, or after the deadline, the answer is empty and the
+exit code is 0. The events then wait for the next hook (`waiting`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from memory_agent.doors.exchange import Door, Exchange, local_door
 from memory_agent.hooks.deadline import USUAL_MS, Deadline
-from memory_agent.hooks.inputs import NOTHING, Heard, Input
+from memory_agent.hooks.inputs import NOTHING, Content, Input
 from memory_agent.hooks.waiting import MOST_AT_ONCE, Batch, Waiting
 from memory_agent.layout import TOKEN_VARIABLE, Layout, default_data_dir
 from memory_agent.recall.fence import shortened_block
@@ -24,25 +24,25 @@ from memory_agent.sessions.history import channel_of, event_of
 from memory_agent.sessions.turns import CLAUDE_CODE, GEMINI
 
 MOST_CHARS = 9_000
-"""Of a block. Claude Code replaces 10,000 characters by a preview, and a pipe holds these in any script."""
+"""The longest block. Claude Code replaces 10,000 characters by a preview; a pipe can buffer this many in any script."""
 _MOST_INPUT_BYTES = 32 << 20
-"""Of an input: one without end would fill the memory. The largest, images that a tool read, have some megabytes."""
+"""The largest input, so that endless input cannot fill the memory. Images that a tool reads have some megabytes."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000
 _RECENTLY = "the last two weeks"
-"""The query at the start of a session: one that names only a time lists the memories of that time."""
+"""The query at the start of a session. A query that names only a time lists the memories of that time."""
 _RUNS = 2
 _ON_THE_WAY_MS = 20.0
 _STORED = 200
 _REFUSED_FOR_GOOD = frozenset({400, 413, 415, 422})
 _PROJECT_VARIABLES = {CLAUDE_CODE: "CLAUDE_PROJECT_DIR", GEMINI: "GEMINI_PROJECT_DIR"}
-"""Where a client names the folder that its session began in. The working folder may have changed since."""
+"""The variables with the folder in which the session began. The working folder may have changed since."""
 
 Json = dict[str, Any]
 
 
 class Options(NamedTuple):
-    """The options of the command line. `channel` replaces that of the project's folder."""
+    """The options of the command line. `channel` overrides the channel of the project folder."""
 
     client: str
     data_dir: Path | None = None
@@ -54,9 +54,9 @@ class Options(NamedTuple):
 
 def answer(options: Options, source: IO[bytes], out: int, deadline: Deadline) -> None:
     """Answer one hook: read its input from `source`, and write the answer to the file descriptor `out`."""
-    said = _read(options.client, source)
-    if said is not None and (heard := said.heard()) is not NOTHING:
-        _Hook(options, said, deadline).answer(heard, out)
+    report = _read(options.client, source)
+    if report is not None and (content := report.content()) is not NOTHING:
+        _Hook(options, report, deadline).answer(content, out)
 
 
 def _read(client: str, source: IO[bytes]) -> Input | None:
@@ -69,24 +69,24 @@ def _read(client: str, source: IO[bytes]) -> Input | None:
 
 
 class _Hook:
-    """One hook that publishes events, asks for memories, or both."""
+    """One hook, which publishes events, recalls memories, or does both."""
 
-    def __init__(self, options: Options, said: Input, deadline: Deadline) -> None:
+    def __init__(self, options: Options, report: Input, deadline: Deadline) -> None:
         self._options = options
-        self._said = said
+        self._report = report
         self._deadline = deadline
         self._layout = Layout(options.data_dir or default_data_dir())
         self._token = os.environ.get(TOKEN_VARIABLE) or None
         self._waiting = Waiting(self._layout.hooks, _receiver(options.url, self._token))
-        self._session = Session(client=said.client, id=said.session, folder=_folder(said))
+        self._session = Session(client=report.client, id=report.session, folder=_folder(report))
 
-    def answer(self, heard: Heard, out: int) -> None:
-        events = self._events(heard)
+    def answer(self, content: Content, out: int) -> None:
+        events = self._events(content)
         own = self._keep([_encoded(event) for event in events])
         door = self._door()
         if door is None:
             return
-        recall = self._recall(door, heard, events)
+        recall = self._recall(door, content, events)
         publishing, batch = self._publish(door, own)
         if recall is not None:
             self._show(_block(recall), out)
@@ -94,7 +94,7 @@ class _Hook:
         while publishing is not None:
             status = _status(publishing)
             if status in _REFUSED_FOR_GOOD and len(batch.files) > 1:
-                most = 1  # one of them is at fault: send each alone
+                most = 1  # one of the files is invalid: send each separately
             elif status == _STORED or status in _REFUSED_FOR_GOOD:
                 batch.forget()
                 if batch.is_last:
@@ -104,26 +104,27 @@ class _Hook:
             publishing, batch = self._publish(door, own, most)
         self._waiting.close()
 
-    def _events(self, heard: Heard) -> list[Json]:
+    def _events(self, content: Content) -> list[Json]:
         found = (
-            event_of(entry, self._session, self._options.user, 0, self._said.at, "session") for entry in heard.entries
+            event_of(entry, self._session, self._options.user, 0, self._report.at, "session")
+            for entry in content.entries
         )
         events = [event for event in found if event is not None]
-        if heard.ended is not None:
-            events.append(self._session_end(heard.ended))
+        if content.ended is not None:
+            events.append(self._session_end(content.ended))
         if self._options.channel is not None:
             events = [{**event, "channel_id": self._options.channel} for event in events]
         return events
 
     def _session_end(self, reason: str) -> Json:
-        """Return the event of the session's end. It becomes no memory, but followers of the journal see it."""
+        """Return the event for the end of the session, which becomes no memory but reaches followers of the journal."""
         event = {
             "event_type": "session.ended",
-            "timestamp": self._said.at.isoformat(),
+            "timestamp": self._report.at.isoformat(),
             "session_id": self._session.id,
-            "actor_id": self._said.client,
+            "actor_id": self._report.client,
             "channel_id": self._channel,
-            "payload": {"client": self._said.client, "reason": reason},
+            "payload": {"client": self._report.client, "reason": reason},
         }
         return event if self._options.user is None else {**event, "user_id": self._options.user}
 
@@ -147,17 +148,17 @@ class _Hook:
         except OSError:
             return None
 
-    def _recall(self, door: Door, heard: Heard, events: list[Json]) -> Exchange | None:
-        """Send the recall, without waiting for the answer; None if there is nothing to ask, or it cannot be sent."""
-        if not heard.prompt and not heard.starts:
+    def _recall(self, door: Door, content: Content, events: list[Json]) -> Exchange | None:
+        """Send the recall without waiting for the response; None if there is no query, or it cannot be sent."""
+        if not content.prompt and not content.starts:
             return None
         asked: Json = {
-            "query": heard.prompt[:_MOST_QUERY_CHARS] or _RECENTLY,
-            "context_tokens": _PROMPT_TOKENS if heard.prompt else _START_TOKENS,
-            "filter": {"in_channel" if heard.prompt else "channel_id": self._channel},
+            "query": content.prompt[:_MOST_QUERY_CHARS] or _RECENTLY,
+            "context_tokens": _PROMPT_TOKENS if content.prompt else _START_TOKENS,
+            "filter": {"in_channel" if content.prompt else "channel_id": self._channel},
             "deadline_ms": max(self._deadline.left_s * 1000 - _ON_THE_WAY_MS, 1.0),
         }
-        if heard.prompt:
+        if content.prompt:
             asked |= {"profile": "before_planning", "runs": _RUNS}
         if self._session.id:
             asked["by_session"] = self._session.id
@@ -168,7 +169,7 @@ class _Hook:
         return self._sent(door, "/v1/recall", _encoded(asked))
 
     def _publish(self, door: Door, own: Batch, most: int = MOST_AT_ONCE) -> tuple[Exchange | None, Batch]:
-        """Send the events, after those that wait, without waiting for the acks."""
+        """Send the waiting events, then the new ones, without waiting for the acknowledgements."""
         batch = self._waiting.batch(own, most)
         if not batch.events:
             return None, batch
@@ -183,29 +184,29 @@ class _Hook:
     def _show(self, block: str, out: int) -> None:
         if not block:
             return
-        shown = {"hookEventName": self._said.name, "additionalContext": block}
-        with self._deadline.whole(), suppress(OSError):  # a half would be taken for text; the client may be gone
+        shown = {"hookEventName": self._report.name, "additionalContext": block}
+        with self._deadline.whole(), suppress(OSError):  # the client would show half an answer as text, and may be gone
             os.write(out, _encoded({"hookSpecificOutput": shown}) + b"\n")
 
 
 def _receiver(url: str | None, token: str | None) -> str:
-    """Return for whom events wait: the key decides whose they become. "" for the data folder's own daemon and key."""
+    """Identify a daemon and key for waiting events, whose user depends on the key; "" for those of the data folder."""
     if url is None and token is None:
         return ""
-    from hashlib import blake2b  # late: 3 ms, for few
+    from hashlib import blake2b  # imported late: 3 ms, rarely needed
 
     return blake2b(f"{url or ''}\n{token or ''}".encode(errors="replace"), digest_size=12).hexdigest()
 
 
-def _folder(said: Input) -> str:
-    named = os.environ.get(_PROJECT_VARIABLES.get(said.client, ""))
-    with suppress(FileNotFoundError):  # removed meanwhile
-        return named or said.folder or os.getcwd()
+def _folder(report: Input) -> str:
+    named = os.environ.get(_PROJECT_VARIABLES.get(report.client, ""))
+    with suppress(FileNotFoundError):  # the folder was removed
+        return named or report.folder or os.getcwd()
     return ""
 
 
 def _block(recall: Exchange) -> str:
-    """Wait for the answer to a recall; return its block, "" if it has none or does not come."""
+    """Wait for the response to a recall; return its block, or "" without a block or a response."""
     try:
         answer = recall.receive()
         found = json.loads(answer.body) if answer.status == 200 else {}
@@ -216,7 +217,7 @@ def _block(recall: Exchange) -> str:
 
 
 def _status(publishing: Exchange) -> int:
-    """Wait for the acks; return the status of the answer, 0 if none comes."""
+    """Wait for the acknowledgements; return the status of the response, or 0 without one."""
     try:
         return publishing.receive().status
     except OSError:

@@ -1,7 +1,7 @@
-"""The time that a hook has, counted from the start of its process: then it ends, whatever it waits for.
+"""The deadline of a hook, counted from the start of its process, which ends then whatever it waits for.
 
-The main thread waits, and another one works. Rejected: a timer (`SIGALRM`), whose handler runs only when the code that
-it interrupts comes back to Python: reading an endless input does not, nor does looking up a host for seconds.
+The main thread waits while another thread works. Rejected: a timer (`SIGALRM`), whose handler runs only when the
+interrupted code returns to Python; reading an endless input or resolving a host name may not return for seconds.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from contextlib import contextmanager
 USUAL_MS = 300
 LONGEST_MS = 60_000
 _LEAST_S = 0.05
-"""What is left at least: where the start alone took that long, the events are still written down."""
+"""The least time for the work, so that events are written to disk even after a slow start."""
 _USUAL_START_S = 0.05
 _LONGEST_START_S = 10.0
 _WHOLE_S = 1.0
-"""How long what must be done whole may go on after the deadline: a client may never read what is written."""
+"""How long `whole` may continue after the deadline, since a client may never read the output."""
 
 
 class Deadline:
-    """The deadline of a hook: the process ends then, whatever its work waits for."""
+    """The deadline of this process."""
 
     def __init__(self, limit_ms: int = USUAL_MS) -> None:
         self.until_s = max(_started_s() + limit_ms / 1000, time.monotonic() + _LEAST_S)
@@ -31,17 +31,17 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """The time that is left; 0 or less when it is over."""
+        """The remaining time; 0 or less after the deadline."""
         return self.until_s - time.monotonic()
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """Do something whole or, after the deadline, not at all."""
+        """Run the context completely or, after the deadline, not at all."""
         with self._guard:
             yield
 
     def keep(self, work: Callable[[], None]) -> None:
-        """Return when `work`, which runs in a thread, is done or may not go on: the caller ends the process then."""
+        """Run `work` in a thread; return when it is done or out of time. The caller then ends the process."""
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         thread.join(max(self.left_s, 0))
@@ -49,7 +49,7 @@ class Deadline:
 
 
 def _started_s() -> float:
-    """Return when this process started, on the monotonic clock; an estimate where the system does not say."""
+    """Return the start time of this process (monotonic clock), estimated if the system does not report it."""
     now_s = time.monotonic()
     try:
         with open("/proc/self/stat") as stat:

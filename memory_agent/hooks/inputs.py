@@ -1,7 +1,7 @@
-"""Reads the input of a hook: entries, as a transcript of the session has them, and the prompt.
+"""Parses the input of a hook into transcript entries and a prompt.
 
-The ids are those that a reader of the transcript gives (`sessions.turns`), so a session that is imported later is not
-stored twice. Hooks that report nothing new, such as those before a call, are ignored.
+Entries get the ids that the transcript readers give them (`sessions.turns`), so a session that is imported later is not
+stored twice. Hooks that report nothing new, such as those before a tool call, are ignored.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from memory_agent.sessions.tool_calls import Call, Result, entry_of, exit_code_i
 from memory_agent.sessions.turns import CLAUDE_CODE, CODEX, GEMINI, begins_run, call_id, made_id, run_of, said_id
 
 _COMMAND = re.compile(r"/[\w:-]+(?:\s|\Z)|<(?:command|local-command|bash)-")
-"""Matches a prompt of Claude Code that is a command to the client."""
+"""Matches a prompt of Claude Code that is a command for the client."""
 
 
-class Heard(NamedTuple):
-    """What an input says. `prompt` and `starts` ask for memories; `ended` is the reason of the session's end."""
+class Content(NamedTuple):
+    """The content of an input. `prompt` and `starts` cause a recall; `ended` is why the session ended."""
 
     entries: tuple[Entry, ...] = ()
     prompt: str = ""
@@ -37,11 +37,11 @@ class Heard(NamedTuple):
     ended: str | None = None
 
 
-NOTHING = Heard()
+NOTHING = Content()
 
 
 class Input:
-    """The input of one hook. Fields that are missing, or of another type, read as empty."""
+    """The input of one hook. Fields that are missing or have the wrong type are empty."""
 
     def __init__(self, client: str, fields: Mapping[str, Any]) -> None:
         self.client = client
@@ -52,13 +52,13 @@ class Input:
         self.at = time_of(fields.get("timestamp")) or datetime.now(UTC)
         self._fields = fields
 
-    def heard(self) -> Heard:
-        """Return what the input says; `NOTHING` for a hook that is not in the table."""
-        listen = _HOOKS[self.client].get(self.name)
-        return NOTHING if listen is None else listen(self)
+    def content(self) -> Content:
+        """Return the content; `NOTHING` for a hook that is not in the table."""
+        parse = _HOOKS[self.client].get(self.name)
+        return NOTHING if parse is None else parse(self)
 
     def text(self, name: str) -> str:
-        """Return a text field, "" if there is none."""
+        """Return a text field, or ""."""
         return self._text(self._fields, name)
 
     def flag(self, name: str) -> bool:
@@ -66,18 +66,18 @@ class Input:
         return self._fields.get(name) is True
 
     def call(self) -> Call:
-        """Return the tool call that the input is about."""
+        """Return the reported tool call."""
         arguments = self._fields.get("tool_input")
         return Call(name=self.text("tool_name"), arguments=arguments if isinstance(arguments, dict) else {})
 
     @property
     def response(self) -> Any:
-        """What the tool answered."""
+        """The output of the tool."""
         return self._fields.get("tool_response")
 
     @property
     def run(self) -> str | None:
-        """The run of this turn, None where the client names no turn."""
+        """The run of this turn, or None if the client sends no turn."""
         return run_of(self.client, self.turn) if self.turn else None
 
     def entry(self, what: What, id: str, text: str) -> Entry:
@@ -90,92 +90,94 @@ class Input:
         return value if isinstance(value, str) else ""
 
 
-def _start(_: Input) -> Heard:
-    return Heard(starts=True)
+def _start(_: Input) -> Content:
+    return Content(starts=True)
 
 
-def _end(said: Input) -> Heard:
-    return Heard(ended=said.text("reason"))
+def _end(report: Input) -> Content:
+    return Content(ended=report.text("reason"))
 
 
-def _claude_prompt(said: Input) -> Heard:
-    text = without_blocks(without_reminders(said.text("prompt"))).strip()
+def _claude_prompt(report: Input) -> Content:
+    text = without_blocks(without_reminders(report.text("prompt"))).strip()
     if not text or _COMMAND.match(text):
         return NOTHING
-    id = said.turn or said_id(said.session, text)
-    begin = (said.entry("begin", id, text),) if said.turn and begins_run(text) else ()
-    return Heard((said.entry("user", id, text), *begin), prompt=text)
+    id = report.turn or said_id(report.session, text)
+    begin = (report.entry("begin", id, text),) if report.turn and begins_run(text) else ()
+    return Content((report.entry("user", id, text), *begin), prompt=text)
 
 
-def _codex_prompt(said: Input) -> Heard:
-    text = without_blocks(said.text("prompt")).strip()
+def _codex_prompt(report: Input) -> Content:
+    text = without_blocks(report.text("prompt")).strip()
     if not text:
         return NOTHING
-    begin = (said.entry("begin", said.turn, text),) if said.turn else ()
-    return Heard((said.entry("user", said_id(said.turn or said.session, text), text), *begin), prompt=text)
+    begin = (report.entry("begin", report.turn, text),) if report.turn else ()
+    return Content((report.entry("user", said_id(report.turn or report.session, text), text), *begin), prompt=text)
 
 
-def _gemini_prompt(said: Input) -> Heard:
-    text = without_blocks(without_hook_context(said.text("prompt"))).strip()
+def _gemini_prompt(report: Input) -> Content:
+    text = without_blocks(without_hook_context(report.text("prompt"))).strip()
     if not text:
         return NOTHING
-    return Heard((said.entry("user", said_id(said.session, text), text),), prompt=text)
+    return Content((report.entry("user", said_id(report.session, text), text),), prompt=text)
 
 
-def _claude_call(said: Input) -> Heard:
-    answer = said.response
+def _claude_call(report: Input) -> Content:
+    answer = report.response
     if isinstance(answer, Mapping) and ("stdout" in answer or "stderr" in answer):
         output = "\n".join(str(answer[name]) for name in ("stdout", "stderr") if answer.get(name))
     else:
         output = text_of(answer)
-    return _called(said, Result(output=without_reminders(output), failed=False))
+    return _called(report, Result(output=without_reminders(output), failed=False))
 
 
-def _claude_failure(said: Input) -> Heard:
-    if said.flag("is_interrupt"):
-        return _ended(said, "cancelled", "Interrupted by the user")
-    return _called(said, Result(output=without_reminders(said.text("error")), failed=True))
+def _claude_failure(report: Input) -> Content:
+    if report.flag("is_interrupt"):
+        return _ended(report, "cancelled", "Interrupted by the user")
+    return _called(report, Result(output=without_reminders(report.text("error")), failed=True))
 
 
-def _codex_call(said: Input) -> Heard:
-    return _called(said, result_of(said.response))
+def _codex_call(report: Input) -> Content:
+    return _called(report, result_of(report.response))
 
 
-def _gemini_call(said: Input) -> Heard:
-    answer = said.response if isinstance(said.response, Mapping) else {}
+def _gemini_call(report: Input) -> Content:
+    answer = report.response if isinstance(report.response, Mapping) else {}
     seen, shown = text_of(answer.get("llmContent")), answer.get("returnDisplay")
     output = without_hook_context(shown if isinstance(shown, str) else seen)
     failed = bool(answer.get("error"))
-    call = said.call()
-    id = made_id(said.session, call.name, call.arguments, output)
-    return _told(entry_of(call, Result(output=output, failed=failed, exit_code=exit_code_in(seen)), id, said.at))
+    call = report.call()
+    id = made_id(report.session, call.name, call.arguments, output)
+    return _tool_entry(
+        entry_of(call, Result(output=output, failed=failed, exit_code=exit_code_in(seen)), id, report.at)
+    )
 
 
-def _called(said: Input, result: Result) -> Heard:
-    id = call_id(said.turn or said.session, said.text("tool_use_id") or said.at.isoformat())
-    return _told(entry_of(said.call(), result, id, said.at, run=said.run))
+def _called(report: Input, result: Result) -> Content:
+    id = call_id(report.turn or report.session, report.text("tool_use_id") or report.at.isoformat())
+    return _tool_entry(entry_of(report.call(), result, id, report.at, run=report.run))
 
 
-def _told(entry: Entry | Left) -> Heard:
-    return Heard((entry,)) if isinstance(entry, Entry) else NOTHING
+def _tool_entry(entry: Entry | Left) -> Content:
+    return Content((entry,)) if isinstance(entry, Entry) else NOTHING
 
 
-def _turn_end(said: Input) -> Heard:
-    if said.flag("stop_hook_active"):  # the turn had ended, and another hook made it go on
+def _turn_end(report: Input) -> Content:
+    if report.flag("stop_hook_active"):  # the turn had ended, and another hook continued it
         return NOTHING
-    return _ended(said, "completed", said.text("last_assistant_message").strip() or "Completed")
+    return _ended(report, "completed", report.text("last_assistant_message").strip() or "Completed")
 
 
-def _ended(said: Input, what: What, text: str) -> Heard:
-    return Heard((said.entry(what, said.turn, text),)) if said.turn else NOTHING
+def _ended(report: Input, what: What, text: str) -> Content:
+    return Content((report.entry(what, report.turn, text),)) if report.turn else NOTHING
 
 
-def _gemini_answer(said: Input) -> Heard:
-    text = said.text("prompt_response").strip()
-    return Heard((said.entry("assistant", said_id(said.session, text), text),)) if text else NOTHING
+def _gemini_answer(report: Input) -> Content:
+    text = report.text("prompt_response").strip()
+    return Content((report.entry("assistant", said_id(report.session, text), text),)) if text else NOTHING
 
 
-_HOOKS: dict[str, dict[str, Callable[[Input], Heard]]] = {
+_HOOKS: dict[str, dict[str, Callable[[Input], Content]]] = {
     CLAUDE_CODE: {
         "SessionStart": _start,
         "UserPromptSubmit": _claude_prompt,
@@ -200,4 +202,4 @@ _HOOKS: dict[str, dict[str, Callable[[Input], Heard]]] = {
     },
 }
 LISTENED: dict[str, tuple[str, ...]] = {client: tuple(hooks) for client, hooks in _HOOKS.items()}
-"""The hooks of each client that report something."""
+"""The supported hooks of each client."""

@@ -1,4 +1,4 @@
-"""The process of one hook. With plain words it starts without the library of the command line, in half the time."""
+"""The process of one hook. Parsing simple arguments without the command-line library halves its start time."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _NAMES = {f"--{name.replace('_', '-')}": name for name in Options._fields[1:]} |
 
 
 def run_hook(options: Options) -> NoReturn:
-    """Answer the hook on standard input within its deadline."""
+    """Answer the hook on standard input within its deadline, and end the process."""
     deadline = Deadline(options.deadline_ms)
-    if sys.stdin is not None and sys.stdout is not None:  # closed by the client
+    if sys.stdin is not None and sys.stdout is not None:  # None if the client closed it
         source, out = sys.stdin.buffer, sys.stdout.fileno()
         deadline.keep(lambda: answer(options, source, out, deadline))
-    os._exit(0)  # nothing is left to clean up, which would take 5 ms (measured)
+    os._exit(0)  # skips the interpreter's cleanup, which takes 5 ms (measured)
 
 
 def plain_options(words: Sequence[str]) -> Options | None:
-    """Return the options in plain words: a client, and options each followed by its value; None for other words.
+    """Parse a client and options that are each followed by a value; return None for any other arguments.
 
-    Words are not plain either where settings may name the data folder.
+    Also returns None if a settings file may name the data folder.
 
     >>> plain_options(["codex", "--user", "alice"])
     Options(client='codex', data_dir=None, channel=None, user='alice', url=None, deadline_ms=300)

@@ -1,8 +1,9 @@
-"""Events of hooks on disk until a daemon has them: a file for each hook, sent by the next one.
+"""Keeps events of hooks on disk until a daemon acknowledges them: each hook writes a file, the next one sends it.
 
-A file is written before its events are sent, and deleted when they are acknowledged. Hooks run side by side, and any of
-them may be killed: at worst a file is sent twice, and the relay recognises its events. Like the spool of a publisher
-the files are not encrypted, so in an encrypted data folder nothing waits, and what finds no daemon is lost.
+A file is written before its events are sent, and deleted when they are acknowledged. Hooks run concurrently, and any of
+them may be killed; at worst a file is sent twice, and the relay recognises the events. Like the spool of a publisher,
+the files are not encrypted. Therefore an encrypted data folder keeps no files, and without a daemon its events are
+lost.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 MOST_FILES = 2_000
-"""Files that wait, at most. Beyond, new events are lost, since the first of a session explain the others."""
+"""The largest number of files. Beyond it new events are lost: the first events of a session explain the later ones."""
 MOST_AT_ONCE = 200
 _BATCH_BYTES = 1 << 20
 _SUFFIX, _UNFINISHED = ".jsonl", ".tmp"
 _LONGEST_WRITE_S = 60
-"""An unfinished file that is older was left by a hook that was killed: none lives as long."""
+"""An older unfinished file was left by a killed hook: no hook runs this long."""
 
 
 class Batch(NamedTuple):
-    """Events to send together, a JSON object each, and their files. `is_last`: no others wait."""
+    """Events to send together, each a JSON object, and their files. `is_last`: no further files exist."""
 
     events: tuple[bytes, ...]
     files: tuple[Path, ...] = ()
@@ -37,15 +38,15 @@ class Batch(NamedTuple):
 
 
 class Waiting:
-    """The files in one folder. From the first `batch` to `close` no other hook sends what earlier ones left."""
+    """The files in one folder. From the first `batch` to `close`, no other hook sends earlier files."""
 
     def __init__(self, folder: Path, receiver: str = "") -> None:
-        """`receiver` names a daemon or key other than the data folder's; events for it wait in a folder of its own."""
+        """`receiver` identifies a daemon or key other than the data folder's, whose events have their own folder."""
         self._folder = folder / receiver
         self._lock: int | None = None
 
     def keep(self, events: Sequence[bytes]) -> Batch:
-        """Write events into a file of their own, and return both. Raises `OSError` where there is no room."""
+        """Write events into a new file; return both. Raises `OSError` if there is no room."""
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= MOST_FILES:
@@ -58,9 +59,9 @@ class Waiting:
         return Batch(tuple(events), (file,))
 
     def batch(self, own: Batch, most: int = MOST_AT_ONCE) -> Batch:
-        """Return the events of at most `most` files that earlier hooks left, oldest first, then `own` if there is room.
+        """Return the events of at most `most` earlier files, oldest first, then `own` if there is room.
 
-        Returns `own` alone while another hook sends what they left.
+        Returns `own` alone while another hook sends the earlier files.
         """
         if not self._may_send_all():
             return own
@@ -84,7 +85,7 @@ class Waiting:
         return Batch((*events, *own.events), (*earlier, *own.files))
 
     def close(self) -> None:
-        """Let other hooks send what waits. Idempotent."""
+        """Allow other hooks to send the files. Idempotent."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -95,7 +96,7 @@ class Waiting:
                 self._lock = os.open(self._folder, os.O_RDONLY)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._clear()
-            except OSError:  # another hook has it, or there is no folder
+            except OSError:  # another hook holds the lock, or there is no folder
                 self.close()
                 return False
         return True

@@ -35,7 +35,7 @@ from memory_agent.evaluation.daemon_process import publish_events, temporary_dae
 from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import GetParams
-from memory_agent.verbs.protocol import encode
+from memory_agent.verbs.protocol import HostRequest, encode
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import events, passages, queries
@@ -99,10 +99,10 @@ async def _measure_calls() -> dict[str, Any]:
         stack.callback(cluster.stop)
         host = cluster.start_host()
         stack.callback(host.end)
-        params = encode(GetParams(ids=()))
+        request, params = HostRequest(user_id="bench", method="get"), encode(GetParams(ids=()))
         ways: dict[str, Callable[[], Awaitable[object]]] = {
             "ray": lambda: host.pid(_TIMEOUT_S),
-            "socket": lambda: host.call("bench", "get", params, _DEADLINE_MS),
+            "socket": lambda: host.request(request, params, _DEADLINE_MS / 1000),
         }
         taken_ms: dict[str, list[Block]] = {name: [] for name in ways}
         for turn in range(-1, _CALL_TURNS):

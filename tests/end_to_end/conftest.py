@@ -29,7 +29,7 @@ class DaemonProcess:
         self.ready: dict[str, Any] = {}
 
     def configure(self, *settings: str) -> None:
-        """Use these settings, besides the initial ones, from the next start on."""
+        """Use these settings, in addition to the initial ones, from the next start on."""
         self._settings = [word for setting in (*self._own, *settings) for word in ("--set", setting)]
 
     def wait(self) -> int:
@@ -43,7 +43,7 @@ class DaemonProcess:
         return self._process.pid
 
     def start(self, cwd: Path | None = None) -> None:
-        """Start, in the folder `cwd` where one is given, and wait for the ready line."""
+        """Start, optionally in the folder `cwd`, and wait for the ready line."""
         program = str(Path(sys.executable).with_name("memory-agent"))
         command = [program, "serve", "--data-dir", str(self.data_dir), *self._settings]
         with open(self.data_dir / "daemon.log", "a", encoding="utf-8") as log:
@@ -82,14 +82,14 @@ class DaemonProcess:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a child process: ours without MEMORY_AGENT variables."""
+    """Return the environment of a child process: that of the tests without MEMORY_AGENT variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")} | {
         "RAY_USAGE_STATS_ENABLED": "0"
     }
 
 
 def short_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder with a path short enough for socket names (107 bytes in all)."""
+    """Create a folder whose path is short enough for socket names (107 bytes in all)."""
     return tempfile.TemporaryDirectory(prefix="memory-test-")
 
 
@@ -104,7 +104,7 @@ def daemon() -> Iterator[DaemonProcess]:
 
 
 HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1", "daemon.dedicated_hosts=32")
-"""Every user of these tests has a process of its own, by whose name it is killed."""
+"""Gives each user of these tests a separate process, which a test can find by its name and kill."""
 
 
 @pytest.fixture(scope="package")

@@ -1,4 +1,4 @@
-"""Blocks of a real daemon: at a client, on the command line, after a restart, and once for a cause after a kill."""
+"""Blocks of a real daemon: at a client, on the command line, after a restart, and only once per cause after a kill."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUESTION = "why does the deploy to staging hang?"
 PATIENT = "[trigger.message]\ndeadline_ms = 600_000\n"
 
 
-def say(daemon: DaemonProcess, user_id: str, text: str) -> str:
+def publish_message(daemon: DaemonProcess, user_id: str, text: str) -> str:
     """Publish a message; return its id once it is acknowledged."""
     with Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher:
         event = {"event_type": "chat.user_msg", "user_id": user_id, "payload": {"text": text}}
@@ -73,7 +73,10 @@ def test_a_conductor_and_the_command_line_receive_the_block_of_a_message(daemon:
         assert following.stderr is not None
         assert "blocks for conductor, caused by chat.user_msg, user_input; end" in following.stderr.readline()
         known = memory.remember(VPN)
-        said = [say(daemon, "block-reader", QUESTION), say(daemon, "block-reader", "which index do orders need?")]
+        said = [
+            publish_message(daemon, "block-reader", QUESTION),
+            publish_message(daemon, "block-reader", "which index do orders need?"),
+        ]
         read = {block.cause_event_id: block for block in (the_next(blocks), the_next(blocks))}
         assert [one.id for one in read[said[0]].memories] == [known.id]
         assert read[said[1]].text == ""
@@ -91,7 +94,7 @@ def test_a_role_that_no_trigger_has_is_noted(daemon: DaemonProcess) -> None:
     assert (ran.returncode, "has no role conducter: there are conductor, worker, writer" in ran.stderr) == (1, True)
 
 
-def test_a_follower_that_nothing_comes_for_ends_with_its_timeout(daemon: DaemonProcess) -> None:
+def test_a_follower_without_events_ends_at_its_timeout(daemon: DaemonProcess) -> None:
     command = [sys.executable, "-m", "memory_agent", "blocks", "--user", "nobody-speaks", "--timeout", "0.2", "--json"]
     done = subprocess.run(
         [*command, "--data-dir", str(daemon.data_dir)], capture_output=True, text=True, env=environment(), check=False
@@ -151,10 +154,10 @@ def test_a_daemon_killed_before_its_block_is_in_the_journal_publishes_one_block(
         known = memory.remember(VPN)
         relay, host = pid_of(own_daemon, "relay"), pid_of(own_daemon, "user-alice")
         with stopped(host):
-            said = say(own_daemon, "alice", QUESTION)
+            said = publish_message(own_daemon, "alice", QUESTION)
             wait_until(lambda: memory.status().dispatched.get("read", 0) == 1)
             os.kill(relay, signal.SIGSTOP)
-        wait_until(lambda: "block.published" in own_daemon.log())  # sent to the relay, which does not take it
+        wait_until(lambda: "block.published" in own_daemon.log())  # sent to the relay, which does not accept it
         own_daemon.kill()
         os.kill(relay, signal.SIGKILL)
 
@@ -167,7 +170,7 @@ def test_a_daemon_killed_before_its_block_is_in_the_journal_publishes_one_block(
         wait_until(lambda: is_free(own_daemon))
         rewind(journal_folder(own_daemon.data_dir), JournalSettings(), {CONSUMER: 0})
         own_daemon.start()
-        last = say(own_daemon, "alice", "where is the canteen?")
+        last = publish_message(own_daemon, "alice", "where is the canteen?")
         assert the_next(blocks).cause_event_id == last
         assert causes(own_daemon, "alice") == {said: 1, last: 1}
         assert memory.status().journal["counts"]["duplicates"] >= 1

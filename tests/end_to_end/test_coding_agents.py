@@ -1,4 +1,4 @@
-"""Real coding agents, connected by `memory-agent connect`: what one session finds stands in the next one's prompt."""
+"""Real coding agents, connected by `memory-agent connect`: findings of one session appear in the prompt of the next."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def model() -> Iterator[ModelApi]:
 
 
 def installed(client: str) -> Agent:
-    """Return an agent; skip the test where npm refuses it, or, other than under CI, nobody asked npm."""
+    """Return an agent; skip the test if npm refused to install it or, outside CI, if it was not installed."""
     agent = AGENTS[client]
     if agent.program is not None:
         return agent
@@ -68,7 +68,7 @@ def texts(memory: MemoryClient) -> list[str]:
 
 
 def give_hooks_time(scope: Scope) -> None:
-    """Edit the settings as a person may whose machine is slow: tests share theirs with others."""
+    """Raise the deadlines in the settings, as on a slow machine: tests share their machine."""
     for path, _ in scope.files():
         text = path.read_text(encoding="utf-8").replace(
             f"hook {scope.client} ", f"hook {scope.client} --deadline-ms 50000 "
@@ -78,7 +78,7 @@ def give_hooks_time(scope: Scope) -> None:
 
 @pytest.mark.parametrize("where", ["--user", "--project"])
 @pytest.mark.parametrize("client", AGENTS)
-def test_what_session_one_found_stands_in_the_prompt_of_session_two(
+def test_findings_of_one_session_are_in_the_prompt_of_another(
     tmp_path: Path, daemon: DaemonProcess, model: ModelApi, client: str, where: str
 ) -> None:
     agent = installed(client)
@@ -87,7 +87,7 @@ def test_what_session_one_found_stands_in_the_prompt_of_session_two(
     folder.mkdir()
     (folder / "deploy.sh").write_text(f"echo '{FAILURE}' >&2; exit 7\n")
     agent.prepare(home, model.url)
-    if client == "codex":  # as a person does once, for a project's settings
+    if client == "codex":  # a person does this once per project
         trust = f'\n[projects."{folder}"]\ntrust_level = "trusted"\n'
         config = home / ".codex" / "config.toml"
         config.write_text(config.read_text() + trust)
@@ -116,12 +116,12 @@ def test_what_session_one_found_stands_in_the_prompt_of_session_two(
     memory_agent(home, folder, "disconnect", client, *named)
     for path, _ in scope.files():
         assert "memory-agent" not in (path.read_text(encoding="utf-8") if path.exists() else "")
-        if path.name != ".claude.json":  # which the client writes itself
+        if path.name != ".claude.json":  # the client writes this file itself
             assert (path.read_bytes() if path.exists() else None) == before[path]
 
 
 @pytest.mark.parametrize("client", AGENTS)
-def test_a_session_goes_on_where_no_daemon_runs(tmp_path: Path, model: ModelApi, client: str) -> None:
+def test_a_session_continues_without_a_daemon(tmp_path: Path, model: ModelApi, client: str) -> None:
     agent = installed(client)
     home, folder = tmp_path / "home", tmp_path / "shop"
     home.mkdir()
@@ -134,9 +134,7 @@ def test_a_session_goes_on_where_no_daemon_runs(tmp_path: Path, model: ModelApi,
 
 
 @pytest.mark.parametrize("client", ["claude-code", "codex"])
-def test_a_syntax_that_connect_refuses_is_one_that_the_client_refuses(
-    tmp_path: Path, model: ModelApi, client: str
-) -> None:
+def test_connect_refuses_a_syntax_only_if_the_client_does(tmp_path: Path, model: ModelApi, client: str) -> None:
     agent = installed(client)
     agent.prepare(tmp_path, model.url)
     memory_agent(tmp_path, tmp_path, "connect", client, "--data-dir", NOWHERE)
@@ -159,7 +157,7 @@ def test_the_plugin_serves_a_client_as_connect_does(
     agent = installed(client)
     agent.prepare(tmp_path, model.url)
     here = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    usual = tmp_path / ".local" / "share" / "memory-agent"  # Codex hands no variables of ours to a server
+    usual = tmp_path / ".local" / "share" / "memory-agent"  # Codex does not pass our variables to a server
     usual.parent.mkdir(parents=True)
     usual.symlink_to(daemon.data_dir)
     for words in PLUGIN[client]:

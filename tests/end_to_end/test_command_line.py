@@ -61,7 +61,7 @@ def test_published_events_are_recallable_when_wait_returns(daemon: DaemonProcess
     assert found["memories"][0]["record"]["text"] == "Ticket 17: the export of invoices fails."
 
 
-def test_waiting_says_which_types_no_row_keeps(daemon: DaemonProcess) -> None:
+def test_wait_reports_event_types_that_no_signal_keeps(daemon: DaemonProcess) -> None:
     place = ("--user", "cli-types", "--data-dir", str(daemon.data_dir))
     others = [{"event_type": f"my.{name}", "payload": {"text": f"hello {at}"}} for at, name in enumerate("babab")]
     lines = message("Staging needs the VPN.") + "\n".join(map(json.dumps, others))

@@ -1,4 +1,4 @@
-"""A recall that cannot finish in time returns what it has and reports it; bulk load delays no recall.
+"""A recall that cannot finish in time returns partial results and reports this; bulk load delays no recall.
 
 Real parts: the embedder's process is stopped, killed and loaded; the assertions are about order, not durations.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from polling import wait_until
 
 from memory_agent import Memory, MemoryClient, RecallResult
 from memory_agent.embedders import Embedder, open_embedder
@@ -42,20 +42,13 @@ def part_pid(client: MemoryClient, name: str) -> int | None:
     return next((part.pid for part in client.status().parts if part.name == name and part.pid), None)
 
 
-def await_fact(fact: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not fact():
-        assert time.monotonic() < deadline_s, "it did not come about"
-        threading.Event().wait(0.02)
-
-
 @contextmanager
 def stopped(pid: int) -> Iterator[psutil.Process]:
     """Stop a process, and continue it afterwards."""
     os.kill(pid, signal.SIGSTOP)
     try:
         process = psutil.Process(pid)
-        await_fact(lambda: process.status() == psutil.STATUS_STOPPED)
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
         yield process
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -96,16 +89,16 @@ def test_recalls_are_answered_by_words_while_the_embedder_is_stopped(daemon: Dae
             assert process.status() == psutil.STATUS_STOPPED
         assert [found.record.text for found in result.memories] == [DOUGH]
         assert (result.memories[0].retrieval, result.degraded) == ("lexical", ("embedder_timeout",))
-        await_fact(lambda: client.recall("does sourdough want time", deadline_ms=10_000).degraded == ())
+        wait_until(lambda: client.recall("does sourdough want time", deadline_ms=10_000).degraded == ())
 
 
-@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no priorities of processes")
+@pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no process priorities")
 def test_the_process_that_answers_recalls_has_the_daemons_priority(daemon: DaemonProcess) -> None:
-    """Regression: Ray runs its workers at niceness 15, above the bulk lane's, which tripled the time of recalls."""
+    """Regression: Ray runs its workers at niceness 15, which tripled the time of recalls under a bulk load."""
     with MemoryClient("ursula", data_dir=daemon.data_dir) as client:
         client.remember(DOUGH)
         hosts = [part.pid for part in client.status().parts if part.name.startswith(("user-", "shared-")) and part.pid]
-    assert hosts  # one of them serves her: dedicated, or shared after many other users
+    assert hosts  # one of them serves her: a dedicated host or, after many other users, a shared one
     assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in hosts} == {os.getpriority(os.PRIO_PROCESS, daemon.pid)}
 
 
@@ -150,7 +143,7 @@ def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon:
                 result = client.recall(f"sourdough, question {rounds}", deadline_ms=2_000)
                 assert result.degraded == ()
                 assert DOUGH in [found.record.text for found in result.memories]
-        assert not is_handled(idle, through), "the load ended too early to say anything"
+        assert not is_handled(idle, through), "the load ended too early to show anything"
 
 
 @pytest.mark.slow
@@ -166,14 +159,14 @@ def test_recalls_outlive_the_embedder_under_load(rough_daemon: DaemonProcess) ->
             results.append(client.recall(f"sourdough, question {len(results)}", deadline_ms=10_000))
             return results[-1]
 
-        await_fact(lambda: ask().degraded == ())
+        wait_until(lambda: ask().degraded == ())
         os.kill(before, signal.SIGKILL)
-        await_fact(lambda: part_pid(client, "embedder") != before and ask().degraded == ())
+        wait_until(lambda: part_pid(client, "embedder") != before and ask().degraded == ())
         client.wait(through, 240.0)
         assert all(DOUGH in [found.record.text for found in result.memories] for result in results)
         assert {reason for result in results for reason in result.degraded} <= {"embedder_timeout", "no_model"}
         assert client.stats().memories == 61
-        await_fact(lambda: client.stats().without_vector == 0)
+        wait_until(lambda: client.stats().without_vector == 0)
 
 
 @pytest.mark.parametrize("deadline_ms", [0.0, 0.001, 0.1])
@@ -195,7 +188,7 @@ def test_a_user_who_does_not_wake_in_time_gives_an_empty_answer_with_the_reason_
         early = client.recall("anything", deadline_ms=1.0)
         assert early.memories == ()
         assert early.degraded == ("deadline", "waking")
-        await_fact(lambda: client.recall("anything", deadline_ms=20_000.0).degraded == ())
+        wait_until(lambda: client.recall("anything", deadline_ms=20_000.0).degraded == ())
 
 
 def test_a_host_whose_threads_all_wait_for_the_embedder_answers_every_request(daemon: DaemonProcess) -> None:

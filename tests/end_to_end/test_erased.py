@@ -32,7 +32,7 @@ def said(number: int, user_id: str, text: str) -> dict[str, object]:
     }
 
 
-def test_a_session_leaves_every_file_of_a_running_daemon_and_does_not_come_back(daemon: DaemonProcess) -> None:
+def test_a_session_is_erased_from_every_file_of_a_running_daemon_for_good(daemon: DaemonProcess) -> None:
     events = [said(number, "erin", f"{SECRET} was seen {number} times") for number in range(12)]
     others = [said(number, "frank", f"frank's harmless thing {number}") for number in range(3)]
     with Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher:
@@ -57,7 +57,7 @@ def test_a_session_leaves_every_file_of_a_running_daemon_and_does_not_come_back(
     assert files_with(SECRET, daemon.data_dir) == []
 
 
-def test_a_whole_user_is_erased_from_a_running_daemon_that_serves_the_others(daemon: DaemonProcess) -> None:
+def test_a_user_is_erased_from_a_running_daemon_that_serves_other_users(daemon: DaemonProcess) -> None:
     events = [said(number, "gina", f"{OTHER_SECRET} was seen {number} times") for number in range(100, 140)]
     stop = threading.Event()
 
@@ -77,7 +77,7 @@ def test_a_whole_user_is_erased_from_a_running_daemon_that_serves_the_others(dae
             planned = gina.erasure.erase_user(dry_run=True)
             receipt = gina.erasure.erase_user()
             stop.set()
-            assert set(asking.result()) == {3, 0}  # none was refused: late requests found an empty memory
+            assert set(asking.result()) == {3, 0}  # no request was refused: late requests found an empty memory
             assert (receipt.complete, receipt.memories) == (True, 40)
             assert receipt.events >= 40  # and the blocks that memory published meanwhile
             assert planned.ids_sha256 == receipt.ids_sha256

@@ -1,4 +1,4 @@
-"""Hosts are killed, and their sockets removed and sent junk, while many clients ask; nobody hangs, nothing is lost."""
+"""Hosts are killed, and their sockets removed and sent junk, during many requests; none hangs, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 120.0
 
 
 class Asking:
-    """Clients of one user that recall and remember in turns until they are told to stop."""
+    """Clients of one user that recall and remember in turns until they are stopped."""
 
     def __init__(self, data_dir: Path, user_id: str) -> None:
         self._data_dir = data_dir

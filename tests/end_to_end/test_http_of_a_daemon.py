@@ -1,12 +1,12 @@
-"""The door over HTTP of a real daemon: where it is, its streams, and a part killed in the middle of requests."""
+"""The HTTP interface of a real daemon: its address, its streams, and a part killed during requests."""
 
 from __future__ import annotations
 
 import stat
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
+
+from http_caller import HttpCaller, Listener
 
 from memory_agent import MemoryClient
 from memory_agent.layout import Layout
@@ -15,10 +15,6 @@ from relay import Publisher, relay_endpoints
 from .conftest import DaemonProcess
 from .test_hosts_killed import killed
 from .test_killed import kill_part, wait_until
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "memory_agent"))
-
-from http_caller import HttpCaller, Listener
 
 VPN = "The deploy to staging hangs while the VPN is off: connect it first"
 QUESTION = "why does the deploy to staging hang?"
@@ -41,7 +37,7 @@ def test_the_address_is_in_the_ready_line_in_the_status_and_in_the_folder(daemon
     caller.close()
 
 
-def test_what_is_remembered_comes_back_and_speaks_up(daemon: DaemonProcess) -> None:
+def test_a_remembered_fact_is_recalled_and_published_as_a_block(daemon: DaemonProcess) -> None:
     caller = caller_of(daemon)
     known = caller.post("remember", {"user_id": "http-user", "text": VPN}).json()
     found = caller.post("recall", {"user_id": "http-user", "query": QUESTION, "deadline_ms": 30_000}).json()
@@ -57,12 +53,12 @@ def test_what_is_remembered_comes_back_and_speaks_up(daemon: DaemonProcess) -> N
             {"event_type": "chat.user_msg", "user_id": "http-user", "payload": {"text": QUESTION}}
         )
         assert publisher.flush().acked == 1
-        heard = blocks.said()
+        heard = blocks.next_event()
     assert (heard.name, heard.data["cause_event_id"]) == ("block", event_id)
     assert VPN in heard.data["block"]
 
 
-def test_a_host_killed_in_the_middle_of_requests_is_a_retryable_problem(rough_daemon: DaemonProcess) -> None:
+def test_a_host_killed_during_requests_gives_a_retryable_problem(rough_daemon: DaemonProcess) -> None:
     stop, outcomes, guard = threading.Event(), Counter[tuple[int, str]](), threading.Lock()
 
     def ask() -> None:
@@ -101,8 +97,8 @@ def test_a_stream_survives_a_relay_that_is_killed(rough_daemon: DaemonProcess) -
         Publisher(endpoint) as publisher,
     ):
         publisher.publish(event)
-        assert events.said().data["event"]["payload"]["text"] == "before"
+        assert events.next_event().data["event"]["payload"]["text"] == "before"
         kill_part(rough_daemon, "relay")
         publisher.publish(event | {"payload": {"text": "after"}})
-        assert events.said().data["event"]["payload"]["text"] == "after"
+        assert events.next_event().data["event"]["payload"]["text"] == "after"
         assert not publisher.flush(PATIENCE_S).pending

@@ -22,7 +22,7 @@ def document(*words: str) -> Any:
 
 
 def listed(*place: str) -> list[dict[str, Any]]:
-    """All memories, without what is inferred of their runs, which may come at any moment."""
+    """Return all memories, without facts inferred from their runs, which may arrive at any moment."""
     page = document("list", "--limit", "100", *place)
     assert page["total"] == len(page["records"])
     return [{name: value for name, value in record.items() if name != "implicit_quality"} for record in page["records"]]

@@ -1,4 +1,4 @@
-"""Relay, daemon, actor and raylet are killed while events come in; every acknowledged event is there, exactly once."""
+"""Relay, daemon, actor and raylet are killed while events arrive; every acknowledged event is stored exactly once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from polling import wait_until
 
 from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
@@ -29,13 +28,6 @@ PUBLISHER = Path(__file__).with_name("publish_numbered.py")
 def start_publisher(daemon: DaemonProcess, acked: Path) -> subprocess.Popen[bytes]:
     arguments = [str(daemon.data_dir), "0", str(EVENTS), str(acked), *USERS]
     return subprocess.Popen([sys.executable, str(PUBLISHER), *arguments], env=environment())
-
-
-def wait_until(fact: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not fact():
-        assert time.monotonic() < deadline_s, "it did not come about"
-        time.sleep(0.02)
 
 
 def acknowledged(acked: Path) -> list[str]:
@@ -63,7 +55,7 @@ def kill_part(daemon: DaemonProcess, name: str) -> None:
 
 
 def kill_raylet(daemon: DaemonProcess) -> None:
-    """Hosts continue for a while without it, and answer while their successors start."""
+    """Hosts continue for a while without the raylet, and answer while their successors start."""
     next(process for process in process_tree(daemon.pid) if process.name() == "raylet").kill()
 
 
@@ -78,7 +70,7 @@ def stored_events(daemon: DaemonProcess) -> dict[str, Counter[str]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_acknowledged_event_is_there_once_whatever_was_killed(own_daemon: DaemonProcess) -> None:
+def test_every_acknowledged_event_is_stored_once_after_any_kill(own_daemon: DaemonProcess) -> None:
     own_daemon.start()
     acked = own_daemon.data_dir / "acked.txt"
     publisher = start_publisher(own_daemon, acked)

@@ -1,4 +1,4 @@
-"""`memory-agent mcp` beside a real daemon: one that it starts, one killed in the middle of a call, one that returns."""
+"""`memory-agent mcp` with a real daemon: started by it, killed during a call, and restarted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE_S = 120.0
 
 
 class McpProcess:
-    """A client's process: sends calls, and reads their answers."""
+    """The process of an MCP client, which sends calls and reads their answers."""
 
     def __init__(self, data_dir: Path, *options: str, cwd: Path | None = None) -> None:
         command = [str(Path(sys.executable).with_name("memory-agent")), "mcp", "--data-dir", str(data_dir), *options]
@@ -57,9 +57,9 @@ class McpProcess:
         return found
 
     def patiently(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        """Call as a model does that is told to try again, or that something is missing in the answer.
+        """Repeat a call, as a model does, while the answer is a retryable error or incomplete.
 
-        A call that failed may have been carried out, so what is remembered has an id.
+        A failed call may have been executed, so remembered facts have an id.
         """
         until_s = time.monotonic() + PATIENCE_S
         while (found := self.call(tool, **arguments)).get("retryable") or found.get("degraded"):
@@ -67,13 +67,13 @@ class McpProcess:
         return found
 
     def end(self) -> str:
-        """End as a client does; return what it said to people."""
+        """End as a client does; return the standard error."""
         _, said = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0
         return said
 
 
-def test_it_starts_a_daemon_which_outlives_it_and_serves_the_next_session() -> None:
+def test_the_bridge_starts_a_daemon_that_outlives_it_and_serves_the_next_session() -> None:
     with short_folder() as folder:
         data_dir = Path(folder) / "data"
         first = McpProcess(data_dir, "--set", "daemon.shared_hosts=1")
@@ -106,7 +106,7 @@ def test_sessions_that_begin_at_once_start_one_daemon_outside_of_the_project(tmp
             wait_until(lambda: not Layout(data_dir).daemon_runs())
 
 
-def test_a_daemon_killed_in_the_middle_of_calls_is_an_error_and_its_return_an_answer(own_daemon: DaemonProcess) -> None:
+def test_calls_fail_while_a_daemon_is_killed_and_succeed_after_its_return(own_daemon: DaemonProcess) -> None:
     own_daemon.start()
     client = McpProcess(own_daemon.data_dir, "--no-start")
     known = client.patiently("remember", text=VPN, id="vpn")
@@ -130,7 +130,7 @@ def test_a_daemon_killed_in_the_middle_of_calls_is_an_error_and_its_return_an_an
     client.end()
 
 
-def test_a_host_killed_in_the_middle_of_calls_is_a_retryable_result(rough_daemon: DaemonProcess) -> None:
+def test_a_host_killed_during_calls_gives_a_retryable_result(rough_daemon: DaemonProcess) -> None:
     client = McpProcess(rough_daemon.data_dir, "--user", "mcp-killed", "--no-start")
     client.patiently("remember", text=VPN, id="vpn")
     with MemoryClient("mcp-killed", data_dir=rough_daemon.data_dir) as admin:
@@ -145,7 +145,9 @@ def test_a_run_of_a_client_is_credited_with_what_it_recalled(daemon: DaemonProce
     with MemoryClient(user, data_dir=daemon.data_dir) as memory:
         before = McpProcess(daemon.data_dir, "--user", user)
         known = before.patiently("remember", text=VPN, id="vpn")
-        assert known["id"] in before.patiently("recall", query=QUESTION)["text"]  # nobody's run: the host is awake now
+        assert (
+            known["id"] in before.patiently("recall", query=QUESTION)["text"]
+        )  # an unknown run: the host is awake now
         before.end()
         run = memory.runs.begin("Deploy to staging")
         client = McpProcess(daemon.data_dir, "--user", user, "--run", run.id, "--tools", tools)

@@ -21,7 +21,7 @@ from .test_killed import wait_until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="orphans are told apart on Linux alone"),
+    pytest.mark.skipif(sys.platform != "linux", reason="orphans can be identified only on Linux"),
 ]
 
 TEXT = "The spare key is under the third stone"
@@ -29,7 +29,7 @@ TEXT = "The spare key is under the third stone"
 
 @pytest.fixture
 def family(own_daemon: DaemonProcess) -> Iterator[Family]:
-    """The processes of the daemon that the test starts, orphans too."""
+    """Return the processes of the daemon that the test starts, including orphans."""
     with Family() as family:
         yield family
 
@@ -38,7 +38,7 @@ def sockets(daemon: DaemonProcess) -> list[str]:
     return [path.name for path in (daemon.data_dir / "run").glob("*.sock")]
 
 
-def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing(
+def test_any_part_but_rays_core_may_be_killed_and_a_stop_leaves_nothing_behind(
     own_daemon: DaemonProcess, family: Family
 ) -> None:
     own_daemon.start()

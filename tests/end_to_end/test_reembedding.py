@@ -1,4 +1,4 @@
-"""`rebuild --vectors` through a real daemon: after another model, after a kill in the middle, of a former store."""
+"""`rebuild --vectors` through a real daemon: after a change of model, after a kill, and for an old store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUESTIONS = (
 
 
 def fill(daemon: DaemonProcess, user: str) -> None:
-    """Give a user the same memories as any other: many short ones, and a long, a titled and a tagged one."""
+    """Store the same memories for a user as for other users: many short ones, and a long, a titled and a tagged one."""
     with (
         MemoryClient(user, data_dir=daemon.data_dir) as client,
         Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher,
@@ -54,12 +54,12 @@ def fill(daemon: DaemonProcess, user: str) -> None:
         client.remember(LONG, id="long", timestamp=AT)
         client.remember("Ask Ann before, on any weekday.", id="titled", title="Deployments", timestamp=AT)
         client.remember("The tunnel must be up first.", id="tagged", tags=["staging machines", "vpn"], timestamp=AT)
-        client.care.rebuild(vectors=True)  # what a busy embedder left out
+        client.care.rebuild(vectors=True)  # vectors that a busy embedder left out
         wait_until(lambda: not client.stats().waiting)
 
 
 def answers(client: MemoryClient) -> list[Any]:
-    """Return what the user is answered to all questions, in both modes; ids of events differ between users."""
+    """Return the user's answers to all questions, in both modes, without event ids, which differ between users."""
     found = []
     for mode in ("hybrid", "vector"):
         for question in QUESTIONS:
@@ -87,7 +87,7 @@ def begin_rebuild(daemon: DaemonProcess, user: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_rebuild_that_is_killed_goes_on_and_answers_as_a_store_that_had_the_model_from_the_start(
+def test_a_killed_rebuild_continues_and_ends_with_the_same_answers(
     own_daemon: DaemonProcess,
 ) -> None:
     own_daemon.start()
@@ -112,7 +112,7 @@ def test_a_rebuild_that_is_killed_goes_on_and_answers_as_a_store_that_had_the_mo
     with MemoryClient("alice", data_dir=own_daemon.data_dir) as client:
         meanwhile = client.recall("lamp number 17", 1, min_relevance=0, deadline_ms=60_000)
         assert meanwhile.memories[0].record.text.startswith("Please check")
-        left = client.care.rebuild(vectors=True)  # the daemon goes on by itself, and may be quick
+        left = client.care.rebuild(vectors=True)  # the daemon continues by itself, and may be quick
         assert left < total
         assert "vectors_pending" in meanwhile.degraded or not left
         while client.stats().waiting:
@@ -120,7 +120,7 @@ def test_a_rebuild_that_is_killed_goes_on_and_answers_as_a_store_that_had_the_mo
             assert found.memories[0].record.text.startswith("Please check")
         assert client.stats().memories == total
         after = answers(client)
-        assert after != former  # the model is another
+        assert after != former  # the model has changed
     fill(own_daemon, "bob")
     with MemoryClient("bob", data_dir=own_daemon.data_dir) as client:
         assert answers(client) == after

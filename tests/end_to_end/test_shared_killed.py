@@ -32,20 +32,20 @@ LONGEST_S = 3.0  # from the last of them to the kill
 
 
 class Sharing:
-    """Users who publish, unpublish and rate until they are stopped, and what was acknowledged to them."""
+    """Users who publish, unpublish and rate until they are stopped, with a record of acknowledged changes."""
 
     def __init__(self, daemon: DaemonProcess, seeded: random.Random) -> None:
         self.words: dict[str, str] = {}
-        """A word of each item that anybody tried to publish, by id."""
+        """A word of each item that a user tried to publish, by id."""
         self.acknowledged: dict[str, str] = {}
-        """Who published an item, by its id."""
+        """The author of an item, by its id."""
         self.taken: set[str] = set()  # whether or not it was acknowledged
         self.gone: set[str] = set()
         self._daemon = daemon
         self._seeded = seeded
 
     def until(self, is_enough: Callable[[], bool], kill: Callable[[], object]) -> None:
-        """Let all users work until it is enough, and on until the kill."""
+        """Run all users until `is_enough`, and further until the kill."""
         stopping = threading.Event()
         threads = [threading.Thread(target=self._work, args=(user_id, stopping)) for user_id in USERS]
         for thread in threads:
@@ -87,7 +87,7 @@ class Sharing:
             client.shared.rate(self._seeded.choice(others), chance)
 
     def held(self) -> set[str]:
-        """The items that are published, after a check that they are those that were acknowledged."""
+        """Check that the published items are the acknowledged ones; return them."""
         found: set[str] = set()
         for user_id in USERS:
             with client_of(self._daemon, user_id) as client:
@@ -99,7 +99,7 @@ class Sharing:
 
 
 def told(daemon: DaemonProcess) -> Counter[tuple[str, str]]:
-    """How often each kind of event is in the journal, by kind and item."""
+    """Count the events in the journal by kind and item."""
     entries: list[JournalEntry] = []
     with Subscriber(*relay_endpoints(daemon.data_dir)) as subscriber:
         while page := subscriber.fetch(entries[-1].seq if entries else 0, 500, user_id=SHARED_USER).entries:
@@ -112,7 +112,7 @@ def bytes_below(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def test_whatever_is_killed_shared_items_are_kept_told_once_and_gone_without_a_byte(
+def test_shared_items_survive_kills_are_published_once_and_erased_completely(
     own_daemon: DaemonProcess,
 ) -> None:
     own_daemon.configure("embedder.folder=none", "daemon.upkeep_interval_s=1")
@@ -158,7 +158,7 @@ def kill(daemon: DaemonProcess, victim: str) -> None:
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
-    """The answer, once the parts that were killed are back."""
+    """Repeat a request until the killed parts have restarted; return the answer."""
     deadline_s = time.monotonic() + 120
     while True:
         try:

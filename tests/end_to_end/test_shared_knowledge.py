@@ -1,4 +1,4 @@
-"""What users share, of a real daemon: found by others, away without harm, back after a crash, and gone for good."""
+"""Shared items in a real daemon: found by others, unavailable without harm, restored after a crash, erased."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_dae
     own_daemon.start()
     with client_of(own_daemon, "ann") as ann, client_of(own_daemon, "ben") as ben, client_of(own_daemon, "new") as new:
         ben.remember("Lunch is at noon in the canteen")
-        assert asked(ben, *BOTH).degraded == ()  # nothing was ever published, and no process runs for it
+        assert asked(ben, *BOTH).degraded == ()  # nothing was published, and no host process runs for shared items
         assert SHARED_USER not in {part.name for part in ben.status().parts}
         preview = ann.shared.preview("A title", "A summary")
         changed = msgspec.structs.replace(preview, content=msgspec.structs.replace(preview.content, title="Another"))
@@ -145,7 +145,7 @@ def test_a_policy_admits_those_whose_key_has_the_group(daemon: DaemonProcess) ->
         assert author.shared.unpublish(item.id).found
 
 
-def test_followers_hear_after_a_crash_what_they_were_not_told(own_daemon: DaemonProcess) -> None:
+def test_followers_receive_missed_events_after_a_crash(own_daemon: DaemonProcess) -> None:
     own_daemon.start()
     scopes = frozenset({Scope.RECALL})
     member, other = (
@@ -176,7 +176,7 @@ def test_followers_hear_after_a_crash_what_they_were_not_told(own_daemon: Daemon
 
 
 def followed(daemon: DaemonProcess, identity: Identity) -> list[str]:
-    """What the command line says after number 1 of the journal."""
+    """Return the output of the command line for events after number 1 of the journal."""
     words = ["shared", "follow", "--user", "member", "--after", "1", "--count", "2", "--timeout", "60", "--json"]
     command = [sys.executable, "-m", "memory_agent", *words, "--data-dir", str(daemon.data_dir)]
     shown = {**environment(), "MEMORY_AGENT_TOKEN": identity.token}
@@ -190,7 +190,7 @@ def changes(daemon: DaemonProcess, identity: Identity) -> list[SharedChange]:
         return [change for entry in entries if (change := SharedChange.in_entry(entry))]
 
 
-def test_nobody_uses_the_store_as_a_user(daemon: DaemonProcess) -> None:
+def test_no_client_can_act_as_the_store(daemon: DaemonProcess) -> None:
     with pytest.raises(InvalidInputError, match="reserved"), client_of(daemon, SHARED_USER) as client:
         client.recall(QUESTION)
 

@@ -1,7 +1,7 @@
-"""The story of three weeks: emitters that know nothing of memory, a conductor that subscribes, and what it then reads.
+"""A story of three weeks: emitters that do not know of memory, and the blocks that a conductor receives.
 
-The events are in `three_weeks/`, a file a week, as emitters write them. They are published as they are, so their times
-are not those of their arrival; ages are therefore not looked at.
+The events are in `three_weeks/`, one file per week, as emitters write them. They keep their original times, so ages are
+not compared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FROM_NOTHING = [
 
 
 def parts(week: int) -> Iterator[list[dict[str, Any]]]:
-    """Yield the events of a week: each user's message alone, and what lies between two of them."""
+    """Yield the events of a week: each user message separately, and the events between two messages together."""
     lines = (STORY / f"week{week}.jsonl").read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines]
     for _, part in groupby(enumerate(events), lambda one: one[0] if is_message(one[1]) else -1):
@@ -79,7 +79,7 @@ def blocks_of_a_week(daemon: DaemonProcess, blocks: Blocks, week: int, file: Pat
 
 
 def entries(block: Block) -> list[list[str]]:
-    """Return the entries of a block: what it says of each without number and age, and its lines."""
+    """Return the entries of a block: their description without number and age, and their lines."""
     read: list[list[str]] = []
     for line in block.text.splitlines()[3:-1]:
         if line.startswith("| "):
@@ -98,7 +98,7 @@ def test_by_the_third_week_the_conductor_reads_what_worked_and_why_the_other_att
         first, second, third = (blocks_of_a_week(daemon, blocks, week, file) for week in (1, 2, 3))
         runs = {run.id: run.quality for run in memory.runs.list()}
 
-    assert [block.text for block in first.values()] == ["", ""]  # nothing is known yet, and that is said
+    assert [block.text for block in first.values()] == ["", ""]  # nothing is known yet, and the block says so
 
     hotel, service, again = second.values()
     assert hotel.text == ""

@@ -1,7 +1,8 @@
-"""A real embedder, opened once, and memories that use it."""
+"""Fixtures of all tests below: the real embedder, a memory that uses it, a relay."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings
+from relay import Broker
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +20,8 @@ def model_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def embedder(model_cache: Path) -> Iterator[Embedder]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False), cache=model_cache)
+def embedder() -> Iterator[Embedder]:
+    embedder = open_embedder(EmbedderSettings(allow_download=False))
     yield embedder
     embedder.close()
 
@@ -28,3 +30,9 @@ def embedder(model_cache: Path) -> Iterator[Embedder]:
 def memory(tmp_path: Path, embedder: Embedder) -> Iterator[Memory]:
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         yield memory
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with tempfile.TemporaryDirectory(prefix="relay-") as folder, Broker(Path(folder)) as broker:
+        yield broker

@@ -1,4 +1,4 @@
-"""Callers of the door over HTTP: as a client's methods, and as the bytes of one request."""
+"""Callers of the HTTP interface, with the methods of a client or with the bytes of one request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSON = "application/json"
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """A response."""
 
     status: int
     body: bytes
@@ -34,14 +34,14 @@ class Answer(NamedTuple):
 
 
 class HttpCaller:
-    """Sends requests on one connection, which is opened again where the door closed it."""
+    """Sends requests on one connection, which is reopened if the server closes it."""
 
     def __init__(self, url: str, token: str = "") -> None:
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
         self._token = token
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        """Send one request with the token; `headers` are added, or take the place of others."""
+        """Send one request with the token; `headers` are added to the usual ones, or replace them."""
         own = {"Content-Type": JSON} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self._connection.request(method, path, body, own | named)
@@ -56,8 +56,8 @@ class HttpCaller:
         self._connection.close()
 
 
-class Heard(NamedTuple):
-    """A frame of an event stream; `name` is "" for a heartbeat or the beginning."""
+class StreamEvent(NamedTuple):
+    """An event of a stream; `name` is "" for a heartbeat or the beginning."""
 
     name: str
     id: int
@@ -75,13 +75,13 @@ class Listener:
         self.status = self._answer.status
         self.problem: dict[str, Any] = {}
         if self.status == 200:
-            assert next(self).name == ""  # the beginning, with the place that the stream goes on from
+            assert next(self).name == ""  # the beginning, with the id at which the stream continues
         else:
             self.problem = json.loads(self._answer.read())
             self.close()
 
-    def said(self) -> Heard:
-        """Return the next frame that says something."""
+    def next_event(self) -> StreamEvent:
+        """Return the next event with a name."""
         return next(frame for frame in self if frame.name)
 
     def close(self) -> None:
@@ -91,11 +91,11 @@ class Listener:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Heard:
+    def __next__(self) -> StreamEvent:
         fields: dict[str, str] = {}
         while line := self._answer.readline().decode():
             if line == "\n":
-                return Heard(fields.get("event", ""), int(fields["id"]), json.loads(fields.get("data", "null")))
+                return StreamEvent(fields.get("event", ""), int(fields["id"]), json.loads(fields.get("data", "null")))
             name, _, value = line.rstrip("\n").partition(": ")
             fields[name] = value
         raise StopIteration
@@ -108,7 +108,7 @@ class Listener:
 
 
 class HttpMethods(MemoryMethods):
-    """A user's memory through the door over HTTP, with the methods of every client."""
+    """A user's memory over HTTP, with the methods of every client."""
 
     def __init__(self, caller: HttpCaller, user_id: str) -> None:
         super().__init__(self._call)

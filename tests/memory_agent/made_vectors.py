@@ -1,4 +1,4 @@
-"""An embedder without a model, whose vectors, passages and words follow from the text alone."""
+"""An embedder without a model, whose vectors, passages and words depend on the text alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_S = 60.0
 
 
 class Made:
-    """What is made already."""
+    """A result that exists already."""
 
     def __init__(self, found: list[Embedded]) -> None:
         self._found = found
@@ -27,7 +27,7 @@ class Made:
 
 
 class MadeQuery:
-    """A query that is made already."""
+    """An embedded query that exists already."""
 
     def __init__(self, found: EmbeddedQuery) -> None:
         self._found = found
@@ -40,7 +40,7 @@ class MadeVectors(PassageEmbedder):
     """A passage is the sum of its words' vectors, which are random; texts with shared words are near."""
 
     def __init__(self, ndim: int = 32, words: str = "signs-1", model: str = "made") -> None:
-        """Without `words` it makes first passages alone."""
+        """Without `words`, it embeds only the first passage of a text."""
         self._info = EmbedderInfo(
             model=model, model_sha256=model * 16, scheme="float32", runtime="none", ndim=ndim, words=words
         )

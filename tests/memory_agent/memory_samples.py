@@ -1,4 +1,4 @@
-"""Events as conductors send them, and models that are not there or are another one."""
+"""Events as conductors send them, and a memory without a model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUBJECTS = (
 
 
 def message(number: int, text: str | None = None, **fields: Any) -> dict[str, Any]:
-    """A user's message; its text is one of the subjects, numbered, unless given."""
+    """Return a message of a user; the default text is a numbered subject."""
     text = f"{SUBJECTS[number % len(SUBJECTS)]}, part {number}" if text is None else text
     return {
         "event_id": f"event-{number}",
@@ -39,17 +39,17 @@ def message(number: int, text: str | None = None, **fields: Any) -> dict[str, An
 
 
 def progress(number: int, text: str, run_id: str = "run_7") -> dict[str, Any]:
-    """A worker's progress in a run."""
+    """Return the progress of a worker in a run."""
     payload = {"message": text, "run_id": run_id}
     return message(number, event_type="worker.task.progress", payload=payload)
 
 
 def texts(result: RecallResult) -> list[str]:
-    """The recalled texts, best first."""
+    """Return the recalled texts, best first."""
     return [memory.record.text for memory in result.memories]
 
 
 def open_without_model(path: Path) -> Memory:
-    """A memory on a machine where no model can be found."""
+    """Open a memory on a machine without a model."""
     nowhere = EmbedderSettings(folder=str(path.parent / "no-such-model"), allow_download=False)
     return Memory.open(path, settings=Settings(embedder=nowhere))

@@ -1,4 +1,4 @@
-"""Keeps generated requests short, and to a few users: each further one has a store that must be opened."""
+"""Limits generated requests to short deadlines and a few users, since each user has a store that must be opened."""
 
 from __future__ import annotations
 

@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
-from memory_agent.daemon.absent_users import AbsentUsers
-from memory_agent.daemon.announcer import Announcer
-from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.erasure import DaemonEraser, RetentionRounds
-from memory_agent.daemon.host import HostServer, MemoryHost
+import msgspec
+from served_host import absent_embedder
+
+from memory_agent.daemon.capacity import capacity_of
+from memory_agent.daemon.components import Components, opened_components
+from memory_agent.daemon.host import HostServer, MemoryHost, shared_socket
 from memory_agent.daemon.hosts import Hosts
-from memory_agent.daemon.reactor import Reactor
-from memory_agent.daemon.service import Service
 from memory_agent.doors.http.guard import place_of
 from memory_agent.doors.http.server import HttpDoor
-from memory_agent.doors.reception import Reception
-from memory_agent.doors.zmq import Gateway
 from memory_agent.embedders import Embedder
 from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import Layout
 from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import Settings
-from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
-from memory_agent.storage.owners import Owners
-from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.params import NoParams
 from memory_agent.verbs.protocol import DaemonStatus, HostAddress, HostEndpoints, IngestBatch, decode_reply, encode
-from relay import (
-    SHARED_USER,
-    AsyncSubscriber,
-    Broker,
-    Credentials,
-    CurveAuthenticator,
-    Endpoints,
-    Publisher,
-    RelaySettings,
-    curve_pair,
-    server_pair,
-)
+from relay import SHARED_USER, Broker, Endpoints, RelaySettings
 from relay.access import ipc_endpoint
-from relay.net import AsyncReplySocket
+
+GUARDED = "curve+tcp://127.0.0.1:*"
+REQUESTS_IN_FLIGHT = 64
+UPKEEP_INTERVAL_S = 0.1
 
 
 class HostsHere:
-    """What `Hosts` gives, from one `MemoryHost` of this process."""
+    """Does what `Hosts` does, with one `MemoryHost` of this process. All users stay awake."""
 
     def __init__(self, host: MemoryHost) -> None:
         self._host = host
@@ -72,6 +59,15 @@ class HostsHere:
     def awake(self) -> tuple[str, ...]:
         return tuple(self._host._memories)
 
+    async def sleep_idle(self) -> None:
+        pass
+
+    async def balance(self) -> None:
+        pass
+
+    async def keep_up(self, *, fill_vectors: bool) -> None:
+        await asyncio.to_thread(self._host.keep_up, datetime.now(UTC), fill_vectors=fill_vectors)
+
     async def sleep(self, user_id: str) -> None:
         await asyncio.to_thread(self._host.sleep, user_id)
 
@@ -90,7 +86,7 @@ class HostsHere:
 
 @dataclass(frozen=True)
 class Served:
-    """Where it all listens."""
+    """The addresses of a served data folder."""
 
     data_dir: Path
     gateway: str
@@ -130,6 +126,25 @@ def gateway_without_ray(
             thread.join()
 
 
+@contextmanager
+def gateway_in_new_folder(
+    embedder: Embedder | None = None, relay_settings: RelaySettings | None = None, settings: Settings | None = None
+) -> Iterator[Served]:
+    """Serve a new data folder. Without `embedder`, memories have no vectors, and recalls search by words."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-")))
+        embedder = embedder or stack.enter_context(absent_embedder(folder))
+        yield stack.enter_context(gateway_without_ray(folder, embedder, relay_settings, settings))
+
+
+@contextmanager
+def found_by_clients(served: Served) -> Iterator[None]:
+    """Let clients find the gateway by its data folder, as they find a daemon."""
+    with Layout(served.data_dir).hold():
+        Layout(served.data_dir).http.write_text(f"{served.http}\n")
+        yield
+
+
 async def _serve(
     layout: Layout,
     embedder: Embedder,
@@ -139,80 +154,48 @@ async def _serve(
     ready: threading.Event,
     stop: threading.Event,
 ) -> None:
-    endpoints = HostEndpoints(
-        answer=ipc_endpoint(layout.run / "shared.sock"), ingest=ipc_endpoint(layout.run / "bulk.sock")
+    settings = msgspec.structs.replace(settings, daemon=msgspec.structs.replace(settings.daemon, listen=(GUARDED,)))
+    capacity = capacity_of(
+        msgspec.structs.replace(settings.daemon, requests_in_flight=REQUESTS_IN_FLIGHT), cores=2, memory_bytes=8 << 30
     )
-    shared = RemoteKnowledge(endpoints.answer, user_folder(layout.data_dir, SHARED_USER))
+    answer, ingest = ipc_endpoint(shared_socket(layout.run)), ipc_endpoint(layout.run / "bulk.sock")
+    shared = RemoteKnowledge(answer, user_folder(layout.data_dir, SHARED_USER))
     host = MemoryHost(layout.data_dir, settings, embedder, shared)
-    of_shared = HostServer(host, endpoints, 4, 1)
+    of_shared = HostServer(host, HostEndpoints(answer=answer, ingest=ingest), 4, 1)
+    place = place_of(settings.daemon.http)
+    assert place is not None
+    http = HttpDoor(settings.daemon.http, place)
+
+    async def describe() -> DaemonStatus:
+        return DaemonStatus(
+            version="0",
+            uptime_s=0.0,
+            endpoints={"gateway": layout.gateway},
+            parts=(),
+            active_users=(),
+            journal={},
+            dispatched={},
+            recalls={},
+            model=None,
+            triggers=components.reactor.status(),
+        )
+
     hosts = cast(Hosts, HostsHere(host))
-    credentials = Credentials(layout.data_dir)
-    authenticator = CurveAuthenticator(server_pair(layout.data_dir, curve_pair), credentials.knows_curve)
-    sockets = [AsyncReplySocket([layout.gateway]), AsyncReplySocket(["curve+tcp://127.0.0.1:*"], authenticator)]
-    async with AsyncSubscriber(*relay, "memory") as journal:
-        owners = Owners(layout.owners)
-        publisher = Publisher(relay.ingest)
-        table = TriggerTable.load(settings.triggers.table)
-        reactor = Reactor(hosts, publisher, settings.triggers, table, 8, lambda: dispatcher.waiting())
-        dispatcher = Dispatcher(journal, hosts, owners, settings.daemon, reactor.notice)
-
-        async def describe() -> DaemonStatus:
-            return DaemonStatus(
-                version="0",
-                uptime_s=0.0,
-                endpoints={"gateway": layout.gateway},
-                parts=(),
-                active_users=(),
-                journal={},
-                dispatched={},
-                recalls={},
-                model=None,
-                triggers=reactor.status(),
-            )
-
-        announcer = Announcer(shared, journal, relay.ingest, settings.relay.events)
-        eraser = DaemonEraser(hosts, dispatcher, reactor, journal, layout.data_dir, settings.encryption, announcer.tell)
-        absent = AbsentUsers(layout.data_dir, layout.absent_users, settings.recall, settings.learning, shared)
-        announcer.wake()
-        service = Service(hosts, dispatcher, journal, eraser, absent, describe, announcer.wake)
-        await eraser.resume()
-        reception = Reception(service, credentials, 64)
-        gateway = Gateway(reception, sockets, 64, settings.daemon.requests_bytes)
-        place = place_of(settings.daemon.http)
-        assert place is not None
-        door = HttpDoor(settings.daemon.http, place)
-        answering = door.run(reception, relay, settings.relay.events, settings.daemon.requests_bytes)
-        signals = SignalTable.load(settings.ingest.signals)
-        rounds = RetentionRounds(hosts, eraser, layout.data_dir, settings.retention, signals)
-        upkeep = _keep_up(host, eraser, hosts) if settings.retention.rules else asyncio.sleep(0)
-        tasks = [
-            asyncio.create_task(work)
-            for work in (
-                dispatcher.run(),
-                reactor.run(),
-                announcer.run(),
-                gateway.run(),
-                answering,
-                rounds.run(),
-                upkeep,
-            )
-        ]
-        listening.append(Served(layout.data_dir, layout.gateway, sockets[1].endpoints[0], relay, host, door.url))
+    async with opened_components(layout, settings, capacity, hosts, describe, http) as components:
+        works = [*components.work(), *([_keep_up(components)] if settings.retention.rules else [])]
+        tasks = [asyncio.create_task(work) for work in works]
+        listening.append(Served(layout.data_dir, layout.gateway, components.endpoints[1], relay, host, http.url))
         ready.set()
         await asyncio.to_thread(stop.wait)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        shared.close()
-        await asyncio.to_thread(of_shared.close)
-        publisher.close()
-        owners.close()
-        absent.close()
+    shared.close()
+    await asyncio.to_thread(of_shared.close)
     host.close()
 
 
-async def _keep_up(host: MemoryHost, eraser: DaemonEraser, hosts: Hosts) -> None:
+async def _keep_up(components: Components) -> None:
     while True:
-        await asyncio.to_thread(host.keep_up, datetime.now(UTC))
-        await eraser.finish(hosts.awake())
-        await asyncio.sleep(0.1)
+        await components.keep_up(fill_vectors=False)
+        await asyncio.sleep(UPKEEP_INTERVAL_S)

@@ -37,7 +37,7 @@ def test_the_token_is_made_once_and_private(tmp_path: Path) -> None:
 
 
 def test_an_empty_token_file_is_recreated(tmp_path: Path) -> None:
-    """An empty token would be shown by every client that has none."""
+    """Every client without a token would present an empty one."""
     (tmp_path / "token").touch()
     assert len(Layout(tmp_path).make_token()) >= 32
 
@@ -63,7 +63,7 @@ def test_clients_looking_for_a_daemon_do_not_block_its_start(tmp_path: Path) -> 
             stop.set()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(SettingsError, match="data_dir"):
         Layout(tmp_path / "file" / "data").create()
@@ -100,8 +100,8 @@ def test_a_client_made_before_the_first_daemon_learns_its_token(tmp_path: Path) 
     assert find_daemon(tmp_path, None, "named").token == "named"
 
 
-def test_nobody_is_sent_to_the_port_of_a_killed_daemon(tmp_path: Path) -> None:
-    """It may be another program's by now, also while a command works on the folder, which looks like a daemon."""
+def test_clients_do_not_contact_the_port_of_a_killed_daemon(tmp_path: Path) -> None:
+    """Another program may use the port by now, even while a command works on the folder, which looks like a daemon."""
     layout = Layout(tmp_path)
     layout.create()
     layout.http.write_text("http://127.0.0.1:1\n")
@@ -135,7 +135,7 @@ def test_without_the_variable_it_is_the_platforms_folder(monkeypatch: pytest.Mon
     assert default_data_dir() == platform_data_dir()
 
 
-def test_the_help_tells_the_platforms_folder_whatever_the_variable_says(tmp_path: Path) -> None:
+def test_the_help_shows_the_platforms_folder_regardless_of_the_variable(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "memory_agent", "stats", "--help"]
     variables = os.environ | {"MEMORY_AGENT_DATA_DIR": str(tmp_path / "elsewhere"), "COLUMNS": "400"}
     shown = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout

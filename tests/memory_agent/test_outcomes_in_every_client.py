@@ -8,15 +8,7 @@ import pytest
 from served_host import client_of_host
 
 from memory_agent import Memory, MemoryClient
-from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.settings import EmbedderSettings
-
-
-@pytest.fixture(scope="module")
-def embedder() -> Iterator[Embedder]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    yield embedder
-    embedder.close()
+from memory_agent.embedders import Embedder
 
 
 @pytest.fixture(params=["embedded", "client"])
@@ -32,7 +24,7 @@ def memory(
             yield embedded
 
 
-def test_what_worked_comes_first_and_what_failed_again_and_again_says_so(memory: Memory | MemoryClient) -> None:
+def test_successful_runs_come_first_and_repeated_failures_are_reported(memory: Memory | MemoryClient) -> None:
     """The failed runs share more words with the request."""
     memory.runs.begin("create a fresh project including a test suite", "worked", "s-1")
     memory.runs.step("worked", "Created the structure, added the dependencies, wrote the tests")

@@ -24,7 +24,7 @@ TEXT = "the auth race needed a mutex"
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
-    """The client of an embedder that is not there: memories are found by their words."""
+    """The client of a missing embedder: memories are found by their words."""
     with absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder:
         yield embedder
 

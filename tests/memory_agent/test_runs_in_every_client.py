@@ -1,4 +1,4 @@
-"""Runs, feedback and learning mean the same embedded and through the daemon's protocol, and a repeat is done once."""
+"""Runs, feedback and learning work the same embedded and through the daemon, and a repeat takes effect once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Either = Memory | MemoryClient
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEmbedder]:
-    """The client of an embedder that is not there: memories are found by their words."""
+    """The client of a missing embedder: memories are found by their words."""
     with absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder:
         yield embedder
 
@@ -177,7 +177,7 @@ def test_an_unknown_run_takes_neither_steps_nor_an_end(memory: Either) -> None:
     assert memory.runs.get("mistyped") is None
 
 
-def test_an_unknown_run_is_none(memory: Either) -> None:
+def test_an_unknown_run_is_returned_as_none(memory: Either) -> None:
     assert memory.runs.get("nobody's run") is None
 
 

@@ -17,7 +17,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_nothing_given_is_the_defaults() -> None:
+def test_without_sources_all_settings_have_their_defaults() -> None:
     assert load_settings(None, {}) == Settings()
 
 
@@ -63,7 +63,7 @@ def test_errors_in_the_environment_are_named(variable: str, setting: str) -> Non
     assert caught.value.setting.startswith(setting)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         load_settings(tmp_path / "none.toml", {})
 

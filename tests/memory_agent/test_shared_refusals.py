@@ -1,4 +1,4 @@
-"""What a user's own memory refuses creates no store of shared items, through the gateway and on files alone."""
+"""Refused requests create no store of shared items, through the gateway and on files alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from served_gateway import gateway_without_ray
+from served_gateway import gateway_in_new_folder
 
 from memory_agent import MemoryClient
 from memory_agent.care import offline
 from memory_agent.client.methods import MemoryMethods
-from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, UnavailableError
 from memory_agent.memory import Memory
 from memory_agent.memory.sharing import Shared
@@ -26,18 +26,11 @@ from relay import ALL_SCOPES, SHARED_USER, create_key
 FIX = "Staging needs the VPN: connect to it before a deploy"
 
 
-@pytest.fixture(scope="module")
-def embedder() -> Iterator[Embedder]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    yield embedder
-    embedder.close()
-
-
 @contextmanager
 def served(embedder: Embedder) -> Iterator[tuple[MemoryMethods | Memory, Path]]:
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="refused-")))
-        gateway = stack.enter_context(gateway_without_ray(folder, embedder))
+        gateway = stack.enter_context(gateway_in_new_folder(embedder))
+        folder = gateway.data_dir
         token = create_key(folder, "of-ann", "ann", ALL_SCOPES, orgs=frozenset({"acme"})).token
         client = stack.enter_context(MemoryClient("ann", endpoint=gateway.gateway, token=token))
         yield client, user_folder(folder, SHARED_USER)
@@ -56,7 +49,7 @@ def on_files(embedder: Embedder) -> Iterator[tuple[MemoryMethods | Memory, Path]
 
 
 @pytest.mark.parametrize("way", [served, on_files])
-def test_what_is_refused_creates_no_store_and_what_is_accepted_does(way: object, embedder: Embedder) -> None:
+def test_only_an_accepted_request_creates_the_store(way: object, embedder: Embedder) -> None:
     assert callable(way)
     with way(embedder) as (ann, store):
         ann.remember(FIX, id="vpn")
@@ -88,7 +81,7 @@ def test_what_is_refused_creates_no_store_and_what_is_accepted_does(way: object,
         assert ann.shared.published() == [item]
 
 
-def test_a_memory_that_is_away_says_so_itself_and_creates_no_store(
+def test_an_unavailable_memory_reports_its_own_error_and_creates_no_store(
     embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -12,7 +11,7 @@ import pytest
 from http_caller import HttpCaller
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from served_gateway import Served, gateway_without_ray
+from served_gateway import Served, gateway_in_new_folder
 from user_operations import (
     MOST_TELLING,
     NOW,
@@ -30,7 +29,7 @@ from user_operations import (
 
 from memory_agent import MemoryClient
 from memory_agent.doors.reception import permitted, scope_of
-from memory_agent.embedders import open_embedder
+from memory_agent.embedders import Embedder
 from memory_agent.erasure.intent_log import read_intent
 from memory_agent.errors import (
     DeadlineExceededError,
@@ -39,7 +38,6 @@ from memory_agent.errors import (
     UnavailableError,
     UserNotAllowedError,
 )
-from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.triggers.block import RECALLED
 from memory_agent.verbs.protocol import Request, encode_fields
@@ -79,14 +77,10 @@ def door(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def served(door: str) -> Iterator[Served]:
+def served(door: str, embedder: Embedder) -> Iterator[Served]:
     """A folder for each door: ids that users named through one would be taken for leaks through the other."""
-    with tempfile.TemporaryDirectory(prefix="apart-") as folder:
-        data_dir = Path(folder)
-        embedder = open_embedder(EmbedderSettings(allow_download=False))
-        with gateway_without_ray(data_dir, embedder, SOON) as served:
-            yield served
-        embedder.close()
+    with gateway_in_new_folder(embedder, SOON) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +121,9 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
     for name, number, named, whose, place in story:
         operation = OPERATIONS[number]
         user, other = users[name], users[whose]
-        id_ = other.ids[place % len(other.ids)] if other.ids else "unknown"  # its own, or one that it somehow learnt
+        id_ = (
+            other.ids[place % len(other.ids)] if other.ids else "unknown"
+        )  # its own id, or one that it somehow learned
         if other is not user:
             user.said.add(id_)
         answer = operation.do(user, Asked(named, id_, other))
@@ -143,7 +139,7 @@ def test_no_answer_ever_holds_another_users_text_or_id(users: dict[str, User], s
 
 
 def test_every_verb_and_every_relay_request_is_among_the_operations() -> None:
-    """A verb without an operation fails: nothing would show that it keeps users apart."""
+    """Every verb needs an operation; otherwise nothing would show that the verb isolates users."""
     asked = {operation.verb for operation in OPERATIONS}
     assert asked - {"", "no_such_verb"} == METHODS | INNER_METHODS
     requests = {str(request.__struct_config__.tag) for request in get_args(wire.Request)}
@@ -159,11 +155,11 @@ def test_each_operation_is_accepted(users: dict[str, User], operation: Operation
     if operation.verb or operation.op not in ("", "publish"):
         fault = msgspec.msgpack.decode(answer).get("fault") or {"code": "", "message": ""}
         assert fault["code"] not in ("protocol", "internal", "malformed_event"), fault
-        assert fault["code"] != "invalid_input" or "unknown recall" in fault["message"], fault  # the id of another kind
+        assert fault["code"] != "invalid_input" or "unknown recall" in fault["message"], fault  # an id of another kind
 
 
-def test_the_property_can_fail(users: dict[str, User]) -> None:
-    """Each user finds its own words by the query that all of them ask: there is something to leak."""
+def test_the_isolation_check_can_fail(users: dict[str, User]) -> None:
+    """Each user finds its own words by the query that all users send, so there is something to leak."""
     for user in users.values():
         remember(user, Asked(None, "", user))
         answer = user.ask("recall", {"query": SHARED, "top_k": 50})
@@ -259,7 +255,7 @@ def test_an_unknown_curve_key_gets_no_answer(served: Served, tmp_path: Path) -> 
     token = (served.data_dir / "token").read_text()
     with (
         MemoryClient("alice", endpoint=served.guarded, token=token, key_file=tmp_path / "stranger.key") as client,
-        pytest.raises((DeadlineExceededError, UnavailableError)),  # a refused peer may have nowhere to send, too
+        pytest.raises((DeadlineExceededError, UnavailableError)),  # a refused peer may also be unable to send
     ):
         client.recall("proxy", deadline_ms=300)
 
@@ -293,7 +289,7 @@ def test_only_its_owner_erases_a_session_of_system(served: Served) -> None:
 
 
 @pytest.mark.parametrize("of_all", [False, True])
-def test_only_the_daemon_may_take_the_steps_of_an_erasure(served: Served, of_all: bool) -> None:
+def test_only_the_daemon_may_send_the_steps_of_an_erasure(served: Served, of_all: bool) -> None:
     key = create_key(served.data_dir, f"steps-{of_all}", None if of_all else "dora", ALL_SCOPES)
     with MemoryClient("dora", endpoint=served.gateway, token=key.token) as client:
         kept = client.remember("the proxy of dora restarts at noon")

@@ -1,4 +1,4 @@
-"""Users that send every kind of request, each with a key of its own, and what only that user may see.
+"""Users that send every kind of request, each with its own key, and the data that only this user may see.
 
 `OPERATIONS` has every verb of the daemon and every request of the relay; `test_user_isolation` fails if one is missing.
 """
@@ -27,9 +27,9 @@ _numbers = itertools.count(1)
 
 @dataclass(repr=False)
 class User:
-    """A user with a key of its own, and all that only it may see: words of its texts, and ids.
+    """A user with its own key, and the data that only this user may see: words of its texts, and ids.
 
-    `conductor` publishes with a key for all users, for everybody alike.
+    `conductor` publishes with a key for all users, for every user.
     """
 
     name: str
@@ -41,10 +41,10 @@ class User:
     private: set[str] = field(default_factory=set)
     ids: list[str] = field(default_factory=list)
     said: set[str] = field(default_factory=set)
-    """Ids of others that it named itself, and may be told again: as the id of a run of its own, say."""
+    """Ids of other users that it sent itself, and may receive again, for example as the id of its own run."""
     runs: int = 0
     learnt: bytes = b""
-    """What it exported of its learner."""
+    """The exported state of its learner."""
 
     def ask(self, method: str, params: dict[str, Any], named: str | None = None) -> bytes:
         """Send a request as bytes, bypassing the client's checks; return the reply's bytes."""
@@ -92,7 +92,7 @@ class User:
 
 @dataclass(repr=False)
 class HttpUser(User):
-    """A user that asks over HTTP."""
+    """A user that sends requests over HTTP."""
 
     http: HttpCaller = field(kw_only=True)
 
@@ -119,7 +119,7 @@ class Asked(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Something that a user does. `verb`: of the daemon; `op`: of the relay; none for what takes several."""
+    """An action of a user. `verb`: of the daemon; `op`: of the relay; neither for an action of several requests."""
 
     name: str
     do: Callable[[User, Asked], bytes]
@@ -133,7 +133,7 @@ def remember(user: User, asked: Asked) -> bytes:
 
 
 def publish(user: User, asked: Asked) -> bytes:
-    """Publish of a run of its own, and guess the name of another's next run."""
+    """Publish events of an own run, and guess the id of another user's next run."""
     for run_id in (f"run-{user.name}-{user.word()}", next_run(asked.other)):
         payload = {"text": f"{SHARED} {user.word()}", "run_id": run_id, "objective": f"{SHARED} {user.word()}"}
         event = {"event_type": "chat.user_msg", "session_id": "shared-session", "payload": payload}
@@ -146,7 +146,7 @@ def next_run(user: User) -> str:
 
 
 def conduct(user: User, _: Asked) -> bytes:
-    """Have the conductor work for the user: under the name of `system`, in a run with a guessable id."""
+    """Let the conductor work for the user: as `system`, in a run with a guessable id."""
     run_id = next_run(user)
     user.runs += 1
     for user_id, fields in (
@@ -181,7 +181,7 @@ def export_learnt(user: User, asked: Asked) -> bytes:
 
 
 def share(user: User, asked: Asked) -> bytes:
-    """Publish what everybody may read."""
+    """Publish an item that all users may read."""
     preview = msgspec.msgpack.decode(user.ask("publish_preview", {"title": "Deploys", "summary": SHARED}))["result"]
     return user.ask("publish_confirm", {"preview": preview, "attachment": None}, asked.named)
 
@@ -206,12 +206,12 @@ def fetch_of_other(user: User, asked: Asked) -> bytes:
 
 
 def show_of_other(user: User, asked: Asked) -> bytes:
-    """Ask for an item that another user shares."""
+    """Request an item that another user shares."""
     return user.ask("shared_item", {"item_id": shared_by(asked.other)}, asked.named)
 
 
 def rate_of_other(user: User, asked: Asked) -> bytes:
-    """Rate what another user shares, oneself where that is meant."""
+    """Rate an item of another user, or of the user itself if `asked` names it."""
     answer = user.ask("rate", {"item_id": shared_by(asked.other), "rating": 0.5}, asked.named)
     is_own = asked.other is user and asked.named in (None, user.name)
     return b"\x80" if is_own else answer
@@ -313,14 +313,14 @@ OPERATIONS = (
 
 
 MOST_TELLING = ("publish", "conduct", "recall")
-"""What a leak most likely takes: these come more often than the others."""
+"""The operations that most likely reveal a leak are tried more often."""
 
 
 def found_ids(answer: bytes) -> list[object]:
-    """The ids anywhere in a result."""
+    """Return the ids anywhere in a result."""
     result = msgspec.msgpack.decode(answer).get("result")
     if isinstance(result, dict) and "author_id" in result:
-        return []  # of an item, which is for everybody
+        return []  # a shared item, which all users may see
     if isinstance(result, dict):
         memories, listed = result.get("memories"), result.get("records", [])
         nested = [memory["record"]["id"] for memory in memories] if isinstance(memories, list) else []

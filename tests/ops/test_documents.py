@@ -195,7 +195,7 @@ def test_the_hooks_that_the_reference_names_are_those_that_are_read_and_answered
     rows = section_rows("Hooks")
     assert {client: tuple(heard) for client, (heard, _) in rows.items()} == LISTENED
     for client, (heard, answered) in rows.items():
-        said = {name: Input(client, {"hook_event_name": name, "prompt": "fix the login"}).heard() for name in heard}
+        said = {name: Input(client, {"hook_event_name": name, "prompt": "fix the login"}).content() for name in heard}
         assert answered == [name for name in heard if said[name].prompt or said[name].starts]
 
 

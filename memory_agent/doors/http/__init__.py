@@ -1,5 +1,5 @@
-"""The door over HTTP: every verb as `POST /v1/VERB` with JSON, and what memory says as server-sent events.
+"""The HTTP interface: each verb as `POST /v1/VERB` with JSON, and events as server-sent events.
 
-All of it follows from the table of verbs: paths, bodies, results, the description at `/openapi.json`. The reception
-admits the requests, as those over ZeroMQ.
+Paths, request bodies, results and the description at `/openapi.json` are derived from the verb table. `app` has the
+routes; read it first. Requests pass the same reception as those over ZeroMQ.
 """

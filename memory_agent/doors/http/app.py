@@ -1,6 +1,6 @@
-"""The routes of the door over HTTP: it reads requests, lets the reception answer them, and writes the answers.
+"""The HTTP routes: each reads a request, passes it to the reception, and writes the response.
 
-A caller's key is checked before its body is read. A refusal that leaves a body unread closes the connection.
+The key of a caller is checked before the body is read. A refusal that leaves a body unread closes the connection.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ from starlette.routing import BaseRoute, Route
 
 from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, decode_body, read_request, request_of
 from memory_agent.doors.http.guard import Place, refuse_names
-from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.http.openapi import describe_door
 from memory_agent.doors.http.problems import answered
 from memory_agent.doors.http.publishing import EventsRequest, publish_events
-from memory_agent.doors.http.streams import EVENT_STREAM, Stream, Take, blocks_for, events_of, read_place
-from memory_agent.doors.http.work import Work
+from memory_agent.doors.http.streams import (
+    EVENT_STREAM,
+    JournalWatch,
+    Stream,
+    Take,
+    Work,
+    blocks_for,
+    events_of,
+    read_place,
+)
 from memory_agent.doors.mcp.door import McpDoor
 from memory_agent.doors.mcp.introduction import TOOL_SETS
 from memory_agent.doors.mcp.messages import MOST_BYTES
@@ -51,12 +58,12 @@ PAGES = {
     "/docs/swagger-ui-bundle.js": ("swagger-ui-bundle.js", "text/javascript"),
     "/docs/swagger-ui.css": ("swagger-ui.css", "text/css"),
 }
-"""The page that shows the description: a file of `docs` and its media type, by path."""
+"""The documentation page: for each path, a file of `docs` and its media type."""
 ALL_USERS = "*"
-"""The user id with which a key for all users follows everybody's events."""
+"""The user id by which a key for all users follows the events of all users."""
 MCP = "/mcp"
 EVENTS = "/v1/events"
-"""Published by POST, followed by GET."""
+"""The path of events: POST publishes, GET follows."""
 _MOST_PUBLISHING = 64
 _PREFIX = "/v1/"
 _BEGINNING = msgspec.json.encode({"docs": "/docs", "openapi": "/openapi.json", "verbs": f"POST {_PREFIX}VERB"})
@@ -76,7 +83,7 @@ Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 class Routes:
-    """Answers the requests of one door. Lives in one event loop."""
+    """The request handlers of one server. Lives in one event loop."""
 
     def __init__(
         self,
@@ -87,9 +94,9 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Hold at most `bodies_bytes` of bodies and of answers at a time each, unless it is a single one.
+        """Buffer at most `bodies_bytes` of request bodies, and as much of responses. A single one may have any size.
 
-        `limits` are those of the relay's events.
+        `limits` apply to published events.
         """
         self._reception = reception
         self._mcp = McpDoor(reception)
@@ -102,7 +109,7 @@ class Routes:
         self._publishing = RequestQuota(_MOST_PUBLISHING)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes: one for each verb, events and streams, MCP, and the description."""
+        """Return the routes: one for each verb, events and streams, MCP, and the documentation."""
         return [
             *(Route(_PREFIX + verb.name, partial(self.answer, verb=verb), methods=["POST"]) for verb in PUBLIC),
             _stream_route("blocks", self.follow_blocks),
@@ -115,7 +122,7 @@ class Routes:
         ]
 
     async def answer(self, request: Request, verb: Verb) -> Response:
-        """Answer a verb. Raises `InvalidInputError` for a query: a `user_id` in it would be ignored."""
+        """Answer a verb. Raises `InvalidInputError` for query parameters, since a `user_id` there would be ignored."""
         for name in request.query_params:
             raise InvalidInputError(name, "belongs in the body of the request, not in its address")
         credential = _credential(request)
@@ -131,7 +138,7 @@ class Routes:
         return Response(content, media_type=_JSON)
 
     async def publish(self, request: Request) -> Response:
-        """Publish the events of a request, and answer when they are durable."""
+        """Publish the events of a request; respond when they are durable."""
         credential = _credential(request)
         principal = self._reception.principal(credential)
         with self._publishing.slot(principal):
@@ -141,7 +148,7 @@ class Routes:
             return Response(msgspec.json.encode(published), media_type=_JSON)
 
     async def answer_mcp(self, request: Request) -> Response:
-        """Answer a message of the Model Context Protocol, in the context that the query names."""
+        """Answer an MCP message, in the context given by the query parameters."""
         credential = _credential(request)
         principal = self._reception.principal(credential)
         context = _context(request)
@@ -159,11 +166,11 @@ class Routes:
     async def _follow_work(
         self, principal: Principal, credential: Credential, verb: Verb, asked: protocol.Request
     ) -> Response:
-        """Answer with a stream, or with the problem and its status if the request is refused within a second."""
+        """Respond with a stream, or with a problem and its status if the request fails within a second."""
         async with AsyncExitStack() as stack:
             stack.enter_context(self._streams.slot(principal))
             work = Work(self._result(credential, verb, asked), self._settings.heartbeat_s)
-            await work.refuse()
+            await work.raise_early()
             embeds = verb.name == "rebuild" and protocol.decode(asked.params, RebuildParams).vectors
             frames = work.frames(partial(self._waiting, credential, asked.user_id) if embeds else None)
             stack.push_async_callback(frames.aclose)
@@ -176,7 +183,7 @@ class Routes:
         return int(stats.waiting)
 
     async def follow_blocks(self, request: Request) -> Response:
-        """Follow the blocks that memory publishes for a user: of a role, a run and a session, where those are named."""
+        """Stream the blocks published for a user; `role`, `run` and `session` restrict them."""
         known = _query(request, {"user_id", "role", "run", "session"})
         wanted = Wanted(*(known.get(name) for name in ("role", "run", "session")))
         principal = self._reception.principal(_credential(request))
@@ -185,7 +192,7 @@ class Routes:
         return await self._follow(request, principal, user_id, blocks_for(wanted), "block", wanted)
 
     async def follow_events(self, request: Request) -> Response:
-        """Follow the events of a user: those whose types match a pattern, where any is named."""
+        """Stream the events of a user; the patterns in `type` restrict them."""
         known = _query(request, {"user_id", "type"})
         principal = self._reception.principal(_credential(request))
         everybody = known.get("user_id") == ALL_USERS
@@ -217,7 +224,7 @@ class Routes:
             return _Followed(frames, stack.pop_all())
 
     async def _owner(self, credential: Credential, wanted: Wanted) -> str | None:
-        """Return whose blocks `system` follows; None while it is unknown."""
+        """Return the owner of the wanted run or session, whose blocks the user `system` follows; None while unknown."""
         named = {"run_id": wanted.run} if wanted.run is not None else {"session_id": wanted.session}
         asked = protocol.Request(
             method="owner",
@@ -231,7 +238,7 @@ class Routes:
 
     @asynccontextmanager
     async def _body(self, request: Request, principal: Principal, most: int = sys.maxsize) -> AsyncIterator[bytes]:
-        """Lend a body of at most `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
+        """Read a body of at most `most` bytes. Raises `HTTPException` (408, 413, 415), `UnavailableError`."""
         body = bytearray()
         try:
             await self._read(request, principal, body, min(most, self._settings.body_bytes))
@@ -255,17 +262,17 @@ class Routes:
 
 
 def _stream_route(name: str, follow: Callable[[Request], Awaitable[Response]]) -> Route:
-    """Return the route of a stream: not for HEAD, whose answer ends for the client and never for the door."""
+    """Return the route of a stream, without HEAD: the server would never end its response."""
     route = Route(_PREFIX + name, follow, methods=["GET"])
     route.methods = {"GET"}
     return route
 
 
 class _Held(Response):
-    """A large answer, sent piece by piece, so that it counts as held until its client has read it."""
+    """A large response, sent in pieces, so that it counts as buffered until its client has read it."""
 
     def __init__(self, content: bytes, quota: ByteQuota, principal: Principal) -> None:
-        """Hold the answer. Raises `UnavailableError`."""
+        """Reserve room for the response. Raises `UnavailableError`."""
         super().__init__(content, media_type=_JSON)
         self._quota = quota
         self._principal = principal
@@ -284,7 +291,7 @@ class _Held(Response):
 
 
 class _Followed(StreamingResponse):
-    """A stream whose subscriber is closed when the client is gone, however that came."""
+    """A stream that closes its resources whenever and however the client disconnects."""
 
     def __init__(self, frames: AsyncGenerator[bytes], resources: AsyncExitStack) -> None:
         super().__init__(frames, media_type=EVENT_STREAM, headers={"x-accel-buffering": "no"})
@@ -296,24 +303,24 @@ class _Followed(StreamingResponse):
 
 
 async def _off_loop(convert: Callable[[], T], size_bytes: int) -> T:
-    """Return what `convert` returns; in a thread where it converts much, so that other requests go on."""
+    """Call `convert`; for large data in a thread, so that other requests continue."""
     return await asyncio.to_thread(convert) if size_bytes > _LARGE_BYTES else convert()
 
 
 async def _begin(request: Request) -> Response:
-    """Name the paths of the door; redirect a browser to its description."""
+    """List the main paths; redirect a browser to the documentation."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("/docs", 303)
     return Response(_BEGINNING, media_type=_JSON)
 
 
 async def _describe(_: Request) -> Response:
-    """Return the description of the door, which is no secret."""
+    """Return the OpenAPI description; needs no key."""
     return Response(_description(), media_type=_JSON)
 
 
 async def _page(request: Request) -> Response:
-    """Return a part of the page that shows the description."""
+    """Return a file of the documentation page."""
     name, media_type = PAGES[request.url.path]
     content = await asyncio.to_thread((_DOCS / name).read_bytes)
     return Response(content, media_type=media_type, headers={"content-security-policy": _CSP})
@@ -325,7 +332,7 @@ def _description() -> bytes:
 
 
 def make_app(routes: list[BaseRoute], place: Place, hosts: tuple[str, ...]) -> Asgi:
-    """Return the application: the routes behind a check of the names in Host and Origin."""
+    """Return the application: the routes, behind a check of the headers Host and Origin."""
     inner = Starlette(
         routes=routes,
         exception_handlers={
@@ -354,10 +361,10 @@ def make_app(routes: list[BaseRoute], place: Place, hosts: tuple[str, ...]) -> A
 
 
 class _Exchange:
-    """One request and its answer, with the headers of every answer.
+    """One request and its response, to which it adds the common headers.
 
-    An answer that leaves a body unread says that the connection closes; what still arrives is read for a moment, since
-    a client that is sending would otherwise find the connection reset in place of the answer.
+    A response that leaves a body unread announces that the connection closes. It then reads the rest for a moment: a
+    client that is still sending would otherwise see a reset connection instead of the response.
     """
 
     def __init__(self, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
@@ -394,19 +401,19 @@ def _names(headers: dict[bytes, bytes]) -> tuple[str, str | None]:
 
 
 def _credential(request: Request) -> Credential:
-    """Return the bearer token of a request; an empty one where there is none."""
+    """Return the bearer token of a request, or an empty token."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return Credential(token.strip() if scheme.lower() == "bearer" else "")
 
 
 def _wants_stream(request: Request) -> bool:
-    """Whether `Accept` names a stream first."""
+    """Whether the first media type in `Accept` is an event stream."""
     first = request.headers.get("accept", "").partition(",")[0]
     return first.partition(";")[0].strip().lower() == EVENT_STREAM
 
 
 def _query(request: Request, names: set[str]) -> dict[str, str]:
-    """Return the parameters of a query. Raises `InvalidInputError` for one that does not exist, or is empty."""
+    """Return the query parameters. Raises `InvalidInputError` for an unknown or an empty one."""
     for name, value in request.query_params.multi_items():
         if name not in names:
             raise InvalidInputError(name, f"there is no such parameter; there are: {', '.join(sorted(names))}")
@@ -416,7 +423,7 @@ def _query(request: Request, names: set[str]) -> dict[str, str]:
 
 
 def _context(request: Request) -> Context:
-    """Return the context that the query names. Raises `InvalidInputError`."""
+    """Return the context in the query parameters. Raises `InvalidInputError`."""
     named = _query(request, set(Context.__struct_fields__))
     if named.get("tools", "standard") not in TOOL_SETS:
         raise InvalidInputError("tools", f"must be one of {', '.join(TOOL_SETS)}")
@@ -424,7 +431,7 @@ def _context(request: Request) -> Context:
 
 
 def _user_id(named: str | None, principal: Principal) -> str:
-    """Return the user of a stream, as the reception finds that of a request. Raises `InvalidInputError`."""
+    """Return the user of a stream: the named one, else the key's, else the default. Raises `InvalidInputError`."""
     try:
         return validate_user_id(named or principal.user_id or protocol.DEFAULT_USER)
     except MalformedEventError as error:
@@ -437,7 +444,7 @@ def _require_room(size_bytes: int, limit: int) -> None:
 
 
 def _as_json(reply: bytes, verb: Verb) -> bytes:
-    """Return the result in a reply as JSON. Raises the fault in it."""
+    """Return the result in a reply as JSON. Raises the error that the reply contains."""
     return msgspec.json.encode(protocol.decode_reply(reply, verb.result))
 
 
@@ -466,7 +473,7 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 async def _gone(_: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
+    return Response(status_code=499)  # no client reads it
 
 
 async def _crashed(_: Request, error: Exception) -> Response:

@@ -1,7 +1,7 @@
-"""Who may reach the door at all: where it listens, and which Host and Origin a request may name. Pure.
+"""Checks of the HTTP server's address, and of the headers Host and Origin. Pure.
 
-A page in a browser can make a name of its own resolve to 127.0.0.1 (DNS rebinding) and then send requests to the door.
-Such a request names the page's host, not this machine.
+A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding) and then send requests to this server. Their
+Host header contains the name of the page's host, so it must name this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_PORT = 65_535
 
 @dataclass(frozen=True)
 class Place:
-    """Where the door listens, on loopback or beyond."""
+    """The address that the server listens on."""
 
     host: str
     port: int
@@ -28,16 +28,16 @@ class Place:
     is_tls: bool
 
     def url(self, port: int) -> str:
-        """Return the address for clients on this machine. `port` is the one that was bound."""
+        """Return the URL for clients on this machine. `port` is the bound port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.is_tls else 'http'}://{host}:{port}"
 
 
 def place_of(settings: HttpSettings) -> Place | None:
-    """Return where the door listens; None where it is closed.
+    """Return the address to listen on; None if HTTP is off.
 
-    Raises `SettingsError` for what is no address, for one beyond loopback without a certificate, and for a certificate
-    or a private key that is not there.
+    Raises `SettingsError` for an invalid address, for an address beyond loopback without a certificate, and for a
+    missing certificate or private key.
     """
     if not settings.listen:
         return None
@@ -57,7 +57,7 @@ def place_of(settings: HttpSettings) -> Place | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is this machine's, for this machine alone."""
+    """Whether a host name or address is a loopback address."""
     if host == "localhost":
         return True
     with contextlib.suppress(ValueError):
@@ -66,9 +66,9 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | None) -> tuple[int, str] | None:
-    """Return the status and the reason where a request names another host than this one, or comes from another's page.
+    """Return a status and a reason if Host is not this machine, or Origin another site; else None.
 
-    `named` are the names in the settings. With TLS and without any, the certificate is what proves the name.
+    `named` are the host names in the settings. With TLS and no such names, the certificate identifies the host.
     """
     own = _name_of(host)
     is_own = is_loopback(own) or own in {name.lower() for name in (place.host, *named)}
@@ -80,7 +80,7 @@ def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | 
 
 
 def _name_of(host: str) -> str:
-    """Return the name in a Host header, without its port."""
+    """Return the host name in a Host header, without the port."""
     name, _, port = host.rpartition(":")
     return (name if name and port.isdecimal() else host).strip("[]").lower()
 

@@ -1,4 +1,4 @@
-"""The description of the door as OpenAPI 3.1, from the table of verbs and the types that read and write the bodies."""
+"""The OpenAPI 3.1 description, derived from the verb table and the types of request and response bodies."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ import msgspec
 from memory_agent.doors.bodies import IDEMPOTENCY_KEY, PUBLIC, body_type, key_field
 from memory_agent.doors.http.problems import PROBLEM_TYPE, Problem
 from memory_agent.doors.http.publishing import EventsRequest, Published
-from memory_agent.doors.http.streams import EVENT_STREAM, Gap, JournaledEvent
-from memory_agent.doors.http.work import WorkProgress
+from memory_agent.doors.http.streams import EVENT_STREAM, Gap, JournaledEvent, WorkProgress
 from memory_agent.triggers.block import Block
 from memory_agent.verbs.table import VERBS, Verb
 from memory_agent.version import VERSION
 
 _REF = "#/components/schemas/{name}"
 _REFUSALS = {
-    "400": "The request is not one of this door: its body is not JSON, say.",
+    "400": "The request is malformed, for example because its body is not JSON.",
     "401": "The token is missing or unknown, or its key was revoked.",
     "403": "The key lacks the scope, or is for another user; or a page of another origin sent the request.",
     "404": "The run was never begun, or was forgotten.",
     "408": "The body did not arrive in time.",
-    "409": "The run has ended already, or began with another objective or session.",
+    "409": "The run has already ended, or began with another objective or session.",
     "413": "The body is too large.",
     "415": "The body is not JSON by its Content-Type.",
     "421": "The Host header names another host.",
-    "422": "An argument cannot be used; the problem names it.",
-    "429": "This user searches more often than the settings allow: ask again when Retry-After says.",
-    "500": "An error of the daemon, whose log has more.",
-    "503": "A part of the daemon is away, or too many requests are under way: ask again.",
+    "422": "An argument is invalid; the problem names it.",
+    "429": "This user searches more often than the settings allow: retry after the time in Retry-After.",
+    "500": "An internal error; the log of the daemon has details.",
+    "503": "A part of the daemon is unavailable, or too many requests are running: try again.",
     "504": "No answer came before the deadline.",
-    "507": "The disk, or the memory's file, is full.",
+    "507": "The disk or the store of the memory is full.",
 }
 _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
     "blocks": (
-        "Follow the blocks that memory publishes of its own accord.",
+        "Follow the blocks that memory publishes without a request.",
         {"block": Block, "gap": Gap, "problem": Problem},
         {
-            "user_id": "The user; default: that of the key. `system` follows the owner of the run or session.",
-            "role": "Only blocks for this role of the table of triggers: `conductor` (messages), `worker` (runs, "
-            "assignments), `writer` (documents), or one of your own table's.",
+            "user_id": "The user; default: the user of the key. `system` follows the owner of the run or session.",
+            "role": "Only blocks for this role of the trigger table: `conductor` (messages), `worker` (runs, "
+            "assignments), `writer` (documents), or a role of your own table.",
             "run": "Only blocks about this run.",
             "session": "Only blocks about this session.",
         },
@@ -49,8 +48,8 @@ _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
         "Follow the events of a user as they are journaled.",
         {"event": JournaledEvent, "gap": Gap, "problem": Problem},
         {
-            "user_id": "The user; default: that of the key. `*`: all users, with a key of scope admin for all of them. "
-            "`shared-knowledge`: what becomes of shared items that the key admits.",
+            "user_id": "The user; default: the user of the key. `*`: all users, with a key of scope admin for all "
+            "users. `shared-knowledge`: changes of the shared items that the key may see.",
             "type": "Only events whose type matches this pattern, such as `chat.*`. Repeatable.",
         },
     ),
@@ -58,7 +57,7 @@ _STREAMED: dict[str, tuple[str, dict[str, type], dict[str, str]]] = {
 
 
 def describe_door() -> dict[str, Any]:
-    """Return the document."""
+    """Return the OpenAPI document."""
     bodies = [body_type(verb.params) for verb in PUBLIC]
     results = [type(None) if verb.result is None else verb.result for verb in PUBLIC]
     (events, published, *schemas), components = msgspec.json.schema_components(
@@ -104,7 +103,7 @@ def _operation(verb: Verb, body: dict[str, Any], result: dict[str, Any]) -> dict
             {
                 "name": IDEMPOTENCY_KEY,
                 "in": "header",
-                "description": f"The `{key_field(verb)}` where the body has none, by which a repeat is recognised.",
+                "description": f"Identifies a repeated request; sets `{key_field(verb)}` if the body has none.",
                 "schema": {"type": "string"},
             }
         ]
@@ -114,12 +113,12 @@ def _operation(verb: Verb, body: dict[str, Any], result: dict[str, Any]) -> dict
 def _publish(events: dict[str, Any], published: dict[str, Any]) -> dict[str, Any]:
     return {
         "operationId": "publish_events",
-        "summary": "Publish events, and answer when they are durable.",
-        "description": "Secrets are masked before anything is stored. An event with the `event_id` of one that is "
-        "stored is a duplicate; without an id, one that equals it. Needs a key of scope publish.",
+        "summary": "Publish events; the response comes when they are durable.",
+        "description": "Secrets are masked before anything is stored. An event with the `event_id` of a stored event "
+        "is a duplicate; without an id, an event that equals a stored one. Needs a key of scope publish.",
         "tags": ["events"],
         "requestBody": {"required": True, "content": {"application/json": {"schema": _plain(events)}}},
-        "responses": _responses("What became of each event.", {"application/json": {"schema": _plain(published)}}),
+        "responses": _responses("The outcome for each event.", {"application/json": {"schema": _plain(published)}}),
     }
 
 
@@ -132,7 +131,7 @@ def _stream(name: str) -> dict[str, Any]:
     after = {
         "name": "Last-Event-ID",
         "in": "header",
-        "description": "The id of the last event that arrived; the stream goes on after it.",
+        "description": "The id of the last received event; the stream continues after it.",
         "schema": {"type": "string", "pattern": "^[0-9]{1,18}$"},
     }
     said = {"x-events": {kind: {"$ref": _REF.format(name=type_.__name__)} for kind, type_ in events.items()}}
@@ -152,7 +151,7 @@ def _text(parameter: str) -> dict[str, Any]:
 
 
 def _result(schema: Any) -> dict[str, Any]:
-    """Return the forms of a result: itself, or, where `Accept` names it first, a stream that ends with it."""
+    """Return the two forms of a result: JSON, or a stream that ends with it, if `Accept` begins with that type."""
     progress, failed = ({"$ref": _REF.format(name=type_.__name__)} for type_ in (WorkProgress, Problem))
     events = {"progress": progress, "result": schema, "problem": failed}
     return {"application/json": {"schema": schema}, EVENT_STREAM: {"schema": {"type": "string"}, "x-events": events}}
@@ -169,7 +168,7 @@ def _refusal(why: str) -> dict[str, Any]:
 
 
 def _plain(schema: Any) -> Any:
-    """Return a schema without the indentation of docstrings, which msgspec takes over."""
+    """Return a schema without the indentation that msgspec copies from docstrings."""
     if isinstance(schema, dict):
         return {
             name: " ".join(value.split()) if name == "description" and isinstance(value, str) else _plain(value)

@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457), with the status that HTTP has for them. Pure."""
+"""Errors as problem details (RFC 9457), with their HTTP status. Pure."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _RETRY_AFTER_S = 1
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong. `code` is the stable code of the error, and `args` what it is raised with in a Python client.
+    """An error. `code` is its stable code; `args` are the arguments of the exception in a Python client.
 
     `retryable`: the same request may succeed later.
     """
@@ -64,7 +64,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """A problem as it is sent: its status, its body, and the headers that belong to the status."""
+    """A problem as it is sent: its status, its body, and the headers that go with the status."""
 
     status: int
     body: bytes
@@ -72,7 +72,7 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 def problem(error: MemoryAgentError | RelayError, status: int | None = None) -> Problem:
-    """Describe an error. `status` is for a refusal that HTTP names more exactly than the error's code does."""
+    """Describe an error. `status` overrides the status of its code, for refusals that HTTP distinguishes further."""
     summary = (type(error).__doc__ or error.code).strip().partition("\n")[0]
     return Problem(
         type=f"urn:memory-agent:error:{error.code}",
@@ -86,7 +86,7 @@ def problem(error: MemoryAgentError | RelayError, status: int | None = None) -> 
 
 
 def answered(error: MemoryAgentError | RelayError, status: int | None = None) -> Answered:
-    """Return what to send for an error."""
+    """Return the status, body and headers of an error response."""
     described = problem(error, status)
     headers = {"content-type": PROBLEM_TYPE}
     if described.status == _STATUS[UnauthorizedError]:

@@ -1,7 +1,7 @@
-"""Events that arrive over HTTP: published by the relay's own rules, with the caller's key, and acknowledged.
+"""Publishes events that arrive over HTTP, with the caller's key and under the relay's own rules.
 
-The answer says of each event what a `Publisher` returns or raises: its number in the journal, or why it is refused.
-The other events of the request are stored all the same.
+The response has a receipt for each event: its number in the journal, or why it was refused. A refused event does not
+affect the others of the request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATIENCE_MS = 5_000.0
 
 
 class EventsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Events to publish, in order. `user_id` is for those that name no user; default: the key's user, else `default`.
+    """Events to publish, in order. `user_id` applies to events without one; default: the key's user, else `default`.
 
     Each has an `event_type` and, optionally, `event_id`, `timestamp`, `user_id`, `session_id`, `actor_id`, `thread_id`,
     `channel_id`, `agent_id`, `correlation_id` and `payload` (an object).
@@ -34,9 +34,9 @@ class EventsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class EventReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of an event: its number in the journal, or the `code`, `field` and `reason` of its refusal.
+    """The outcome for an event: its number in the journal, or the `code`, `field` and `reason` of its refusal.
 
-    `duplicate`: the journal held an event with this id already; nothing was stored again.
+    `duplicate`: the journal already had an event with this id, so nothing was stored.
     """
 
     event_id: str | None = None
@@ -48,7 +48,7 @@ class EventReceipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """The receipts of all events, in order. Each event that is not `refused` is durable."""
+    """The receipts of all events, in order. All events but the `refused` ones are durable."""
 
     accepted: int
     duplicates: int
@@ -59,10 +59,11 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 async def publish_events(
     request: EventsRequest, principal: Principal, token: str, ingest: str, limits: EventLimits
 ) -> Published:
-    """Publish events and wait for the acks.
+    """Publish events and wait for their acknowledgements.
 
-    Raises `UnavailableError` if not all came in time (repeat the request: what is stored is recognised), and the error
-    with which the relay refuses them all: `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError`.
+    Raises `UnavailableError` if some are missing at the deadline (the request can be repeated, since the relay
+    recognises stored events), and `ScopeMissingError`, `JournalPausedError`, `ConsumerBehindError` if the relay refuses
+    all events.
     """
     user_id = request.user_id or principal.user_id or DEFAULT_USER
     events = [_with_user(event, user_id) for event in request.events]

@@ -1,8 +1,8 @@
-"""Serves the door over HTTP with uvicorn, inside the daemon's event loop.
+"""The HTTP server: uvicorn's protocol, inside the daemon's event loop.
 
-uvicorn's own server is left out: it takes the signals, which are the daemon's, and wakes ten times a second. Its
-protocol is what is used, with bounds that it lacks: how long the head of a request may take, how many connections there
-are, and how long a client may read nothing.
+uvicorn's own server class is not used, because it handles the signals that the daemon handles itself, and wakes ten
+times a second. Its protocol class lacks limits that are added here: on the time for the head of a request, on the
+number of connections, and on the time that a client reads nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from memory_agent.doors.http.app import Routes, make_app
+from memory_agent.doors.http.app import Asgi, Routes, make_app
 from memory_agent.doors.http.guard import Place
-from memory_agent.doors.http.journal_watch import JournalWatch
+from memory_agent.doors.http.streams import JournalWatch
 from memory_agent.doors.reception import Reception
 from memory_agent.errors import SettingsError
 from memory_agent.settings import HttpSettings
@@ -34,10 +34,10 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class HttpDoor:
-    """The door over HTTP, at one address."""
+    """An HTTP server at one address."""
 
     def __init__(self, settings: HttpSettings, place: Place) -> None:
-        """Take the port; clients wait for `run`. Raises `SettingsError` where address or certificate cannot be used."""
+        """Bind the port; requests wait for `run`. Raises `SettingsError` for an unusable address or certificate."""
         self._settings = settings
         self._place = place
         self._tls = _tls(settings) if place.is_tls else None
@@ -45,28 +45,15 @@ class HttpDoor:
         self.url = place.url(self._socket.getsockname()[1])
 
     async def run(self, reception: Reception, relay: Endpoints, limits: EventLimits, bodies_bytes: int) -> None:
-        """Answer until cancelled; running requests are then dropped, and streams end.
+        """Serve until cancelled; running requests are then dropped, and streams end.
 
-        `limits` are those of the relay's events; `bodies_bytes` are held of bodies at most, unless it is a single one.
+        `limits` apply to published events. At most `bodies_bytes` of request bodies are buffered; a single one may have
+        any size.
         """
         watch = JournalWatch(relay)
         routes = Routes(reception, relay, limits, watch, self._settings, bodies_bytes).routes()
         loop = asyncio.get_running_loop()
-        config = Config(
-            make_app(routes, self._place, self._settings.hosts),
-            http="h11",
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
-        )
-        config.load()
-        state = ServerState()
+        config, state = _config(make_app(routes, self._place, self._settings.hosts)), ServerState()
         timeout_s = self._settings.timeout_s
         server = await loop.create_server(
             lambda: _Connection(config, state, loop, timeout_s),
@@ -87,12 +74,12 @@ class HttpDoor:
                 connection.transport.abort()
 
     def close(self) -> None:
-        """Stop listening, if `run` never did."""
+        """Stop listening, if `run` was never called."""
         self._socket.close()
 
 
 class _Connection(H11Protocol):
-    """A connection that ends where a request's head does not arrive, or an answer is not read."""
+    """A connection that is closed if the head of a request does not arrive, or a response is not read."""
 
     def __init__(self, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         super().__init__(config, state, {}, loop)
@@ -102,7 +89,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio sets it for sockets of a named protocol alone; an answer of head and body else waits 40 ms (measured).
+        # asyncio sets it only for sockets of a named protocol; without it, a response takes 40 ms longer (measured).
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.connections) > _MOST_CONNECTIONS:
             transport.abort()
@@ -118,7 +105,9 @@ class _Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.cycle.response_complete and self.conn.trailing_data[0]:  # a part of a next head came with this request
+        if (
+            self.cycle.response_complete and self.conn.trailing_data[0]
+        ):  # the beginning of the next request has arrived already
             self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -137,7 +126,7 @@ class _Connection(H11Protocol):
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size():
-            self._cut_off()  # closing alone would wait for a client that does not read the rest
+            self._cut_off()  # a plain close would wait for a client that does not read the rest
 
     def _await_head(self) -> None:
         if self._head is None:
@@ -148,7 +137,7 @@ class _Connection(H11Protocol):
         self._unread = self.loop.call_later(self._timeout_s, self._require_reading, left)
 
     def _require_reading(self, left: int) -> None:
-        """Go on waiting for a client that read something of the bytes that were left, however little."""
+        """Continue waiting if the client has read any of the remaining bytes, else cut it off."""
         if self.transport.get_write_buffer_size() < left:
             self._await_reading()
         else:
@@ -165,9 +154,27 @@ class _Connection(H11Protocol):
             self._unread = None
 
     def _cut_off(self) -> None:
-        """Drop the connection with what it still had to send, in the kernel too."""
+        """Drop the connection and its unsent data, including that in the kernel."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.transport.abort()
+
+
+def _config(app: Asgi) -> Config:
+    config = Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
+    )
+    config.load()
+    return config
 
 
 def _listen(place: Place) -> socket.socket:

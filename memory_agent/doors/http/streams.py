@@ -1,24 +1,27 @@
-"""What memory says and hears, as server-sent events read from the journal.
+"""Server-sent events: what the journal records, and the progress of long work.
 
-The id of an event is its number in the journal, so a client that reconnects with `Last-Event-ID` misses only what the
-journal no longer keeps, and is told so (`gap`). Nothing is held for a subscriber: one that stops reading is not read
-for. Each stream reads the relay with the caller's own key, so the relay's rules on who may read what hold; when to read
-on it hears from `journal_watch`.
+The id of an event is its number in the journal. A client that reconnects with `Last-Event-ID` therefore misses only
+events that the journal no longer keeps, and receives a `gap` for them. The daemon buffers nothing for a subscriber: it
+reads no further for a client that stops reading. Each stream reads the relay with the caller's own key, so the relay's
+access rules apply. `JournalWatch` wakes the streams when there is more to read.
+
+Compacting, erasing and rebuilding take long. With `Accept: text/event-stream` they answer with `progress` events, which
+also keep proxies from closing the connection, and at last with the result.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import msgspec
 
-from memory_agent.doors.http.journal_watch import JournalWatch
 from memory_agent.doors.http.problems import problem
-from memory_agent.errors import InvalidInputError, ProtocolError, UnavailableError
+from memory_agent.errors import InvalidInputError, MemoryAgentError, ProtocolError, UnavailableError
 from memory_agent.triggers.block import Wanted
 from relay import (
     AsyncSubscriber,
@@ -33,15 +36,25 @@ from relay import (
 )
 
 Take = Callable[[JournalEntry], bytes | None]
-"""Returns what a stream says of an entry, as JSON; None to pass it over."""
+"""Returns the JSON that a stream sends for a journal entry, or None to skip the entry."""
 Owner = Callable[[], Awaitable[str | None]]
 
 EVENT_STREAM = "text/event-stream"
+MOST_PAUSE_S = 1.0
+"""The longest time between two progress events."""
 _AT_ONCE = 200
 _MOST_BYTES = 1 << 20
 _RETRY_MS = 1_000
 _PAUSE_S = 0.2
+_PACE_S = 0.02
+_IDLE_S = 1.0
 _LARGEST_SEQ = 1 << 62
+
+
+def event_frame(name: str, data: bytes, seq: int | None = None) -> bytes:
+    """Encode an event with JSON `data`, which has no line breaks. `seq` becomes its id."""
+    place = b"" if seq is None else b"id: %d\n" % seq
+    return b"event: %s\n%sdata: %s\n\n" % (name.encode(), place, data)
 
 
 class JournaledEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,17 +66,17 @@ class JournaledEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of the journal, first and last, that it no longer keeps and the stream has not said."""
+    """The first and last number of journal entries that were deleted before this stream sent them."""
 
     first: int
     last: int
 
 
 def blocks_for(wanted: Wanted) -> Take:
-    """Return what says the blocks that are wanted."""
+    """Return a `Take` that sends the wanted blocks."""
 
     def take(entry: JournalEntry) -> bytes | None:
-        with suppress(ProtocolError):  # an event of that type that carries no block, by a key for all users
+        with suppress(ProtocolError):  # a key for all users can publish such an event without a block
             block = wanted.block_in(entry)
             return None if block is None else msgspec.json.encode(block)
         return None
@@ -72,7 +85,7 @@ def blocks_for(wanted: Wanted) -> Take:
 
 
 def events_of(patterns: tuple[str, ...]) -> Take:
-    """Return what says the events whose types match a pattern; all of them without patterns."""
+    """Return a `Take` that sends the events whose type matches a pattern; without patterns, all events."""
 
     def take(entry: JournalEntry) -> bytes | None:
         if patterns and not matches_any(patterns, entry.event_type):
@@ -93,12 +106,12 @@ def read_place(last_event_id: str | None) -> int | None:
 
 
 class Stream:
-    """One subscriber's stream. For one task."""
+    """The stream of one subscriber, for use by one task."""
 
     def __init__(
         self, relay: Endpoints, watch: JournalWatch, token: str, name: str, take: Take, heartbeat_s: float
     ) -> None:
-        """Say what `take` makes of the journal's entries, under the event name `name`."""
+        """Send what `take` returns for each journal entry, as events called `name`."""
         self._subscriber = AsyncSubscriber(relay.ingest, None, identity=Identity(token=token))
         self._watch = watch
         self._name = name
@@ -107,42 +120,44 @@ class Stream:
         self._user_id: str | None = None
         self._owner: Owner | None = None
         self._seq = 0
-        self._said_s = 0.0
+        self._sent_s = 0.0
 
     async def begin(self, user_id: str | None, after: int | None, owner: Owner | None = None) -> None:
-        """Follow a user's entries, those of all users (None), or those of the user that `owner` returns once known.
+        """Follow the entries of one user, or of all users (None), after number `after`; default: new entries alone.
 
-        They begin after number `after`, or with the next one. Raises `UnavailableError`, and what the relay refuses the
-        key: `UnauthorizedError`, `ScopeMissingError`, `UserNotAllowedError`.
+        `owner` returns the user to follow, or None while it is unknown. Raises `UnavailableError` and the relay's
+        refusals of the key: `UnauthorizedError`, `ScopeMissingError`, `UserNotAllowedError`.
         """
         self._user_id, self._owner = user_id, owner
         try:
             last_seq = (await self._subscriber.fetch(0, 0, max_bytes=_MOST_BYTES, user_id=user_id)).last_seq
         except RelayUnavailableError as error:
             raise UnavailableError(f"relay: {error}") from error
-        self._seq = last_seq if after is None else min(after, last_seq)  # a restored journal may end before
+        self._seq = (
+            last_seq if after is None else min(after, last_seq)
+        )  # a journal restored from a backup may be shorter
 
     async def frames(self) -> AsyncGenerator[bytes]:
-        """Yield the frames, for ever: what there is to say, and a heartbeat where there is nothing."""
-        yield self._said(f"retry: {_RETRY_MS}\nid: {self._seq}\n\n".encode())
+        """Yield events forever, and heartbeats while there are none."""
+        yield self._sent(f"retry: {_RETRY_MS}\nid: {self._seq}\n\n".encode())
         while True:
             try:
                 async for frame in self._next():
-                    yield self._said(frame)
+                    yield self._sent(frame)
             except (RelayUnavailableError, UnavailableError):
                 await asyncio.sleep(_PAUSE_S)
             except RelayError as error:
                 yield event_frame("problem", msgspec.json.encode(problem(error)), self._seq)
                 return
-            if time.monotonic() - self._said_s >= self._heartbeat_s:
-                yield self._said(f": still here\nid: {self._seq}\n\n".encode())
+            if time.monotonic() - self._sent_s >= self._heartbeat_s:
+                yield self._sent(f": still here\nid: {self._seq}\n\n".encode())
 
     async def close(self) -> None:
         """Close the connection to the relay."""
         await self._subscriber.close()
 
     async def _next(self) -> AsyncIterator[bytes]:
-        """Read on and yield what is to be said, or wait for more."""
+        """Yield the events of the next journal entries; without entries, wait for some."""
         if self._owner is not None:
             user_id = await self._owner()
             if user_id is None:
@@ -162,15 +177,135 @@ class Stream:
         if not batch.entries:
             self._seq = batch.last_seq
         if not batch.entries and not batch.has_more:
-            rest_s = self._heartbeat_s - (time.monotonic() - self._said_s)
+            rest_s = self._heartbeat_s - (time.monotonic() - self._sent_s)
             await self._watch.wait(self._user_id, batch.last_seq, max(0.0, rest_s))
 
-    def _said(self, frame: bytes) -> bytes:
-        self._said_s = time.monotonic()
+    def _sent(self, frame: bytes) -> bytes:
+        self._sent_s = time.monotonic()
         return frame
 
 
-def event_frame(name: str, data: bytes, seq: int | None = None) -> bytes:
-    """Return an event as it is sent: JSON `data`, which has no line breaks, under an id where `seq` is one."""
-    place = b"" if seq is None else b"id: %d\n" % seq
-    return b"event: %s\n%sdata: %s\n\n" % (name.encode(), place, data)
+class _Awaited(NamedTuple):
+    """An entry of this user, or of any user (None), after number `after`."""
+
+    user_id: str | None
+    after: int
+
+
+class JournalWatch:
+    """Wakes the streams whose users have new journal entries. Lives in one event loop.
+
+    The relay signals each new event without naming its user. One task therefore reads on for all streams, with the data
+    folder's token, and wakes the streams concerned, which read with their own keys. When all of 40 idle streams woke at
+    each signal, they used half a core at 100 events/s (decision 0028).
+    """
+
+    def __init__(self, relay: Endpoints) -> None:
+        self._relay = relay
+        self._seq = 0
+        self._waiting: dict[asyncio.Future[None], _Awaited] = {}
+        self._called = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run until cancelled; waits for an unavailable relay."""
+        async with AsyncSubscriber(*self._relay) as journal:
+            while True:
+                if not self._waiting:
+                    self._called.clear()
+                    await self._called.wait()
+                try:
+                    await self._look(journal)
+                except RelayError:  # each stream handles this error itself
+                    await asyncio.sleep(_PAUSE_S)
+
+    async def wait(self, user_id: str | None, after: int, timeout_s: float) -> None:
+        """Wait until the user (None: any user) may have an entry after number `after`, at most `timeout_s`.
+
+        `after` is the last number of the journal at the caller's last read.
+        """
+        self._called.set()
+        if after < self._seq:  # these entries were read while this user was not awaited
+            await asyncio.sleep(_PACE_S)
+            return
+        if not self._waiting:
+            self._seq = after
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[woken] = _Awaited(user_id, after)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await woken
+        finally:
+            del self._waiting[woken]
+
+    async def _look(self, journal: AsyncSubscriber) -> None:
+        """Read the next entries and wake the streams concerned; at the end of the journal, wait for more."""
+        begin = self._seq
+        batch = await journal.fetch(begin, _AT_ONCE, max_bytes=_MOST_BYTES)
+        self._seq = batch.entries[-1].seq if batch.entries else batch.last_seq
+        newest = {entry.user_id: entry.seq for entry in batch.entries}
+        is_replaced = batch.last_seq < begin  # a journal restored from a backup
+        for woken, wanted in self._waiting.items():
+            seq = self._seq if wanted.user_id is None else newest.get(wanted.user_id, 0)
+            if not woken.done() and (is_replaced or seq > wanted.after):
+                woken.set_result(None)
+        if batch.entries:
+            await asyncio.sleep(_PACE_S)  # the relay signals each event: read several at once
+        else:
+            await journal.wait(_IDLE_S)
+
+
+_under_way: set[asyncio.Task[bytes]] = set()
+
+
+class WorkProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The work continues. `waiting`: how many memories have no vector yet; None if the work computes no vectors."""
+
+    elapsed_ms: int
+    waiting: int | None = None
+
+
+class Work:
+    """A request in progress. It is completed even if its client disconnects."""
+
+    def __init__(self, answer: Coroutine[Any, Any, bytes], pause_s: float) -> None:
+        """Start. `answer` returns the result as JSON, and may raise `MemoryAgentError`."""
+        self._started_s = time.monotonic()
+        self._pause_s = min(pause_s, MOST_PAUSE_S)
+        self._answer = asyncio.create_task(answer)
+        _under_way.add(self._answer)  # the event loop keeps only weak references to tasks
+        self._answer.add_done_callback(_done)
+
+    async def raise_early(self) -> None:
+        """Raise an error that occurs within `MOST_PAUSE_S`, so that the response has the status of this error."""
+        done, _ = await asyncio.wait({self._answer}, timeout=MOST_PAUSE_S)
+        if done:
+            self._answer.result()
+
+    async def frames(self, waiting: Callable[[], Awaitable[int]] | None) -> AsyncGenerator[bytes]:
+        """Yield progress events, then the result or the problem.
+
+        `waiting` counts the memories without vectors. If it is given, the result follows once there are none.
+        """
+        try:
+            while not self._answer.done():
+                yield self._progress(None)
+                await asyncio.wait({self._answer}, timeout=self._pause_s)
+            result = self._answer.result()
+            while waiting is not None and (count := await waiting()):
+                yield self._progress(count)
+                await asyncio.sleep(self._pause_s)
+            yield event_frame("result", result)
+        except MemoryAgentError as error:
+            yield event_frame("problem", msgspec.json.encode(problem(error)))
+
+    def _progress(self, waiting: int | None) -> bytes:
+        elapsed_ms = round((time.monotonic() - self._started_s) * 1000)
+        return event_frame("progress", msgspec.json.encode(WorkProgress(elapsed_ms=elapsed_ms, waiting=waiting)))
+
+
+def _done(work: asyncio.Task[bytes]) -> None:
+    """Retrieve the error of work whose client has gone; otherwise asyncio would log it with its text."""
+    _under_way.discard(work)
+    if not work.cancelled():
+        work.exception()

@@ -1,1 +1,5 @@
-"""The Model Context Protocol: the tools of an agent's client, over HTTP (`/mcp`) and standard input."""
+"""The Model Context Protocol (MCP), by which coding agents call tools: over HTTP (`/mcp`) and standard input.
+
+`door` answers messages; read it first. `tools` defines the tools and `answers` renders their results. `stdio` is the
+process that a coding agent starts; it imports `messages` and `introduction` alone, so import modules, not this package.
+"""

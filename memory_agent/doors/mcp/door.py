@@ -1,6 +1,6 @@
-"""Answers messages. Those about the memory go through the reception, like the requests of any door.
+"""Answers MCP messages. Requests to the memory pass the reception, like the requests of any door.
 
-Nothing is kept between requests in any version, so clients go on when the daemon has restarted.
+No state is kept between requests, in any protocol version, so clients can continue after a restart of the daemon.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ _STATUS = {
     UNSUPPORTED_VERSION: 400,
     METHOD_NOT_FOUND: 404,
 }
-"""The status of a refusal over HTTP. In the versions with a handshake it is 200 once the message was read."""
+"""The HTTP status of a refusal. In versions with a handshake it is 200 if the message could be parsed."""
 _LARGE_BYTES = 1 << 18
 
 
 class Reply(NamedTuple):
-    """What a transport sends. A notification gets status 202 and no body."""
+    """A response for the transport. A notification gets status 202 and no body."""
 
     status: int
     body: bytes = b""
 
 
 class McpDoor:
-    """Answers messages. Lives in the event loop of its reception."""
+    """Answers MCP messages. Lives in the event loop of its reception."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
 
     async def reply(self, body: bytes, headers: Mapping[str, str], context: Context, credential: Credential) -> Reply:
-        """Answer one message. Raises nothing: a refusal is a reply."""
+        """Answer one message. Raises nothing: an error becomes part of the reply."""
         has_status = True
         try:
             message = read_message(body)
@@ -158,5 +158,5 @@ class McpDoor:
 
 
 def _shown(verb: Verb, reply: bytes, request: protocol.Request) -> dict[str, Any]:
-    """Return the reply of a verb as the result of a tool. Raises the error that the reply carries."""
+    """Return the reply of a verb as the result of a tool. Raises the error that the reply contains."""
     return answered(verb.name, protocol.decode_reply(reply, verb.result), msgspec.msgpack.decode(request.params))

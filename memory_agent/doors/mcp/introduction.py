@@ -1,8 +1,8 @@
-"""Answers what needs no memory: the handshake, and the lists of tools, prompts and resources.
+"""Answers the messages that need no memory: the handshake, and the lists of tools, prompts and resources.
 
-`memory-agent mcp` answers these itself, even while the daemon starts, since clients wait only seconds for them. The
-lists and the version are in `catalogue.json`, which `python -m ops.documents` writes from `tools`: deriving them takes
-half a second of imports, and `importlib.metadata` alone .03 s and 4 MB.
+Clients wait only seconds for these answers, so `memory-agent mcp` gives them itself, even while the daemon starts. The
+lists and the version come from `catalogue.json`, which `python -m ops.documents` writes from `tools`: building them at
+run time takes half a second of imports, and `importlib.metadata` alone .03 s and 4 MB (measured).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TTL_MS = 3_600_000
 
 
 def introduce(message: Message, tools: ToolSet, stateless: bool) -> dict[str, Any] | None:
-    """Return the result; None for a method that needs the memory. Raises `RpcError`, also for an unknown method."""
+    """Return the result, or None for a method that needs the memory. Raises `RpcError`, also for an unknown method."""
     if message.method in NAMED:
         return None
     if stateless and message.method in _HANDSHAKE_ONLY:
@@ -67,7 +67,7 @@ def introduce(message: Message, tools: ToolSet, stateless: bool) -> dict[str, An
 
 
 def complete(result: dict[str, Any], stateless: bool, ttl_ms: int | None = None) -> dict[str, Any]:
-    """Return a result with the fields that its version requires. `ttl_ms`: how long a client may cache it."""
+    """Add the fields that the protocol version requires to a result. `ttl_ms`: how long a client may cache it."""
     if not stateless:
         return result
     kept = {} if ttl_ms is None else {"ttlMs": ttl_ms, "cacheScope": "private"}

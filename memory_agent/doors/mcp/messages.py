@@ -1,8 +1,8 @@
-"""JSON-RPC 2.0 messages of the Model Context Protocol, and the rules of its two eras. Pure.
+"""JSON-RPC 2.0 messages of the Model Context Protocol, and the differences between its versions. Pure.
 
-Versions up to 2025-11-25 begin with `initialize`. From 2026-07-28 on each request names its version in `params._meta`,
-and over HTTP repeats in headers what it calls. Nothing is kept between requests in either. Imports msgspec alone, since
-`memory-agent mcp` starts with it.
+Versions up to 2025-11-25 begin with `initialize` (a handshake). From 2026-07-28 on, each request contains its version
+in `params._meta` and, over HTTP, repeats its method and name in headers (stateless). Imports msgspec alone, because
+`memory-agent mcp` must start fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 STATELESS_VERSIONS = ("2026-07-28",)
 
 MOST_BYTES = 1 << 20
-"""Of a message, at most: the door decodes it in its event loop. What a model writes is far smaller."""
+"""The largest message. The daemon decodes it in its event loop; messages that a model writes are far smaller."""
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -40,9 +40,9 @@ VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
 NAME_HEADER = "mcp-name"
 IDEMPOTENCY_HEADER = "idempotency-key"
-"""Not of the protocol, ours: a call with the key of one before is the same call, carried out once."""
+"""An addition to the protocol: two calls with one key are the same call, which is executed once."""
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-"""The methods that need the memory, each with the parameter that the header `Mcp-Name` repeats."""
+"""The methods that need the memory, each with the parameter that is repeated in the header `Mcp-Name`."""
 _ENCODED, _END = "=?base64?", "?="
 
 _VERSION_MEMBER = rb'"jsonrpc"\s*:\s*"2\.0"'
@@ -50,7 +50,7 @@ _ID_MEMBER = rb'"id"\s*:\s*(-?[0-9]+|"(?:[^"\\]|\\.)*")'
 _FIRST = re.compile(rb"\s*\{\s*(?:" + _VERSION_MEMBER + rb"\s*,\s*)?" + _ID_MEMBER + rb"\s*[,}]")
 _LAST = re.compile(rb"[,{]\s*" + _ID_MEMBER + rb"\s*(?:,\s*" + _VERSION_MEMBER + rb"\s*)?\}\s*\Z")
 _ID_BYTES = 512
-"""How far from either end of a line an id is looked for."""
+"""The number of bytes at each end of a line in which `id_within` searches."""
 
 _SESSION = re.compile(r"[\w.:-]{1,128}")
 
@@ -67,19 +67,19 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The `_meta` of the parameters, empty where there is none."""
+        """The `_meta` of the parameters, or an empty mapping."""
         meta = self.params.get("_meta")
         return meta if isinstance(meta, dict) else {}
 
     @property
     def session(self) -> str | None:
-        """The session that the client, not the model, says with each request, as Codex does; None where none is."""
+        """The session that the client, not the model, sends with each request, as Codex does; None without one."""
         named = self.meta.get("sessionId")
         return named if isinstance(named, str) and _SESSION.fullmatch(named) else None
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that go with the message over HTTP."""
+        """The headers of the message over HTTP."""
         version = self.meta.get(VERSION_KEY)
         if not isinstance(version, str) or not version.isascii() or not version.isprintable():
             return {}
@@ -88,13 +88,13 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> Any:
-        """What the message calls, as the header `Mcp-Name` repeats it; None for other methods."""
+        """The tool, prompt or resource that the message names, for the header `Mcp-Name`; None for other methods."""
         parameter = NAMED.get(self.method)
         return None if parameter is None else self.params.get(parameter)
 
 
 class RpcError(Exception):
-    """An error of the protocol. `id` is that of the request, None where it could not be read."""
+    """A protocol error. `id` is the id of the request, or None if it could not be read."""
 
     def __init__(self, code: int, message: str, data: Any = None, id: Id | None = None) -> None:
         super().__init__(code, message, data, id)
@@ -112,7 +112,7 @@ _reader = msgspec.json.Decoder(Message)
 
 
 def read_message(line: bytes) -> Message:
-    """Return the message in a body or a line. Raises `RpcError`."""
+    """Parse a message. Raises `RpcError`."""
     try:
         return _reader.decode(line)
     except msgspec.ValidationError as error:
@@ -123,10 +123,10 @@ def read_message(line: bytes) -> Message:
 
 
 def id_within(start: bytes, end: bytes) -> Id | None:
-    """Return the id of a line that cannot be decoded, from its two ends, which may overlap; None if neither has one.
+    """Find the id in the first or last bytes of a line that cannot be decoded, or None.
 
-    A caller waits for the answer with its id, even to a line that is too long or holds half of an emoji. Clients write
-    the id first or last.
+    `start` and `end` may overlap. The caller waits for a reply with its id, even if its line is too long or ends within
+    a character. Clients write the id first or last.
     """
     found = _FIRST.match(start[:_ID_BYTES]) or _LAST.search(end[-_ID_BYTES:])
     if found is not None:
@@ -137,9 +137,9 @@ def id_within(start: bytes, end: bytes) -> Id | None:
 
 
 def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
-    """Whether the message is of a version without handshake. Raises `RpcError` where it contradicts its headers.
+    """Whether the message has a version without handshake. Raises `RpcError` if it contradicts its headers.
 
-    The names of `headers` are in lower case; None for a transport without headers.
+    The names of `headers` are in lower case; None means a transport without headers.
     """
     named = None if headers is None else headers.get(VERSION_HEADER)
     if VERSION_KEY not in message.meta and (named is None or named in HANDSHAKE_VERSIONS):
@@ -161,18 +161,18 @@ def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
 
 
 def header_value(text: str) -> str:
-    """Return a text as the value of a header, encoded where it cannot stand there as it is."""
+    """Return a text as a header value, encoded if a header cannot contain it."""
     is_plain = text.isascii() and text.isprintable() and text == text.strip() and not text.startswith(_ENCODED)
     return text if is_plain else f"{_ENCODED}{b64encode(text.encode(errors='replace')).decode()}{_END}"
 
 
 def result_line(id: Id, result: Mapping[str, Any]) -> bytes:
-    """Return the answer to a request as JSON."""
+    """Encode the result of a request as JSON."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "result": result})
 
 
 def error_line(error: RpcError) -> bytes:
-    """Return the refusal of a request as JSON."""
+    """Encode the error of a request as JSON."""
     described = {"code": error.code, "message": error.message}
     if error.data is not None:
         described["data"] = error.data
@@ -180,7 +180,7 @@ def error_line(error: RpcError) -> bytes:
 
 
 def failed_call(code: str, reason: str, retryable: bool) -> dict[str, Any]:
-    """Return the result of a tool that failed, as words for a model and as fields."""
+    """Return the result of a failed tool call, as text for a model and as fields."""
     advice = " (the same call may succeed later)" if retryable else ""
     text = f"error {code}: {reason}{advice}"
     fields = {"text": text, "code": code, "retryable": retryable}

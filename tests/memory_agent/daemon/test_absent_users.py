@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
-from served_gateway import Served, gateway_without_ray
-from served_host import absent_embedder
+from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent import Memory, MemoryClient, MemoryStats
 from memory_agent.errors import InvalidInputError, RunUnknownError, StoreError
@@ -22,10 +19,8 @@ from relay import ALL_SCOPES, create_key
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    with tempfile.TemporaryDirectory(prefix="absent-") as folder:
-        data_dir = Path(folder)
-        with absent_embedder(data_dir) as embedder, gateway_without_ray(data_dir, embedder) as served:
-            yield served
+    with gateway_in_new_folder() as served:
+        yield served
 
 
 @pytest.fixture
@@ -159,7 +154,7 @@ def test_a_recall_of_an_absent_user_is_logged_once_under_the_users_name(
         monkeypatch.setattr(f"{module}.log", logger)
     monkeypatch.setattr(structlog, "is_configured", lambda: True)
     absent.recall("the proxy")
-    absent.get([])  # the line is written after the reply, and before that of a later request
+    absent.get([])  # the line is logged after the reply, and before that of a later request
     assert [(line["event"], line["user_id"]) for line in lines.entries] == [("recall.answered", "alcie")]
 
 

@@ -6,10 +6,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from polling import until
 
 from memory_agent.daemon.children import Child
 
@@ -26,14 +26,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20.0):
-        while not fact():
-            await asyncio.sleep(0.005)
-
-
 def test_a_part_that_cannot_be_started_is_retried(program: Path) -> None:
-    """Without processes or memory, or during an upgrade, the watch used to end, and the part stayed dead silently."""
+    """If no process could be started, the watch used to end, and the part stayed dead without notice."""
 
     async def go() -> None:
         child = Child("part", "none", ())

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from dispatching import Memories, dispatching
+from polling import until
 
 from memory_agent.daemon.dispatcher import Dispatcher, Parked, Parking
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.errors import EncryptionKeyMissingError
-from memory_agent.records.memories import IngestReport
 from memory_agent.settings import DaemonSettings
 from memory_agent.storage.owners import Owners
 from memory_agent.triggers.block import RECALLED
-from memory_agent.verbs.protocol import IngestBatch
 from relay import (
     SYSTEM_USER,
     AsyncSubscriber,
@@ -47,27 +47,6 @@ class StalledReader(AsyncSubscriber):
         return await super().fetch(after, limit, max_bytes=max_bytes, user_id=user_id)
 
 
-class Memories:
-    """The users' memories, which ingest every event except `stuck` ones."""
-
-    def __init__(self, stuck: frozenset[int] = frozenset()) -> None:
-        self.taken: list[tuple[str, int]] = []
-        self._stuck = stuck
-
-    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
-        seqs = [seq for seq, _ in batch.events]
-        if self._stuck & set(seqs):
-            await asyncio.Event().wait()
-        self.taken += [(user_id, seq) for seq in seqs]
-        return IngestReport(kept=len(seqs))
-
-
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with tempfile.TemporaryDirectory(prefix="dispatch-") as folder, Broker(Path(folder)) as broker:
-        yield broker
-
-
 def publish(broker: Broker, *user_ids: str, **fields: Any) -> None:
     with Publisher(broker.endpoints.ingest) as publisher:
         for number, user_id in enumerate(user_ids):
@@ -80,23 +59,8 @@ async def running(
 ) -> AsyncIterator[tuple[Dispatcher, AsyncSubscriber]]:
     journal = StalledReader(*broker.endpoints, "memory")
     journal.stalls_after = stalls_after
-    owners = Owners(folder / "owners")
-    dispatcher = Dispatcher(journal, cast(Hosts, memories), owners, settings)
-    task = asyncio.create_task(dispatcher.run())
-    try:
+    async with dispatching(journal, folder, memories, settings) as dispatcher:
         yield dispatcher, journal
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-        await journal.close()
-        owners.close()
-
-
-async def until(fact: Callable[[], bool], task_alive_s: float = 20.0) -> None:
-    async with asyncio.timeout(task_alive_s):
-        while not fact():
-            await asyncio.sleep(0.005)
 
 
 def test_the_cursor_stays_behind_unread_events_when_a_lane_reads_ahead(broker: Broker, tmp_path: Path) -> None:

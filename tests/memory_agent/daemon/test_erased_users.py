@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import wait_until
 from served_gateway import Served, gateway_without_ray
 from served_host import absent_embedder
-from test_retention_rounds import SECRET, files_with, told, until
+from test_retention_rounds import SECRET, files_with, told
 
 from memory_agent import MemoryClient
-from memory_agent.embedders import open_embedder
+from memory_agent.embedders import Embedder
 from memory_agent.erasure.history import read_history
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.settings import EmbedderSettings
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from relay import BrokerSettings, Journal, RelaySettings, encode_event, journal_folder
@@ -34,13 +34,13 @@ STEPS = ("erase", "forget_owner", "note_user_erased", "remove_user", "rmtree", "
 
 
 def unreadable(run_id: str) -> bytes:
-    """A conductor's message that is not an event: it has a run, but no event type."""
+    """Return a conductor's message that is not an event: it has a run, but no event type."""
     return json.dumps({"user_id": "system", "payload": {"run_id": run_id, "text": f"said of {run_id}"}}).encode()
 
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A data folder of alice, with a session, runs, a pending and a quarantined event, and of bob."""
+    """A data folder of bob, and of alice with a session, runs, a pending and a quarantined event."""
     with tempfile.TemporaryDirectory(prefix="user-") as name:
         data_dir = Path(name)
         now = datetime.now(UTC)
@@ -94,7 +94,7 @@ def test_a_user_is_erased_completely_and_starts_empty(data_dir: Path) -> None:
         assert alice.stats().memories == 0
         alice.remember("alice begins anew")
         assert alice.erasure.erase_user().memories == 1
-        assert alice.erasure.erase_user().memories == 0  # who is not there is erased, too
+        assert alice.erasure.erase_user().memories == 0  # erasing an absent user succeeds too
     require_gone(data_dir)
 
 
@@ -111,29 +111,27 @@ def test_a_user_with_damaged_records_is_erased_without_reading(data_dir: Path) -
 
 @pytest.mark.parametrize("step", STEPS)
 def test_an_erasure_killed_at_any_step_continues_at_the_next_start(step: str, data_dir: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # the helpers of the tests
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # makes the test helpers importable
     killed = subprocess.run([sys.executable, __file__, str(data_dir), step], env=environment, timeout=120)
     assert killed.returncode == -signal.SIGKILL
     with served(data_dir) as gateway:
-        until(lambda: not files_with(SECRET, data_dir))
+        wait_until(lambda: not files_with(SECRET, data_dir))
         assert not user_folder(data_dir, "alice").exists()
         with client(gateway, "bob") as bob:
             assert bob.stats().memories == 1
     require_gone(data_dir)
 
 
-def test_a_half_removed_user_is_removed_at_startup() -> None:
+def test_a_half_removed_user_is_removed_at_startup(embedder: Embedder) -> None:
     with tempfile.TemporaryDirectory(prefix="left-") as name:
         folder = Path(name)
         for users in (folder / "users", folder / "replaced-20261120T000000000000" / "users"):
             (users / ".erased-01KHJY9080NWG22H9Q8BBD7B80" / "records").mkdir(parents=True)
             (users / ".erased-01KHJY9080NWG22H9Q8BBD7B80" / "records" / "data.mdb").write_bytes(b"zanzibarquokka")
             (users / "bob").mkdir()
-        embedder = open_embedder(EmbedderSettings(allow_download=False))
         with gateway_without_ray(folder, embedder):
             assert list(folder.rglob(".erased-*")) == []
             assert len(list(folder.rglob("bob"))) == 2
-        embedder.close()
 
 
 def erase_until_killed(data_dir: Path, step: str) -> None:

@@ -22,7 +22,7 @@ from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import DeadlineExceededError, HostDiedError, UnavailableError
 from memory_agent.records.memories import IngestReport
 from memory_agent.settings import DaemonSettings, Settings
-from memory_agent.verbs.protocol import IngestBatch, encode_result
+from memory_agent.verbs.protocol import HostRequest, IngestBatch, encode_result
 
 USERS = [f"user-{number}" for number in range(5_000)]
 
@@ -37,26 +37,21 @@ class Host:
         self.is_starting = 0
         self._is_ended = False
 
-    async def ingest(self, user_id: str, batch: bytes, timeout_s: float) -> bytes:
-        self._check_up()
-        return encode_result(IngestReport(kept=3))
-
-    def _check_up(self) -> None:
+    async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
         if self.is_starting:
             self.is_starting -= 1
             raise UnavailableError(f"{self.name} is not up")
-
-    async def call(self, user_id: str, method: str, params: bytes, deadline_ms: float, *_: object) -> bytes:
-        self._check_up()
-        self._world.awake.add(user_id)
+        if not request.method:
+            return encode_result(IngestReport(kept=3))
+        self._world.awake.add(request.user_id)
         self._world.most = max(self._world.most, len(self._world.awake))
         await asyncio.sleep(0)
-        if user_id in self._world.stuck:
+        if request.user_id in self._world.stuck:
             await self._world.go_on.wait()
         if self._is_ended:
             self.is_gone = True
             raise HostDiedError(self.name)
-        return user_id.encode()
+        return request.user_id.encode()
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
         await asyncio.sleep(0)
@@ -78,7 +73,7 @@ class Processes:
         self.stuck: set[str] = set()
         self.go_on = asyncio.Event()
 
-    def start_host(self) -> Host:
+    def start_host(self, *, shared: bool = False) -> Host:
         self.hosts.append(Host(f"host-{len(self.hosts)}", self))
         return self.hosts[-1]
 

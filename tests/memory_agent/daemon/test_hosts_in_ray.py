@@ -94,7 +94,7 @@ def test_a_request_while_the_user_falls_asleep_is_answered(cluster: Cluster) -> 
             sleeping = asyncio.create_task(hosts.sleep_idle())
             for _ in range(turn):
                 await asyncio.sleep(0)
-            reply = await hosts.call("dora", "rebuild", encode(NoParams()), 60_000.0)  # what is not asked twice
+            reply = await hosts.call("dora", "rebuild", encode(NoParams()), 60_000.0)  # a verb that is not repeated
             assert decode_reply(reply, int) == 0
             await sleeping
         await hosts.close()
@@ -130,14 +130,14 @@ async def _answers(host: Host) -> bool:
 
 
 def test_ray_keeps_no_record_of_calls(cluster: Cluster) -> None:
-    """Its gcs used to keep a record of 5 KB (measured) for each of the last 100,000 calls."""
+    """Regression: the gcs kept a record of 5 KB (measured) for each of the last 100,000 calls."""
 
     async def go() -> int:
         host = cluster.start_host()
         await _asked(host, 200)
         before = _own_bytes(gcs)
         await _asked(host, 3_000)
-        await asyncio.sleep(1.5)  # gcs was told each second
+        await asyncio.sleep(1.5)  # gcs received the records each second
         host.end()
         return _own_bytes(gcs) - before
 

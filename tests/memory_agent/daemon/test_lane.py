@@ -151,7 +151,9 @@ def test_every_event_is_handled_once_in_order_or_quarantined(
     lane_events: int,
     tolerance: int,
 ) -> None:
-    died = ["died"] * min(hiccups.count("died"), tolerance - 1)  # more of one event are a reason to quarantine it
+    died = ["died"] * min(
+        hiccups.count("died"), tolerance - 1
+    )  # more crashes of one event are a reason to quarantine it
     hiccups = [hiccup for hiccup in hiccups if hiccup != "died"] + died
     world = World(journal, rejects=rejects, crashes=crashes, poisons=poisons, hiccups=hiccups)
     settings = DaemonSettings(lane_events=lane_events, batch_events=4, crashes_before_quarantine=tolerance)
@@ -282,7 +284,7 @@ def test_waiting_events_are_read_again_after_an_erasure() -> None:
         for seq in world.journal:
             lane.offer(Pending(seq, EVENT))
         lane.offer(Pending(90, EVENT, late=True))
-        await world.under_way.wait()  # of the late one
+        await world.under_way.wait()  # of the late event
         lane.offer(Pending(91, EVENT, late=True))
         world.gone = {3, 4, 9, 91}
         reading = asyncio.create_task(lane.read_again())
@@ -297,7 +299,7 @@ def test_waiting_events_are_read_again_after_an_erasure() -> None:
     world, budget = Busy(range(1, 11)), Budget(1 << 20)
     asyncio.run(scenario())
     assert world.handled == [90, 1, 2, 5, 6, 7, 8, 10]
-    assert budget.has_room(1 << 20), "all room was given back, and none twice"
+    assert budget.has_room(1 << 20), "all room is released exactly once"
     assert not budget.has_room((1 << 20) + 1)
 
 
@@ -348,7 +350,7 @@ def test_nothing_is_quarantined_while_the_key_folder_is_missing() -> None:
 
 def test_without_its_key_a_lane_drops_old_events_and_quarantines_new_ones() -> None:
     world = World(range(1, 31), locked=True)
-    world.gone = set(range(1, 28))  # encrypted with the key that was destroyed
+    world.gone = set(range(1, 28))  # encrypted with the destroyed key
     run_lane(world, DaemonSettings(batch_events=8))
     assert world.handled == []
     assert world.set_aside == dict.fromkeys((28, 29, 30), EncryptionKeyMissingError.code)

@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def tell(stream: io.StringIO) -> list[str]:
+def progress_on(stream: io.StringIO) -> list[str]:
     starting = Starting(stream)
     starting.part("relay")
     starting.part("Ray")
@@ -36,12 +36,12 @@ def tell(stream: io.StringIO) -> list[str]:
 
 
 def test_a_terminal_shows_the_progress_of_the_start() -> None:
-    lines = tell(Terminal())
+    lines = progress_on(Terminal())
     assert [line.partition(" s  ")[2] for line in lines] == ["starting relay", "starting Ray", "ready; Ctrl-C ends it"]
 
 
 def test_a_file_gets_no_progress() -> None:
-    assert tell(io.StringIO()) == []
+    assert progress_on(io.StringIO()) == []
 
 
 def test_the_ready_message_has_the_address_and_commands_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from polling import until
 
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
@@ -63,7 +62,7 @@ class World:
         self._broker = broker
         self._publisher = publisher
 
-    def say(self, user_id: str, event_id: str, age_ms: float = 0.0) -> None:
+    def notice(self, user_id: str, event_id: str, age_ms: float = 0.0) -> None:
         event = Event(
             event_id=event_id,
             event_type="user_input",
@@ -84,12 +83,6 @@ class World:
         return [Block.of_event(entry.data).cause_event_id for entry in entries if entry.event_type == RECALLED]
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with tempfile.TemporaryDirectory(prefix="react-") as folder, Broker(Path(folder)) as broker:
-        yield broker
-
-
 @asynccontextmanager
 async def running(broker: Broker, memories: Memories) -> AsyncIterator[World]:
     with Publisher(broker.endpoints.ingest) as publisher:
@@ -101,12 +94,6 @@ async def running(broker: Broker, memories: Memories) -> AsyncIterator[World]:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not fact():
-            await asyncio.sleep(0.005)
 
 
 def check(
@@ -122,7 +109,7 @@ def check(
 def test_two_recalls_run_at_a_time_but_one_per_user(broker: Broker) -> None:
     async def story(here: World) -> None:
         for event_id, user_id in (("a-1", "alice"), ("a-2", "alice"), ("b-1", "bob"), ("c-1", "carol")):
-            here.say(user_id, event_id)
+            here.notice(user_id, event_id)
         await until(lambda: len(here.memories.asked) == 2)
         assert here.memories.asked == ["a-1", "b-1"]
         here.memories.open.set()
@@ -138,7 +125,7 @@ def test_nothing_starts_while_callers_or_events_wait(broker: Broker, busy: str) 
         here.memories.open.set()
         here.memories.calls_under_way = 4 if busy == "callers" else 0
         here.waiting = 501 if busy == "events" else 0
-        here.say("alice", "a-1")
+        here.notice("alice", "a-1")
         await until(lambda: here.reactor.status()["waiting"] == 1)
         for _ in range(10):
             await asyncio.sleep(0)
@@ -153,8 +140,8 @@ def test_a_backlog_after_downtime_causes_no_recalls(broker: Broker) -> None:
     async def story(here: World) -> None:
         here.memories.open.set()
         for number in range(100):
-            here.say("alice", f"old-{number}", age_ms=60_000)
-        here.say("alice", "new")
+            here.notice("alice", f"old-{number}", age_ms=60_000)
+        here.notice("alice", "new")
         await until(lambda: here.reactor.status().get("published") == 1)
         assert here.memories.asked == ["new"]
         assert here.reactor.status()["late"] == 100
@@ -165,8 +152,8 @@ def test_a_backlog_after_downtime_causes_no_recalls(broker: Broker) -> None:
 def test_a_failing_memory_is_counted_and_does_not_delay_other_users(broker: Broker) -> None:
     async def story(here: World) -> None:
         here.memories.open.set()
-        here.say("alice", "a-1")
-        here.say("bob", "b-1")
+        here.notice("alice", "a-1")
+        here.notice("bob", "b-1")
         await until(lambda: here.reactor.status().get("published") == 1)
         assert here.reactor.status()["failed"] == 1
         assert here.published() == ["b-1"]
@@ -177,14 +164,14 @@ def test_a_failing_memory_is_counted_and_does_not_delay_other_users(broker: Brok
 def test_an_erasure_cancels_the_users_recalls_and_no_others(broker: Broker) -> None:
     async def story(here: World) -> None:
         for event_id, user_id in (("a-1", "alice"), ("a-2", "alice"), ("b-1", "bob")):
-            here.say(user_id, event_id)
+            here.notice(user_id, event_id)
         await until(lambda: len(here.memories.asked) == 2)
         async with here.reactor.paused("alice"):
-            here.say("alice", "a-3")
+            here.notice("alice", "a-3")
             here.memories.open.set()
             await until(lambda: here.reactor.status().get("published") == 1)
             assert here.published() == ["b-1"]
-        here.say("alice", "a-4")
+        here.notice("alice", "a-4")
         await until(lambda: here.reactor.status().get("published") == 2)
         assert here.published() == ["b-1", "a-4"]
 
@@ -195,7 +182,7 @@ def test_a_cause_read_twice_has_one_block(broker: Broker) -> None:
     async def story(here: World) -> None:
         here.memories.open.set()
         for _ in range(3):
-            here.say("alice", "a-1")
+            here.notice("alice", "a-1")
         await until(lambda: here.reactor.status().get("published") == 3)
         assert here.published() == ["a-1"]
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from polling import wait_until
 from served_gateway import Served, gateway_without_ray
 
 from memory_agent import AsyncMemoryClient, MemoryClient
 from memory_agent.daemon.erasure import RetentionRounds
-from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.embedders import Embedder
 from memory_agent.erasure.intent_log import INTENT_FILE
 from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.retention import RETENTION_FILE
 from memory_agent.knowledge import Knowledge
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
-from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings
+from memory_agent.settings import RetentionRule, RetentionSettings, Settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
 from relay import (
@@ -41,7 +41,7 @@ DAY = timedelta(days=1)
 RULE = RetentionRule(name="progress", signals=("task-progress",), age_s=30 * 86_400.0)
 RULES = RetentionSettings(rules=(RULE,), interval_s=0.1)
 PATIENCE_S = 180.0
-RELAY = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.5))  # it clears its file then
+RELAY = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.5))  # its file is compacted at this interval
 
 
 def told(user_id: str, number: int, age: timedelta, text: str) -> Event:
@@ -56,16 +56,9 @@ def told(user_id: str, number: int, age: timedelta, text: str) -> Event:
     return event_from_mapping(mapping, EventLimits(), datetime.now(UTC))
 
 
-@pytest.fixture(scope="module")
-def embedder() -> Iterator[Embedder]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    yield embedder
-    embedder.close()
-
-
 @pytest.fixture
 def data_dir(embedder: Embedder) -> Iterator[Path]:
-    """Three sleeping users: alice has old and new progress, bob only new progress, carol was never scanned."""
+    """Create three sleeping users: alice has old and new progress, bob only new progress, carol was never scanned."""
     with tempfile.TemporaryDirectory(prefix="aged-") as name:
         data_dir = Path(name)
         events = [
@@ -92,15 +85,6 @@ def files_with(text: str, folder: Path) -> list[str]:
     )
 
 
-def until(fact: object) -> None:
-    """Wait until `fact` returns true."""
-    assert callable(fact)
-    end_s = time.monotonic() + PATIENCE_S
-    while not fact():
-        assert time.monotonic() < end_s, "it did not come true"
-        time.sleep(0.05)
-
-
 def is_done(served: Served) -> bool:
     """Whether no erasure is running and the relay has compacted its file."""
     return not list(served.data_dir.glob(f"users/*/{INTENT_FILE}")) and not files_with(SECRET, served.data_dir)
@@ -110,10 +94,10 @@ def test_retention_erases_from_every_file_of_a_sleeping_user(data_dir: Path, emb
     owners = {user: (data_dir / "users" / user / "owner.lock").read_bytes() for user in ("alice", "bob", "carol")}
     assert files_with(SECRET, data_dir)
     with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served:
-        until(lambda: is_done(served))
-        until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
+        wait_until(lambda: is_done(served))
+        wait_until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
     woken = {user for user, owner in owners.items() if (data_dir / "users" / user / "owner.lock").read_bytes() != owner}
-    assert woken == {"alice", "carol"}  # bob's note says that nothing of his is due
+    assert woken == {"alice", "carol"}  # bob's retention file says that nothing is due
     with Journal.open(journal_folder(data_dir)) as journal:
         assert [entry.seq for entry in journal.read(0, 10)] == [3, 4, 5]
     with Memory.open(user_folder(data_dir, "alice")) as memory:
@@ -126,8 +110,8 @@ def test_memories_of_awake_users_expire_during_upkeep(data_dir: Path, embedder: 
         gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served,
         MemoryClient("alice", endpoint=served.gateway, token=Layout(data_dir).token()) as alice,
     ):
-        until(lambda: alice.stats().expired == {"progress": 2})
-        until(lambda: is_done(served))
+        wait_until(lambda: alice.stats().expired == {"progress": 2})
+        wait_until(lambda: is_done(served))
         assert alice.stats().memories == 1
 
 
@@ -136,8 +120,8 @@ def test_an_unreadable_user_does_not_end_the_round(data_dir: Path, embedder: Emb
     lock.unlink()
     lock.mkdir()  # cannot be read, by root either
     with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served:
-        until(lambda: is_done(served))
-        until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
+        wait_until(lambda: is_done(served))
+        wait_until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
 
 
 def test_the_store_of_shared_items_is_never_visited(data_dir: Path, embedder: Embedder) -> None:

@@ -1,39 +1,25 @@
-"""Who owns a run or session that conductors publish under `system`: naming another user's gains nothing."""
+"""Ownership of runs and sessions that conductors publish under `system`: naming those of another user gains nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from served_gateway import Served, gateway_without_ray
+from dispatching import Memories, dispatching
+from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent import MemoryClient
 from memory_agent.daemon.dispatcher import Dispatcher
-from memory_agent.daemon.hosts import Hosts
-from memory_agent.embedders import open_embedder
-from memory_agent.records.memories import IngestReport
-from memory_agent.settings import DaemonSettings, EmbedderSettings
-from memory_agent.storage.owners import Owners
-from memory_agent.verbs.protocol import IngestBatch
+from memory_agent.embedders import Embedder
+from memory_agent.settings import DaemonSettings
 from relay import ALL_SCOPES, AsyncSubscriber, Broker, Identity, Publisher, create_key, identity_of, local_identity
 
 PATIENCE_S = 20.0
-
-
-class Memories:
-    """The users' memories, which record the user of each event."""
-
-    def __init__(self) -> None:
-        self.taken: dict[int, str] = {}
-
-    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
-        self.taken.update((seq, user_id) for seq, _ in batch.events)
-        return IngestReport(kept=len(batch.events))
 
 
 class World:
@@ -46,7 +32,7 @@ class World:
         self._memories = memories
         self._keys = {"conductor": local_identity(broker.endpoints.ingest)}
 
-    async def tell(self, who: str, user_id: str, **fields: Any) -> int:
+    async def publish(self, who: str, user_id: str, **fields: Any) -> int:
         """Publish with the key of `who`, and return the event's number."""
         return await asyncio.to_thread(self._publish, who, {"user_id": user_id, **fields})
 
@@ -60,9 +46,13 @@ class World:
     async def became(self, seq: int) -> str | None:
         """Return the owner of an event, or None while it waits for one."""
         async with asyncio.timeout(PATIENCE_S):
-            while seq not in self._memories.taken and seq not in self.dispatcher._parking:
+            while seq not in self._owners and seq not in self.dispatcher._parking:
                 await asyncio.sleep(0.005)
-        return self._memories.taken.get(seq)
+        return self._owners.get(seq)
+
+    @property
+    def _owners(self) -> dict[int, str]:
+        return {seq: user_id for user_id, seq in self._memories.taken}
 
     async def found_its_owner(self, seq: int) -> str:
         """Wait until an event has an owner, and return it."""
@@ -82,17 +72,9 @@ async def world(folder: Path, **settings: Any) -> AsyncIterator[World]:
     memories = Memories()
     with Broker(folder) as broker:
         journal = AsyncSubscriber(*broker.endpoints, "memory")
-        owners = Owners(folder / "owners")
-        dispatcher = Dispatcher(journal, cast(Hosts, memories), owners, DaemonSettings(owner_wait_s=3600.0, **settings))
-        task = asyncio.create_task(dispatcher.run())
-        try:
+        patient = DaemonSettings(owner_wait_s=3600.0, **settings)
+        async with dispatching(journal, folder, memories, patient) as dispatcher:
             yield World(broker, folder, dispatcher, memories)
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            await journal.close()
-            owners.close()
 
 
 @pytest.fixture
@@ -116,12 +98,12 @@ def check(folder: Path, story: Callable[[World], Any], **settings: Any) -> None:
 @pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
 def test_naming_anothers_run_first_gains_no_ownership(folder: Path, named: dict[str, Any]) -> None:
     async def story(here: World) -> None:
-        guess = await here.tell("mallory", "mallory", **named)
-        early = await here.tell("conductor", "system", **named, event_id="early")
-        assert await here.became(guess) == "mallory"  # her own event is her own
+        guess = await here.publish("mallory", "mallory", **named)
+        early = await here.publish("conductor", "system", **named, event_id="early")
+        assert await here.became(guess) == "mallory"  # alice's own event belongs to alice
         assert await here.became(early) is None
-        told = await here.tell("conductor", "alice", **named)
-        late = await here.tell("conductor", "system", **named, event_id="late")
+        told = await here.publish("conductor", "alice", **named)
+        late = await here.publish("conductor", "system", **named, event_id="late")
         assert [await here.became(seq) for seq in (told, late)] == ["alice", "alice"]
         assert await here.found_its_owner(early) == "alice"
 
@@ -131,10 +113,10 @@ def test_naming_anothers_run_first_gains_no_ownership(folder: Path, named: dict[
 @pytest.mark.parametrize("named", [OF_RUN, OF_SESSION])
 def test_naming_anothers_run_later_takes_no_ownership(folder: Path, named: dict[str, Any]) -> None:
     async def story(here: World) -> None:
-        await here.tell("conductor", "alice", **named)
-        await here.tell("mallory", "mallory", **named)
+        await here.publish("conductor", "alice", **named)
+        await here.publish("mallory", "mallory", **named)
         here.dispatcher.claim_run("run-alice-1", "mallory", is_vouched=False)
-        seq = await here.tell("conductor", "system", **named)
+        seq = await here.publish("conductor", "system", **named)
         assert await here.became(seq) == "alice"
 
     check(folder, story)
@@ -142,11 +124,11 @@ def test_naming_anothers_run_later_takes_no_ownership(folder: Path, named: dict[
 
 def test_a_conductor_may_name_the_owner_of_a_run_and_session(folder: Path) -> None:
     async def story(here: World) -> None:
-        await here.tell("mallory", "mallory", **OF_RUN, **OF_SESSION)
-        waiting = await here.tell("conductor", "system", **OF_SESSION)
+        await here.publish("mallory", "mallory", **OF_RUN, **OF_SESSION)
+        waiting = await here.publish("conductor", "system", **OF_SESSION)
         assert await here.became(waiting) is None
-        naming = await here.tell("conductor", "system", **OF_RUN, **OF_SESSION, on_behalf_of="alice")
-        after = await here.tell("conductor", "system", **OF_RUN)
+        naming = await here.publish("conductor", "system", **OF_RUN, **OF_SESSION, on_behalf_of="alice")
+        after = await here.publish("conductor", "system", **OF_RUN)
         assert [await here.found_its_owner(seq) for seq in (waiting, naming, after)] == ["alice"] * 3
 
     check(folder, story)
@@ -155,9 +137,9 @@ def test_a_conductor_may_name_the_owner_of_a_run_and_session(folder: Path) -> No
 def test_a_session_claimed_for_two_users_has_no_owner_but_events_that_name_a_user_do(folder: Path) -> None:
     async def story(here: World) -> None:
         for user_id in ("alice", "bob"):
-            await here.tell("conductor", user_id, **OF_SESSION)
-        unnamed = await here.tell("conductor", "system", **OF_SESSION)
-        named = await here.tell("conductor", "system", **OF_SESSION, on_behalf_of="bob")
+            await here.publish("conductor", user_id, **OF_SESSION)
+        unnamed = await here.publish("conductor", "system", **OF_SESSION)
+        named = await here.publish("conductor", "system", **OF_SESSION, on_behalf_of="bob")
         assert [await here.became(seq) for seq in (unnamed, named)] == [None, "bob"]
 
     check(folder, story)
@@ -165,19 +147,17 @@ def test_a_session_claimed_for_two_users_has_no_owner_but_events_that_name_a_use
 
 def test_a_setting_lets_users_own_keys_establish_owners(folder: Path) -> None:
     async def story(here: World) -> None:
-        await here.tell("alice", "alice", **OF_RUN)
-        seq = await here.tell("conductor", "system", **OF_RUN)
+        await here.publish("alice", "alice", **OF_RUN)
+        seq = await here.publish("conductor", "system", **OF_RUN)
         assert await here.became(seq) == "alice"
 
     check(folder, story, owner_claims="any")
 
 
 @pytest.fixture
-def served(folder: Path) -> Iterator[Served]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    with gateway_without_ray(folder, embedder) as served:
+def served(embedder: Embedder) -> Iterator[Served]:
+    with gateway_in_new_folder(embedder) as served:
         yield served
-    embedder.close()
 
 
 def test_users_who_guess_each_others_run_ids_see_nothing_of_them(served: Served) -> None:

@@ -1,16 +1,13 @@
-"""Events published over HTTP: admitted, masked and journaled as those of a publisher, with a receipt for each."""
+"""Events published over HTTP are admitted, masked and journaled like those of a publisher, with a receipt for each."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from http_caller import HttpCaller
-from served_gateway import Served, gateway_without_ray
-from served_host import absent_embedder
+from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent import MemoryClient
 from memory_agent.doors.http.publishing import MOST_EVENTS
@@ -21,20 +18,9 @@ TOLD = {"event_type": "user_input", "payload": {"text": "Staging needs the VPN"}
 
 
 @pytest.fixture
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with (
-        tempfile.TemporaryDirectory(prefix="events-") as folder,
-        absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder,
-        gateway_without_ray(Path(folder), embedder) as served,
-    ):
+def served() -> Iterator[Served]:
+    with gateway_in_new_folder() as served:
         yield served
-
-
-@pytest.fixture
-def caller(served: Served) -> Iterator[HttpCaller]:
-    caller = HttpCaller(served.http, served.token)
-    yield caller
-    caller.close()
 
 
 def of_key(served: Served, user_id: str | None, *scopes: Scope) -> HttpCaller:
@@ -105,7 +91,7 @@ def test_secrets_are_masked_before_anything_is_stored(served: Served, caller: Ht
     assert SECRET not in str(event)
 
 
-def test_the_key_decides_whose_events_they_are(served: Served) -> None:
+def test_the_key_determines_the_user_of_events(served: Served) -> None:
     alice = of_key(served, "alice", Scope.PUBLISH)
     told = publish(alice, TOLD, {**TOLD, "user_id": "bob"}, {**TOLD, "user_id": "system"})
     assert [one.get("code") for one in told["receipts"]] == [None, "user_not_allowed", "user_not_allowed"]
@@ -138,24 +124,24 @@ def test_without_the_scope_nothing_is_published(served: Served) -> None:
     ],
     ids=["none", "object", "number", "unknown", "user", "deadline", "many", "text"],
 )
-def test_a_body_that_is_no_list_of_events_publishes_nothing(
+def test_a_body_without_a_list_of_events_publishes_nothing(
     served: Served, caller: HttpCaller, body: Any, status: int
 ) -> None:
     assert caller.post("events", body).status == status
     assert journaled(served) == []
 
 
-def test_no_events_are_no_error(caller: HttpCaller) -> None:
+def test_an_empty_list_of_events_is_accepted(caller: HttpCaller) -> None:
     assert publish(caller)["receipts"] == []
 
 
-def test_more_than_one_message_of_the_bus_is_acknowledged_whole(served: Served, caller: HttpCaller) -> None:
+def test_events_of_several_bus_messages_are_all_acknowledged(served: Served, caller: HttpCaller) -> None:
     events = [{**TOLD, "event_id": f"e-{n}", "payload": {"text": "y" * 10_000}} for n in range(400)]
     told = publish(caller, *events, deadline_ms=60_000)
     assert [one["seq"] for one in told["receipts"]] == list(range(1, 401))
     assert [event.event_id for event in journaled(served)] == [event["event_id"] for event in events]
 
 
-def test_an_ack_that_does_not_come_in_time_is_an_error_that_says_so(caller: HttpCaller) -> None:
+def test_a_late_acknowledgement_is_reported_as_an_error(caller: HttpCaller) -> None:
     answer = caller.post("events", {"events": [TOLD], "deadline_ms": 0})
     assert (answer.status, answer.code, answer.json()["retryable"]) == (503, "unavailable", True)

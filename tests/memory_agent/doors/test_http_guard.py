@@ -1,4 +1,4 @@
-"""Where the door over HTTP may listen, with which certificate, and what TLS changes."""
+"""The addresses that the HTTP server may listen on, its certificate, and its checks of Host and Origin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import http.client
 import ipaddress
 import socket
 import ssl
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,8 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from http_caller import HttpCaller
-from served_gateway import gateway_without_ray
-from served_host import absent_embedder
+from served_gateway import gateway_in_new_folder
 
 from memory_agent.daemon.process import serve
 from memory_agent.doors.http.guard import place_of, refuse_names
@@ -31,7 +29,7 @@ from relay import Endpoints, EventLimits
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """Make a certificate of 127.0.0.1 that signs itself; return its file and that of its key."""
+    """Create a self-signed certificate for 127.0.0.1; return its file and the file of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "memory")])
     start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -51,7 +49,7 @@ def certificate(folder: Path) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:0", "10.0.0.7:80", "memory.example:443", "[::]:0", "127.0.0.1.evil:1"])
-def test_beyond_loopback_the_door_needs_a_certificate(listen: str, tmp_path: Path) -> None:
+def test_http_beyond_loopback_needs_a_certificate(listen: str, tmp_path: Path) -> None:
     http = HttpSettings(listen=listen)
     with pytest.raises(SettingsError, match=r"is not loopback .*daemon\.http\.certificate"):
         serve(Settings(daemon=DaemonSettings(http=http)), tmp_path / "data")
@@ -63,7 +61,7 @@ def test_beyond_loopback_the_door_needs_a_certificate(listen: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "here", ":80", "127.0.0.1:x", "127.0.0.1:70000", "127.0.0.1:-1"])
-def test_what_is_no_address_is_refused_by_name(listen: str) -> None:
+def test_an_invalid_address_is_refused_by_name(listen: str) -> None:
     with pytest.raises(SettingsError, match=r"daemon\.http\.listen: .* is not HOST:PORT"):
         place_of(HttpSettings(listen=listen))
 
@@ -75,7 +73,7 @@ def test_loopback_needs_none(listen: str) -> None:
     assert place.is_loopback
 
 
-def test_the_door_can_be_closed() -> None:
+def test_http_can_be_disabled() -> None:
     assert place_of(HttpSettings(listen="")) is None
 
 
@@ -90,7 +88,7 @@ def test_a_certificate_and_its_key_belong_together(tmp_path: Path) -> None:
             place_of(HttpSettings(**settings))
 
 
-def test_a_file_that_is_no_certificate_and_a_port_in_use_are_named(tmp_path: Path) -> None:
+def test_an_invalid_certificate_and_a_port_in_use_are_named(tmp_path: Path) -> None:
     _, private = certificate(tmp_path)
     wrong = HttpSettings(certificate=private, private_key=private)
 
@@ -108,25 +106,19 @@ def test_a_file_that_is_no_certificate_and_a_port_in_use_are_named(tmp_path: Pat
     first.close()
 
 
-def test_a_daemon_whose_port_is_taken_says_so_before_it_starts_anything(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_in_use_is_reported_before_anything_starts(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SettingsError, match=rf"daemon\.http\.listen: {listen}: .*in use"):
             serve(Settings(daemon=DaemonSettings(http=HttpSettings(listen=listen))), tmp_path)
-    assert not (tmp_path / "journal").exists()  # the relay makes it
+    assert not (tmp_path / "journal").exists()  # the relay would create it
     assert capfd.readouterr() == ("", "")
 
 
 def test_over_tls_a_client_that_trusts_the_certificate_is_served(tmp_path: Path) -> None:
     pem, private = certificate(tmp_path)
     settings = HttpSettings(certificate=pem, private_key=private)
-    with (
-        tempfile.TemporaryDirectory(prefix="tls-") as folder,
-        absent_embedder(tmp_path) as embedder,
-        gateway_without_ray(Path(folder), embedder, settings=Settings(daemon=DaemonSettings(http=settings))) as served,
-    ):
+    with gateway_in_new_folder(settings=Settings(daemon=DaemonSettings(http=settings))) as served:
         assert served.http.startswith("https://127.0.0.1:")
         token = served.token
         trusting = http.client.HTTPSConnection(
@@ -141,7 +133,7 @@ def test_over_tls_a_client_that_trusts_the_certificate_is_served(tmp_path: Path)
         plain.close()
 
 
-def test_with_tls_names_count_where_the_settings_have_some(tmp_path: Path) -> None:
+def test_with_tls_host_names_are_checked_if_the_settings_have_some(tmp_path: Path) -> None:
     pem, private = certificate(tmp_path)
     place = place_of(HttpSettings(listen="0.0.0.0:0", certificate=pem, private_key=private))
     assert place is not None
@@ -159,7 +151,7 @@ def test_with_tls_names_count_where_the_settings_have_some(tmp_path: Path) -> No
         assert refusal[0] == status
 
 
-def test_a_cancelled_door_drops_its_connections_and_its_port() -> None:
+def test_a_cancelled_server_drops_its_connections_and_its_port() -> None:
     async def scenario() -> None:
         settings = HttpSettings()
         place = place_of(settings)

@@ -1,33 +1,25 @@
-"""The task that wakes streams: each waits for its own user, and events of others wake nobody."""
+"""The task that wakes streams: each waits for its own user, and events of other users do not wake it."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
-from memory_agent.doors.http.journal_watch import JournalWatch
+from memory_agent.doors.http.streams import JournalWatch
 from relay import AsyncSubscriber, Broker, Publisher
 
 LONG_S = 60.0
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def broker() -> Iterator[Broker]:
-    with tempfile.TemporaryDirectory(prefix="watch-") as folder, Broker(Path(folder)) as broker:
-        yield broker
-
-
 def publish(broker: Broker, user_id: str, count: int = 1) -> None:
     with Publisher(broker.endpoints.ingest) as publisher:
         for _ in range(count):
-            text = f"note {next(_numbers)}"  # an event with the same words is the same one
+            text = f"note {next(_numbers)}"  # an event with the same words would be a duplicate
             publisher.publish({"event_type": "user_input", "user_id": user_id, "payload": {"text": text}})
         assert not publisher.flush().pending
 
@@ -56,7 +48,7 @@ async def begun(*tasks: asyncio.Task[None]) -> None:
     assert not any(task.done() for task in tasks)
 
 
-def test_events_of_others_wake_nobody(broker: Broker) -> None:
+def test_events_of_other_users_wake_no_stream(broker: Broker) -> None:
     async def scenario() -> None:
         async with watching(broker) as watch:
             idle = [waiting(watch, f"user-{number}", 0) for number in range(20)]
@@ -64,7 +56,7 @@ def test_events_of_others_wake_nobody(broker: Broker) -> None:
             await begun(*idle, busy, anybody)
             await asyncio.to_thread(publish, broker, "bea", 300)
             await asyncio.gather(busy, anybody)
-            seen = waiting(watch, "bea", await last_seq(broker))  # the watch has to read all before it
+            seen = waiting(watch, "bea", await last_seq(broker))  # the watch has to read all earlier entries
             await begun(seen)
             await asyncio.to_thread(publish, broker, "bea")
             await seen
@@ -78,8 +70,8 @@ def test_events_of_others_wake_nobody(broker: Broker) -> None:
     asyncio.run(scenario())
 
 
-def test_who_has_not_read_what_the_watch_has_seen_reads_again_at_once(broker: Broker) -> None:
-    """The entry came after its last read, and the watch passed it while nobody waited for that user."""
+def test_a_stream_behind_the_watch_reads_again_at_once(broker: Broker) -> None:
+    """The entry arrived after the stream's last read, and the watch read it while no stream waited for this user."""
 
     async def scenario() -> None:
         async with watching(broker) as watch:
@@ -96,7 +88,7 @@ def test_who_has_not_read_what_the_watch_has_seen_reads_again_at_once(broker: Br
     asyncio.run(scenario())
 
 
-def test_an_entry_from_before_the_wait_wakes_who_has_read_less(broker: Broker) -> None:
+def test_an_entry_before_the_wait_wakes_a_stream_that_has_read_less(broker: Broker) -> None:
     async def scenario() -> None:
         publish(broker, "ann", 3)
         async with watching(broker) as watch:
@@ -109,7 +101,7 @@ def test_an_entry_from_before_the_wait_wakes_who_has_read_less(broker: Broker) -
     asyncio.run(scenario())
 
 
-def test_a_wait_ends_with_its_time_and_leaves_nothing(broker: Broker) -> None:
+def test_a_wait_ends_at_its_timeout_and_leaves_nothing(broker: Broker) -> None:
     async def scenario() -> None:
         async with watching(broker) as watch:
             await watch.wait("ann", 0, 0.01)

@@ -1,4 +1,4 @@
-"""Requests over HTTP as bytes: what the door refuses, and how it treats clients that are slow, huge or foreign."""
+"""Requests over HTTP as bytes: refusals, and slow, oversized and foreign clients."""
 
 from __future__ import annotations
 
@@ -6,28 +6,21 @@ import json
 import re
 import select
 import socket
-import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from http_caller import Answer, HttpCaller
-from served_gateway import Served, gateway_without_ray
-from served_host import absent_embedder
+from served_gateway import Served, gateway_in_new_folder
+from verb_examples import BAD
 
 from memory_agent import MemoryClient
 from memory_agent.doors.http.app import PAGES
 from memory_agent.settings import DaemonSettings, HttpSettings, Settings
 from memory_agent.verbs.table import BY_METHOD, BY_NAME
 from relay import ALL_SCOPES, Scope, create_key, revoke_key
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "contracts"))
-
-from verb_examples import BAD
 
 BODY_BYTES = 200_000
 HELD_BYTES = 300_000
@@ -38,22 +31,11 @@ INNER = sorted(BY_NAME.keys() - set(PUBLIC))
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served() -> Iterator[Served]:
     http = HttpSettings(body_bytes=BODY_BYTES, timeout_s=TIMEOUT_S, hosts=("memory.example",))
     settings = Settings(daemon=DaemonSettings(http=http, requests_bytes=HELD_BYTES))
-    with (
-        tempfile.TemporaryDirectory(prefix="http-") as folder,
-        absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder,
-        gateway_without_ray(Path(folder), embedder, settings=settings) as served,
-    ):
+    with gateway_in_new_folder(settings=settings) as served:
         yield served
-
-
-@pytest.fixture
-def caller(served: Served) -> Iterator[HttpCaller]:
-    caller = HttpCaller(served.http, served.token)
-    yield caller
-    caller.close()
 
 
 class RawConnection:
@@ -74,7 +56,7 @@ class RawConnection:
         self.socket.sendall(data)
 
     def send_for_ever(self, data: bytes) -> None:
-        """Send until the other side has had enough."""
+        """Send until the other side closes the connection."""
         try:
             while True:
                 self.socket.sendall(data)
@@ -82,7 +64,7 @@ class RawConnection:
             return
 
     def read_to_end(self) -> bytes:
-        """Return what comes until the other side closes."""
+        """Return all bytes until the other side closes the connection."""
         data = b""
         try:
             while part := self.socket.recv(65536):
@@ -130,7 +112,7 @@ def test_a_revoked_key_is_refused_at_its_next_request(served: Served) -> None:
     caller.close()
 
 
-def test_a_key_allows_its_scopes_and_its_user_alone(served: Served) -> None:
+def test_a_key_allows_only_its_scopes_and_its_user(served: Served) -> None:
     caller = HttpCaller(served.http, create_key(served.data_dir, "reading", "alice", frozenset({Scope.RECALL})).token)
     assert caller.post("recall", {"query": "x", "mode": "lexical"}).status == 200
     assert caller.post("list", {"user_id": "alice"}).status == 200
@@ -154,7 +136,7 @@ def test_names_of_this_machine_and_of_the_settings_are_accepted(caller: HttpCall
     assert caller.post("stats", Host=host).status == 200
 
 
-def test_pages_of_other_origins_may_not_ask(served: Served, caller: HttpCaller) -> None:
+def test_pages_of_other_origins_are_refused(served: Served, caller: HttpCaller) -> None:
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://[::1"):
         refused(caller.post("stats", Origin=origin), 403, "protocol")
     answer = caller.post("stats", Origin=served.http)
@@ -163,7 +145,7 @@ def test_pages_of_other_origins_may_not_ask(served: Served, caller: HttpCaller) 
 
 
 @pytest.mark.parametrize("body", [b"{", b'{"query": NaN}', b'{"query": "\\ud800"}', b"\xff", b"6o", b"\r", b"query=x"])
-def test_what_is_no_json_is_a_malformed_request(caller: HttpCaller, body: bytes) -> None:
+def test_invalid_json_is_a_malformed_request(caller: HttpCaller, body: bytes) -> None:
     refused(caller.send("POST", "/v1/recall", body), 400, "protocol")
 
 
@@ -173,7 +155,7 @@ def test_a_body_that_nests_too_deep_is_malformed(caller: HttpCaller) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"x"', b"7", b"null"])
-def test_a_body_that_is_no_object_is_refused(caller: HttpCaller, body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_refused(caller: HttpCaller, body: bytes) -> None:
     assert refused(caller.send("POST", "/v1/recall", body), 422, "invalid_input")["args"][0] == "body"
 
 
@@ -188,13 +170,13 @@ def test_an_unknown_verb_and_the_daemons_own_are_not_found(caller: HttpCaller, v
     assert refused(caller.post(verb, {}), 404, "unknown_method")["args"] == [verb]
 
 
-def test_a_path_has_its_methods_alone(caller: HttpCaller) -> None:
+def test_a_path_accepts_only_its_methods(caller: HttpCaller) -> None:
     for method in ("GET", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
         answer = caller.send(method, "/v1/recall")
         refused(answer, 405, "protocol")
         assert answer.headers["allow"] == "POST"
     refused(caller.post("blocks"), 405, "protocol")
-    for stream in ("blocks", "events"):  # a stream for a client that reads no body would hold its connection for ever
+    for stream in ("blocks", "events"):  # a stream for a client that reads no body would hold its connection forever
         assert caller.send("HEAD", f"/v1/{stream}").status == 405
         assert caller.post("stats").status == 200
     refused(caller.send("GET", "/nothing"), 404, "protocol")
@@ -205,17 +187,17 @@ SAME_NAMES = [one for one in BAD if not one[0].startswith("erasure.") and "nan" 
 
 
 @pytest.mark.parametrize(("method", "arguments", "field"), SAME_NAMES, ids=lambda value: str(value)[:40])
-def test_the_door_itself_refuses_what_a_client_would(
+def test_the_server_refuses_the_same_arguments_as_a_client(
     caller: HttpCaller, method: str, arguments: dict[str, Any], field: str
 ) -> None:
-    """No client of ours stands before it."""
+    """No client checks the arguments before the server."""
     fields = {"ids": arguments["data"].decode()} if "data" in arguments else arguments
     name = "ids" if fields is not arguments else field
     assert refused(caller.post(BY_METHOD[method].name, fields), 422, "invalid_input")["args"][0] == name
 
 
 @pytest.mark.parametrize("verb", PUBLIC)
-def test_a_field_that_does_not_exist_is_refused_by_name(caller: HttpCaller, verb: str) -> None:
+def test_an_unknown_field_is_refused_by_name(caller: HttpCaller, verb: str) -> None:
     answer = caller.post(verb, {"colour": "red"})
     field, reason = refused(answer, 422, "invalid_input")["args"]
     assert (field, reason.partition(":")[0]) == ("colour", "there is no such field; there are")
@@ -241,14 +223,14 @@ def test_a_refusal_lists_what_fits(caller: HttpCaller, path: str, body: Any, det
     assert detail in refused(caller.post(path, body), 422, "invalid_input")["detail"]
 
 
-def test_a_user_that_is_named_in_the_address_is_not_taken_for_another(caller: HttpCaller) -> None:
+def test_a_user_in_the_query_is_refused(caller: HttpCaller) -> None:
     answer = caller.send("POST", "/v1/stats?user_id=alice", b"{}")
     assert refused(answer, 422, "invalid_input")["detail"] == (
         "user_id: belongs in the body of the request, not in its address"
     )
 
 
-def test_a_wrong_path_method_or_type_of_body_is_told_what_is_right(caller: HttpCaller) -> None:
+def test_a_wrong_path_method_or_media_type_gets_a_hint(caller: HttpCaller) -> None:
     assert "/docs" in refused(caller.send("GET", "/health"), 404, "protocol")["detail"]
     assert "takes POST" in refused(caller.send("GET", "/v1/recall"), 405, "protocol")["detail"]
     typeless = caller.post("recall", {"query": "x"}, Content_Type="text/plain")
@@ -268,7 +250,7 @@ def test_an_empty_user_and_an_impossible_deadline_are_refused(caller: HttpCaller
 
 
 def test_whole_numbers_may_be_written_with_a_point(caller: HttpCaller) -> None:
-    """JSON Schema says that 1.0 is an integer; 1.5 is none."""
+    """In JSON Schema 1.0 is an integer, and 1.5 is not."""
     assert caller.send("POST", "/v1/list", b'{"limit": 1.0}').status == 200
     refused(caller.send("POST", "/v1/list", b'{"limit": 1.5}'), 422, "invalid_input")
 
@@ -296,7 +278,7 @@ def test_the_key_of_a_repeat_writes_once(caller: HttpCaller) -> None:
     assert own.json()["id"] == "own"
 
 
-def test_a_run_that_has_ended_does_not_begin_again_and_its_repeat_is_none(caller: HttpCaller) -> None:
+def test_an_ended_run_does_not_begin_again_and_a_repeat_ends_it_once(caller: HttpCaller) -> None:
     run = {"user_id": "eda", "run_id": "run-1"}
     begun = {"objective": "Fix the race", **run}
     assert caller.post("run_begin", begun, Idempotency_Key="begin").status == 200
@@ -308,7 +290,7 @@ def test_a_run_that_has_ended_does_not_begin_again_and_its_repeat_is_none(caller
     assert caller.post("run_begin", begun, Idempotency_Key="begin").json()["state"] == "ended"
 
 
-def test_a_run_that_is_not_known_or_is_about_something_else_is_refused(caller: HttpCaller) -> None:
+def test_an_unknown_run_or_one_with_another_objective_is_refused(caller: HttpCaller) -> None:
     run = {"user_id": "eda", "run_id": "run-2"}
     assert refused(caller.post("run_end", run), 404, "run_unknown")["args"] == ["run-2"]
     assert refused(caller.post("run_step", run | {"text": "Went on"}), 404, "run_unknown")["args"] == ["run-2"]
@@ -316,7 +298,7 @@ def test_a_run_that_is_not_known_or_is_about_something_else_is_refused(caller: H
     refused(caller.post("run_begin", run | {"objective": "Bake bread"}), 409, "run_begun")
 
 
-def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(served: Served) -> None:
+def test_a_body_that_is_announced_as_too_large_is_refused_before_it_is_sent(served: Served) -> None:
     with RawConnection(served) as raw:
         raw.send(raw.head("recall", f"Content-Length: {BODY_BYTES + 1}"))
         answer = raw.read_to_end()
@@ -325,8 +307,8 @@ def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(served: Ser
 
 
 @pytest.mark.parametrize("token", ["right", "wrong"])
-def test_a_body_without_end_is_cut_off(served: Served, token: str) -> None:
-    """With a wrong key it is not taken in at all."""
+def test_an_endless_body_is_cut_off(served: Served, token: str) -> None:
+    """With a wrong key it is not read at all."""
     with RawConnection(served) as raw:
         head = raw.head("recall", "Transfer-Encoding: chunked")
         raw.send(head if token == "right" else head.replace(b"Bearer ", b"Bearer x"))
@@ -358,14 +340,14 @@ def test_a_head_that_stops_coming_after_a_request_ends_the_connection(served: Se
         assert raw.read_to_end().count(b"HTTP/1.1 ") == 1
 
 
-def test_a_head_without_end_ends_the_connection(served: Served) -> None:
+def test_an_endless_head_ends_the_connection(served: Served) -> None:
     with RawConnection(served) as raw:
         raw.send(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         raw.send_for_ever(b"X-Long: " + b"a" * 1000 + b"\r\n")
         raw.read_to_end()
 
 
-def test_a_client_that_reads_no_answer_loses_its_connection(served: Served, caller: HttpCaller) -> None:
+def test_a_client_that_reads_no_response_loses_its_connection(served: Served, caller: HttpCaller) -> None:
     for number in range(30):
         caller.post("remember", {"user_id": "slow", "text": f"{number} " + "word " * 3_000})
     with RawConnection(served) as raw:
@@ -374,14 +356,14 @@ def test_a_client_that_reads_no_answer_loses_its_connection(served: Served, call
         raw.send((raw.head("list", f"Content-Length: {len(asked)}") + asked) * 30)
         events = select.poll()
         events.register(raw.socket, select.POLLERR | select.POLLHUP)
-        assert events.poll(PATIENCE_S * 1000), "the door still waits for a client that does not read"
+        assert events.poll(PATIENCE_S * 1000), "the server still waits for a client that does not read"
     assert caller.post("stats").status == 200
 
 
 def test_one_users_requests_leave_room_for_others(served: Served, caller: HttpCaller) -> None:
     greedy = HttpCaller(served.http, create_key(served.data_dir, "greedy", "greg", ALL_SCOPES).token)
     asked = json.dumps({"through": {"greg": 1 << 40}, "deadline_ms": 5_000}).encode()
-    waiting = [RawConnection(served) for _ in range(16)]  # a quarter of the 64 that are served
+    waiting = [RawConnection(served) for _ in range(16)]  # a quarter of the slots
     token = create_key(served.data_dir, "greedy-2", "greg", ALL_SCOPES).token
     for raw in waiting:
         raw._token = token
@@ -396,7 +378,7 @@ def test_one_users_requests_leave_room_for_others(served: Served, caller: HttpCa
     greedy.close()
 
 
-def test_the_bodies_under_way_are_bounded_together(served: Served, caller: HttpCaller) -> None:
+def test_the_total_size_of_bodies_is_limited(served: Served, caller: HttpCaller) -> None:
     text = b'{"user_id": "bea", "text": "' + b"word " * 30_000
     with RawConnection(served) as first, RawConnection(served) as second:
         for raw in (first, second):
@@ -413,7 +395,7 @@ def test_one_users_bodies_leave_room_for_others(served: Served) -> None:
     for raw in waiting:
         raw._token = tokens[0]
         raw.send(raw.head("remember", f"Content-Length: {BODY_BYTES}") + b'{"text": "' + b"word " * 18_000)
-    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # it was let in
+    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # it was admitted
     answers = [raw.read_to_end()[:13] for raw in waiting]
     assert b"HTTP/1.1 408 " in answers
     assert set(answers) <= {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}
@@ -422,13 +404,9 @@ def test_one_users_bodies_leave_room_for_others(served: Served) -> None:
     other.close()
 
 
-def test_answers_that_nobody_reads_are_bounded_by_user(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_unread_responses_are_limited_per_user() -> None:
     settings = Settings(daemon=DaemonSettings(http=HttpSettings(timeout_s=60.0), requests_bytes=2_000_000))
-    with (
-        tempfile.TemporaryDirectory(prefix="http-") as folder,
-        absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder,
-        gateway_without_ray(Path(folder), embedder, settings=settings) as served,
-    ):
+    with gateway_in_new_folder(settings=settings) as served:
         tokens = [create_key(served.data_dir, name, name, ALL_SCOPES).token for name in ("hed", "ike")]
         callers = [HttpCaller(served.http, token) for token in tokens]
         for number in range(40):
@@ -440,17 +418,17 @@ def test_answers_that_nobody_reads_are_bounded_by_user(tmp_path_factory: pytest.
             raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             raw.send((raw.head("list", f"Content-Length: {len(asked)}") + asked) * 40)
             while (answer := callers[0].post("list", {"limit": 40})).status == 200:
-                pass  # until an answer no longer fits into the buffers of the connection
+                pass  # until a response no longer fits into the buffers of the connection
             refused(answer, 503, "unavailable")
             assert callers[0].post("list", {"limit": 1}).status == 200
             assert callers[1].post("list", {"limit": 40}).status == 200
         while callers[0].post("list", {"limit": 40}).status != 200:
-            pass  # the door notices that the client is gone
+            pass  # the server notices that the client has gone
         for caller in callers:
             caller.close()
 
 
-def test_the_page_that_shows_the_description_needs_nothing_from_elsewhere(caller: HttpCaller) -> None:
+def test_the_documentation_page_loads_nothing_from_other_hosts(caller: HttpCaller) -> None:
     for path, (_, media_type) in PAGES.items():
         answer = caller.send("GET", path)
         assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, media_type)
@@ -468,7 +446,7 @@ def test_the_page_that_shows_the_description_needs_nothing_from_elsewhere(caller
     refused(caller.send("GET", "/docs/LICENSE"), 404, "protocol")
 
 
-def test_the_door_and_a_client_share_one_memory(served: Served, caller: HttpCaller) -> None:
+def test_http_and_a_client_share_one_memory(served: Served, caller: HttpCaller) -> None:
     with MemoryClient("both", endpoint=served.gateway, token=served.token) as client:
         record = client.remember("the canteen opens at noon")
         assert caller.post("get", {"user_id": "both", "ids": [record.id]}).json()[0]["text"] == record.text

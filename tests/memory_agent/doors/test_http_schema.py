@@ -1,4 +1,4 @@
-"""The description of the door over HTTP, and a fuzzer that follows it: schemathesis, against a real door."""
+"""The OpenAPI description, and a fuzzer (schemathesis) that sends requests to a real server by it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from typing import Any
 import jsonschema
 import pytest
 from http_caller import HttpCaller
-from served_gateway import Served, gateway_without_ray
+from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent.doors.bodies import PUBLIC
-from memory_agent.embedders import open_embedder
-from memory_agent.settings import EmbedderSettings
+from memory_agent.embedders import Embedder
 from relay import BrokerSettings, RelaySettings
 
 HERE = Path(__file__).parents[1]
@@ -26,11 +25,9 @@ SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, gateway_without_ray(Path(folder), embedder, SOON) as it:
-        yield it
-    embedder.close()
+def served(embedder: Embedder) -> Iterator[Served]:
+    with gateway_in_new_folder(embedder, SOON) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +47,7 @@ def test_every_verb_is_described(described: dict[str, Any]) -> None:
         assert f"scope {verb.scope}" in operation["description"]
 
 
-def test_what_the_door_fills_in_is_not_asked_for(described: dict[str, Any]) -> None:
+def test_fields_that_the_server_fills_in_are_not_required(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
     assert not {"usual_deadline", "reference_offset_s"} & schemas["RecallRequest"]["properties"].keys()
     assert schemas["RecallRequest"]["required"] == ["query"]

@@ -1,26 +1,23 @@
-"""Streams over HTTP: blocks and events in order, from where a client left off, and nobody waits for a slow reader."""
+"""Streams over HTTP: blocks and events in order, resumed where a client left off, and independent of slow readers."""
 
 from __future__ import annotations
 
 import itertools
 import socket
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from http_caller import Heard, HttpCaller, Listener
-from served_gateway import Served, gateway_without_ray
-from served_host import absent_embedder
+from http_caller import HttpCaller, Listener, StreamEvent
+from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent import MemoryClient
 from memory_agent.doors.http.streams import Stream
-from memory_agent.embedders import open_embedder
-from memory_agent.settings import DaemonSettings, EmbedderSettings, HttpSettings, Settings
+from memory_agent.embedders import Embedder
+from memory_agent.settings import DaemonSettings, HttpSettings, Settings
 from relay import (
     ALL_SCOPES,
     SHARED_USER,
@@ -50,7 +47,7 @@ class World:
         self.publisher = publisher
         self.token = served.token
 
-    def tell(self, user_id: str, text: str, event_type: str = "chat.user_msg", **fields: Any) -> str:
+    def publish(self, user_id: str, text: str, event_type: str = "chat.user_msg", **fields: Any) -> str:
         """Publish an event; return its id once it is in the journal."""
         event = {"event_type": event_type, "user_id": user_id, "payload": {"text": text, **fields}}
         event_id = self.publisher.publish(event)
@@ -67,92 +64,86 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))  # a recall without one ends at its deadline
-    with (
-        tempfile.TemporaryDirectory(prefix="sse-") as folder,
-        gateway_without_ray(Path(folder), embedder, settings=SETTINGS) as served,
-        Publisher(served.relay.ingest) as publisher,
-    ):
+def world(embedder: Embedder) -> Iterator[World]:
+    with gateway_in_new_folder(embedder, settings=SETTINGS) as served, Publisher(served.relay.ingest) as publisher:
         yield World(served, publisher)
-    embedder.close()
 
 
 def texts(stream: Listener, count: int) -> list[str]:
-    return [stream.said().data["event"]["payload"]["text"] for _ in range(count)]
+    return [stream.next_event().data["event"]["payload"]["text"] for _ in range(count)]
 
 
-def test_a_conductor_hears_the_block_of_a_message(world: World) -> None:
+def test_a_conductor_receives_the_block_of_a_message(world: World) -> None:
     with MemoryClient("cora", endpoint=world.served.gateway, token=world.token) as client:
         known = client.remember(VPN)
     with world.listen("blocks", user_id="cora", role="conductor") as blocks:
-        event_id = world.tell("cora", QUESTION)
-        heard = blocks.said()
+        event_id = world.publish("cora", QUESTION)
+        heard = blocks.next_event()
         assert (heard.name, heard.data["cause_event_id"], heard.data["role"]) == ("block", event_id, "conductor")
         assert known.id in [memory["id"] for memory in heard.data["memories"]]
         assert VPN in heard.data["block"]
 
 
-def test_only_the_blocks_that_are_wanted_are_said(world: World) -> None:
+def test_only_the_wanted_blocks_are_sent(world: World) -> None:
     with (
         world.listen("blocks", user_id="dan", role="writer") as others,
         world.listen("blocks", user_id="dan", run="run-2") as of_run,
     ):
         for run_id in ("run-1", "run-2"):
-            world.tell("dan", QUESTION, run_id=run_id)
-        assert of_run.said().data["run_id"] == "run-2"
-        assert next(others).name == ""  # a heartbeat, whose place is after what it did not say
+            world.publish("dan", QUESTION, run_id=run_id)
+        assert of_run.next_event().data["run_id"] == "run-2"
+        assert next(others).name == ""  # a heartbeat, whose id is after the skipped event
 
 
-def test_an_event_with_the_name_of_a_block_is_none(world: World) -> None:
+def test_an_event_with_the_type_of_a_block_but_no_block_is_skipped(world: World) -> None:
     with world.listen("blocks", user_id="ned") as blocks, Publisher(world.served.relay.ingest) as publisher:
         publisher.publish({"event_type": "memory.recalled", "user_id": "ned", "payload": {"text": "fake"}})
         publisher.flush()
-        event_id = world.tell("ned", QUESTION)
-        assert blocks.said().data["cause_event_id"] == event_id
+        event_id = world.publish("ned", QUESTION)
+        assert blocks.next_event().data["cause_event_id"] == event_id
 
 
-def test_system_hears_the_blocks_of_the_owner_of_its_run(world: World) -> None:
+def test_system_receives_the_blocks_of_the_owner_of_its_run(world: World) -> None:
     with world.listen("blocks", user_id="system", run="run-of-eve") as blocks:
-        event_id = world.tell("eve", QUESTION, run_id="run-of-eve")
-        assert blocks.said().data["cause_event_id"] == event_id
+        event_id = world.publish("eve", QUESTION, run_id="run-of-eve")
+        assert blocks.next_event().data["cause_event_id"] == event_id
     refused = world.listen("blocks", user_id="system")
     assert (refused.status, refused.problem["args"][0]) == (422, "run")
     of_one = world.listen("blocks", world.key("eve"), user_id="system", run="run-of-eve")
     assert (of_one.status, of_one.problem["code"]) == (403, "user_not_allowed")
 
 
-def test_events_come_in_order_and_go_on_where_a_client_left_off(world: World) -> None:
+def test_events_arrive_in_order_and_continue_where_a_client_left_off(world: World) -> None:
     said = [f"event {number}" for number in range(40)]
     with world.listen("events", user_id="fay", type="note.*") as events:
         for text in said[:20]:
-            world.tell("fay", text, "note.taken")
-        heard = [events.said() for _ in range(20)]
+            world.publish("fay", text, "note.taken")
+        heard = [events.next_event() for _ in range(20)]
     assert [one.data["event"]["payload"]["text"] for one in heard] == said[:20]
     assert [one.id for one in heard] == [one.data["seq"] for one in heard]
     for text in said[20:]:
-        world.tell("fay", text, "note.taken")
+        world.publish("fay", text, "note.taken")
     with world.listen("events", after=heard[4].id, user_id="fay", type="note.*") as events:
         assert texts(events, 35) == said[5:]
 
 
-def test_events_are_those_of_the_patterns_and_the_user(world: World) -> None:
+def test_a_stream_has_the_events_of_its_patterns_and_its_user(world: World) -> None:
     with (
         world.listen("events", user_id="gus", type=["note.*", "chat.user_msg"]) as own,
         world.listen("events", world.key("gus", Scope.RECALL)) as of_key,
         world.listen("events", user_id="*", type="note.*") as of_all,
     ):
-        world.tell("hal", "of another", "note.taken")
-        world.tell("gus", "not wanted", "draft.saved")
-        world.tell("gus", "wanted", "note.taken")
+        world.publish("hal", "of another", "note.taken")
+        world.publish("gus", "not wanted", "draft.saved")
+        world.publish("gus", "wanted", "note.taken")
         assert texts(own, 1) == ["wanted"]
         assert texts(of_key, 2) == ["not wanted", "wanted"]
         assert texts(of_all, 2) == ["of another", "wanted"]
 
 
-def test_a_heartbeat_moves_on_past_what_is_not_said(world: World) -> None:
+def test_a_heartbeat_advances_past_skipped_events(world: World) -> None:
     with world.listen("events", user_id="ian", type="none.such") as events:
-        world.tell("ian", "passed over", "note.taken")
+        world.publish("ian", "passed over", "note.taken")
         with Subscriber(*world.served.relay) as subscriber:
             end = subscriber.fetch(0, 0).last_seq
         assert next(frame.id for frame in events if frame.id >= end) >= end
@@ -187,15 +178,15 @@ def test_a_stream_is_refused_as_the_relay_refuses_the_key(world: World, what: st
 def test_a_stream_ends_when_its_key_is_revoked(world: World) -> None:
     token = create_key(world.served.data_dir, "for-a-while", "kim", ALL_SCOPES).token
     with world.listen("events", token) as events:
-        world.tell("kim", "heard")
+        world.publish("kim", "heard")
         assert texts(events, 1) == ["heard"]
         revoke_key(world.served.data_dir, "for-a-while")
-        world.tell("kim", "not heard")
+        world.publish("kim", "not heard")
         last = [frame for frame in events if frame.name][-1]
     assert (last.name, last.data["code"]) == ("problem", "unauthorized")
 
 
-def test_a_subscriber_that_stops_reading_costs_nobody_anything(world: World) -> None:
+def test_a_subscriber_that_stops_reading_delays_no_other(world: World) -> None:
     place = urlsplit(world.served.http)
     assert place.hostname is not None
     with (
@@ -232,13 +223,13 @@ def test_idle_streams_read_nothing_while_others_are_busy(world: World, monkeypat
         while not all(reads[user_id] for user_id in idle):
             pass  # now they wait
         for number in range(30):
-            world.tell("pia", str(number), "note.taken")
+            world.publish("pia", str(number), "note.taken")
             assert texts(streams["pia"], 1) == [str(number)]
         assert reads["pia"] >= 30
         assert sum(reads[user_id] for user_id in idle) == len(idle)
 
 
-def test_followers_hear_of_shared_items_what_their_keys_admit(world: World) -> None:
+def test_followers_receive_the_events_of_shared_items_that_their_keys_admit(world: World) -> None:
     scopes = frozenset({Scope.RECALL, Scope.SHARE, Scope.PUBLISH})
     author, member, other = (
         create_key(world.served.data_dir, user_id, user_id, scopes, orgs=frozenset(orgs)).token
@@ -252,20 +243,20 @@ def test_followers_hear_of_shared_items_what_their_keys_admit(world: World) -> N
     ):
         for_acme = una.shared.confirm(una.shared.preview("The deploy hangs", VPN, access_policy="org:acme"))
         for_all = una.shared.confirm(una.shared.preview("The tunnel", "Restart it before a deploy"))
-        frames = [heard_by_member.said() for _ in range(2)]
+        frames = [heard_by_member.next_event() for _ in range(2)]
         assert una.shared.unpublish(for_acme.id).found
-        frames.append(heard_by_member.said())
+        frames.append(heard_by_member.next_event())
         events = [frame.data["event"] for frame in frames]
         types = ["global.published", "global.published", "global.unpublished"]
         assert [event["event_type"] for event in events] == types
         assert [event["payload"].get("item_id") for event in events] == [for_acme.id, for_all.id, None]
         assert events[2]["payload"]["item"] == events[0]["payload"]["item"]
-        assert heard_by_other.said().data["event"] == events[1]
+        assert heard_by_other.next_event().data["event"] == events[1]
         for quiet in (heard_by_other, own):
             assert next(quiet).name == ""
     with world.listen("events", member, frames[0].id, user_id=SHARED_USER) as again:
-        assert [again.said() for _ in range(2)] == frames[1:]
-    world.tell(SHARED_USER, VPN)  # as only the owner can
+        assert [again.next_event() for _ in range(2)] == frames[1:]
+    world.publish(SHARED_USER, VPN)  # as only the owner of the folder can
     with MemoryClient("una", endpoint=world.served.gateway, token=world.token) as client:
         client.wait({SHARED_USER: frames[2].id + 1}, 30)
     assert world.served.host._memories[SHARED_USER].stats().memories == 1  # no event became a memory
@@ -280,30 +271,28 @@ def test_one_user_cannot_take_all_streams(world: World) -> None:
         assert other.status == 200
     streams[0].close()
     while (again := world.listen("events", token)).status != 200:
-        pass  # the door notices that the client is gone
+        pass  # the server notices that the client has gone
     for stream in (*streams[1:], again):
         stream.close()
 
 
-def test_a_stream_says_which_events_the_journal_no_longer_keeps(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_stream_reports_events_that_the_journal_no_longer_has() -> None:
     relay = RelaySettings(
         broker=BrokerSettings(upkeep_interval_s=0.05),
         journal=JournalSettings(retention_bytes=20_000),
     )
     with (
-        tempfile.TemporaryDirectory(prefix="gap-") as folder,
-        absent_embedder(tmp_path_factory.mktemp("embedder")) as embedder,
-        gateway_without_ray(Path(folder), embedder, relay, SETTINGS) as served,
+        gateway_in_new_folder(relay_settings=relay, settings=SETTINGS) as served,
         Publisher(served.relay.ingest) as publisher,
         Subscriber(*served.relay) as subscriber,
     ):
         world = World(served, publisher)
         for number in range(30):
-            world.tell("oda", f"event {number} " + "word " * 400, "note.taken")
+            world.publish("oda", f"event {number} " + "word " * 400, "note.taken")
         while (first := subscriber.fetch(0, 1).first_seq) < 10:
             pass
         with world.listen("events", after=3, user_id="oda") as events:
-            gap, entry = events.said(), events.said()
-        assert gap == Heard("gap", gap.data["last"], {"first": 4, "last": gap.data["last"]})
+            gap, entry = events.next_event(), events.next_event()
+        assert gap == StreamEvent("gap", gap.data["last"], {"first": 4, "last": gap.data["last"]})
         assert gap.data["last"] >= first - 1
         assert entry.id == gap.data["last"] + 1

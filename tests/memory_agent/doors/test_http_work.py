@@ -1,61 +1,41 @@
-"""Answers over HTTP as a stream: progress while the work goes on, then the result or the problem."""
+"""Responses over HTTP as a stream: progress during the work, then the result or the problem."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import json
-import tempfile
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from http_caller import Answer, HttpCaller
-from served_gateway import Served, gateway_without_ray
+from served_gateway import Served, gateway_in_new_folder, gateway_without_ray
 from served_host import absent_embedder
 
 from memory_agent import Memory
-from memory_agent.doors.http.work import Work
-from memory_agent.embedders import open_embedder
+from memory_agent.doors.http.streams import Work
+from memory_agent.embedders import Embedder
 from memory_agent.errors import UnavailableError
-from memory_agent.settings import DaemonSettings, EmbedderSettings, HttpSettings, Settings
+from memory_agent.settings import DaemonSettings, HttpSettings, Settings
 from relay import Scope, create_key
 
 STREAM = "text/event-stream"
 PAUSE_S = 0.01
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[Served]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    settings = Settings(daemon=DaemonSettings(http=HttpSettings(heartbeat_s=0.05)))
-    with gateway_without_ray(folder, embedder, settings=settings) as served:
-        yield served
-    embedder.close()
-
-
-@contextmanager
-def calling(served: Served) -> Iterator[HttpCaller]:
-    caller = HttpCaller(served.http, served.token)
-    yield caller
-    caller.close()
+SETTINGS = Settings(daemon=DaemonSettings(http=HttpSettings(heartbeat_s=0.05)))
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with tempfile.TemporaryDirectory(prefix="work-") as folder, serving(Path(folder)) as served:
+def served(embedder: Embedder) -> Iterator[Served]:
+    with gateway_in_new_folder(embedder, settings=SETTINGS) as served:
         yield served
 
 
-@pytest.fixture
-def caller(served: Served) -> Iterator[HttpCaller]:
-    with calling(served) as caller:
-        yield caller
-
-
-def heard(frames: bytes) -> list[tuple[str, Any]]:
+def events_in(frames: bytes) -> list[tuple[str, Any]]:
     """Return the names and the data of frames."""
     said = [dict(line.split(": ", 1) for line in frame.splitlines()) for frame in frames.decode().split("\n\n")[:-1]]
     return [(frame["event"], json.loads(frame["data"])) for frame in said]
@@ -65,17 +45,17 @@ def refused(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.code
 
 
-def test_a_stream_ends_with_the_result_that_json_would_be(caller: HttpCaller) -> None:
+def test_a_stream_ends_with_the_same_result_as_plain_json(caller: HttpCaller) -> None:
     known = caller.post("remember", {"user_id": "ada", "text": "The deploy needs the VPN"}).json()
     for accept in (STREAM, f"{STREAM}; q=0.9, application/json; q=0.1", "Text/Event-Stream,*/*"):
         answer = caller.post("get", {"user_id": "ada", "ids": [known["id"]]}, Accept=accept)
         assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, STREAM)
-        assert heard(answer.body)[-1] == ("result", [known])
+        assert events_in(answer.body)[-1] == ("result", [known])
     for accept in ("*/*", f"application/json, {STREAM}", ""):
         assert caller.post("get", {"user_id": "ada", "ids": [known["id"]]}, Accept=accept).json() == [known]
 
 
-def test_what_is_refused_at_once_has_a_status_and_is_no_stream(served: Served, caller: HttpCaller) -> None:
+def test_an_early_refusal_has_a_status_and_is_not_a_stream(served: Served, caller: HttpCaller) -> None:
     assert refused(caller.post("recall", {"query": "x", "top_k": 0}, Accept=STREAM)) == (422, "invalid_input")
     assert refused(caller.post("no_verb", {}, Accept=STREAM)) == (404, "unknown_method")
     token = create_key(served.data_dir, "reader", "ada", frozenset({Scope.RECALL})).token
@@ -84,12 +64,15 @@ def test_what_is_refused_at_once_has_a_status_and_is_no_stream(served: Served, c
     reader.close()
 
 
-def test_embedding_again_is_followed_to_its_end(tmp_path: Path) -> None:
+def test_embedding_again_is_followed_to_its_end(tmp_path: Path, embedder: Embedder) -> None:
     with absent_embedder(tmp_path) as absent, Memory.open(tmp_path / "users" / "ida", embedder=absent) as memory:
         for number in range(3):
             memory.remember(f"Service {number} needs the VPN")
-    with serving(tmp_path) as served, calling(served) as caller:
-        said = heard(caller.post("rebuild", {"user_id": "ida", "vectors": True}, Accept=STREAM).body)
+    with (
+        gateway_without_ray(tmp_path, embedder, settings=SETTINGS) as served,
+        closing(HttpCaller(served.http, served.token)) as caller,
+    ):
+        said = events_in(caller.post("rebuild", {"user_id": "ida", "vectors": True}, Accept=STREAM).body)
         assert said[-1] == ("result", 3)
         assert [(name, data["waiting"]) for name, data in said[:-1]][:1] == [("progress", 3)]
         stats = caller.post("stats", {"user_id": "ida"}).json()
@@ -103,10 +86,10 @@ async def frames_of(frames: AsyncGenerator[bytes], most: int = 1_000) -> list[tu
         if len(said) == most:
             break
     await frames.aclose()
-    return heard(b"".join(said))
+    return events_in(b"".join(said))
 
 
-def test_progress_is_said_until_the_work_ends() -> None:
+def test_progress_is_sent_until_the_work_ends() -> None:
     async def go() -> None:
         let_end = asyncio.Event()
 
@@ -115,9 +98,9 @@ def test_progress_is_said_until_the_work_ends() -> None:
             return b'{"bytes_before":7,"bytes_after":3}'
 
         work = Work(answer(), PAUSE_S)
-        await work.refuse()
+        await work.raise_early()
         frames = work.frames(None)
-        before = [heard(await anext(frames))[0] for _ in range(3)]
+        before = [events_in(await anext(frames))[0] for _ in range(3)]
         assert [name for name, _ in before] == ["progress"] * 3
         elapsed = [said["elapsed_ms"] for _, said in before]
         assert elapsed == sorted(elapsed)
@@ -129,7 +112,7 @@ def test_progress_is_said_until_the_work_ends() -> None:
     asyncio.run(go())
 
 
-def test_work_behind_the_answer_counts_down_before_the_result() -> None:
+def test_background_work_counts_down_before_the_result() -> None:
     async def go() -> None:
         left = iter([30, 20, 20, 0])
 
@@ -140,7 +123,7 @@ def test_work_behind_the_answer_counts_down_before_the_result() -> None:
             return next(left)
 
         work = Work(answer(), PAUSE_S)
-        await work.refuse()
+        await work.raise_early()
         said = await frames_of(work.frames(waiting))
         assert [data["waiting"] for name, data in said if name == "progress"] == [30, 20, 20]
         assert said[-1] == ("result", 30)
@@ -161,18 +144,18 @@ def test_a_failure_after_a_while_is_a_problem() -> None:
     asyncio.run(go())
 
 
-def test_what_fails_before_there_is_progress_is_raised() -> None:
+def test_an_error_before_any_progress_is_raised() -> None:
     async def go() -> None:
         async def answer() -> bytes:
             raise UnavailableError("the disk went away")
 
         with pytest.raises(UnavailableError):
-            await Work(answer(), PAUSE_S).refuse()
+            await Work(answer(), PAUSE_S).raise_early()
 
     asyncio.run(go())
 
 
-def test_work_goes_on_when_its_client_is_gone() -> None:
+def test_work_continues_after_its_client_has_gone() -> None:
     async def go() -> None:
         let_end, ended = asyncio.Event(), asyncio.Event()
 
@@ -188,7 +171,7 @@ def test_work_goes_on_when_its_client_is_gone() -> None:
     asyncio.run(go())
 
 
-def test_work_that_fails_when_nobody_follows_it_any_more_is_not_logged_with_its_error() -> None:
+def test_an_error_of_work_without_a_client_is_not_logged_with_its_text() -> None:
     async def go() -> list[dict[str, Any]]:
         said: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))

@@ -1,4 +1,4 @@
-"""Results of tools as text: what another user shared is marked as such."""
+"""Results of tools as text: shared items of other users are marked as such."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedM
 from memory_agent.records.shared import QualityMetrics, SharedOrigin
 
 
-def test_what_others_shared_is_marked_in_text_and_structure() -> None:
+def test_shared_items_are_marked_in_text_and_structure() -> None:
     now = datetime.now(UTC)
     record = MemoryRecord(id="m", text="Use the VPN", source="user_input", kind="finding", timestamp=now)
     own = RetrievedMemory(

@@ -1,4 +1,4 @@
-"""Messages of MCP as bytes: what is one, which version it speaks, and what its headers must repeat."""
+"""MCP messages as bytes: their validity, their protocol version, and their headers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refusal(line: bytes) -> RpcError:
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"\xff", b'{"jsonrpc": "2.0", "method": "pi'])
-def test_what_is_no_json_is_a_parse_error_without_id(line: bytes) -> None:
+def test_invalid_json_is_a_parse_error_without_an_id(line: bytes) -> None:
     error = refusal(line)
     assert (error.code, error.id) == (-32700, None)
 
@@ -62,7 +62,7 @@ NESTED = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
         (b'{"jsonrpc": "2.0", "method": "x", "params": ' + NESTED + b', "id": 2}', 2),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_id_at_either_end(line: bytes, id: object) -> None:
+def test_an_unreadable_line_is_refused_with_the_id_at_either_end(line: bytes, id: object) -> None:
     error = refusal(line)
     assert (error.code, error.id) == (-32700, id)
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_refused_with_the_id_at_either_end(line: bytes, i
         (b'{"jsonrpc": "2.0", "id": 7, "result": {}}', 7),
     ],
 )
-def test_json_that_is_no_request_is_refused_with_the_id_that_it_has(line: bytes, id: object) -> None:
+def test_json_that_is_not_a_request_is_refused_with_its_id(line: bytes, id: object) -> None:
     error = refusal(line)
     assert (error.code, error.id) == (-32600, id)
     assert json.loads(error_line(error))["id"] == id
@@ -96,7 +96,7 @@ def test_any_bytes_are_a_message_or_refused(line: bytes) -> None:
 
 
 @given(st.text(max_size=50))
-def test_a_header_says_any_text_and_is_read_back(text: str) -> None:
+def test_any_text_survives_encoding_as_a_header(text: str) -> None:
     called = message("tools/call", STATELESS, name=text)
     assert all(value.isascii() and "\n" not in value for value in called.headers.values())
     assert is_stateless(called, called.headers)
@@ -115,7 +115,7 @@ def test_the_handshake_agrees_on_a_version(version: object) -> None:
     assert said["capabilities"].keys() == {"tools", "resources", "prompts"}
 
 
-def test_the_era_follows_from_the_message_and_from_its_headers() -> None:
+def test_the_kind_of_version_follows_from_message_and_headers() -> None:
     assert not is_stateless(message("tools/list"), None)
     assert not is_stateless(message("tools/list"), {})
     assert not is_stateless(message("tools/list"), {"mcp-protocol-version": "2025-06-18"})
@@ -149,7 +149,7 @@ def test_a_request_that_contradicts_itself_is_refused(meta: Any, headers: Any, c
         assert refused.value.data == {"supported": list(STATELESS_VERSIONS), "requested": "2027-01-01"}
 
 
-def test_lists_say_what_their_version_asks_for() -> None:
+def test_lists_have_the_fields_that_their_version_requires() -> None:
     for method in ("tools/list", "prompts/list", "resources/list", "resources/templates/list"):
         then, now = (introduce(message(method), "standard", stateless) for stateless in (False, True))
         assert then is not None
@@ -171,7 +171,7 @@ def test_each_set_of_tools_is_short() -> None:
         "standard": [
             *("recall", "remember", "get", "feedback", "forget", "timeline", "search_shared"),
             *("get_shared", "rate_shared"),
-        ],  # and none that publishes: a recalled text could ask for it
+        ],  # and no tool publishes: a recalled text could ask for it
         "classic": ["search_memory", "extract_memory", "vector_memory_search", "vector_memory_write"],
     }
     assert all(len(json.dumps(tools)) < 6_200 for tools in catalogue()["tools"].values())

@@ -1,4 +1,4 @@
-"""`memory-agent mcp`: its answers with and without a daemon, its bounds, and a door that is slow or dies."""
+"""`memory-agent mcp`: its answers with and without a daemon, its limits, and a daemon that is slow or dies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,16 +19,16 @@ from typing import Any, cast
 
 import pytest
 from mcp_peers import peer
-from served_gateway import Served, gateway_without_ray
+from polling import wait_until
+from served_gateway import Served, found_by_clients, gateway_in_new_folder
 from test_http_guard import certificate
 
 from memory_agent.doors.mcp import stdio
 from memory_agent.doors.mcp.messages import CAPABILITIES_KEY, VERSION_KEY
 from memory_agent.doors.mcp.stdio import Bridge, Door, LocalDoor
-from memory_agent.embedders import open_embedder
+from memory_agent.embedders import Embedder
 from memory_agent.errors import UnavailableError
 from memory_agent.layout import Layout
-from memory_agent.settings import EmbedderSettings
 from relay import ALL_SCOPES, create_key
 
 VPN = "The deploy to staging hangs while the VPN is off: connect it first"
@@ -38,16 +37,9 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    with (
-        tempfile.TemporaryDirectory(prefix="stdio-") as folder,
-        gateway_without_ray(Path(folder), embedder) as served,
-        Layout(Path(folder)).hold(),
-    ):
-        (served.data_dir / "run" / "http").write_text(f"{served.http}\n")
+def served(embedder: Embedder) -> Iterator[Served]:
+    with gateway_in_new_folder(embedder) as served, found_by_clients(served):
         yield served
-    embedder.close()
 
 
 def command(*options: str) -> list[str]:
@@ -71,7 +63,7 @@ def line(message: object) -> bytes:
 
 
 def answers(lines: bytes, *options: str) -> tuple[dict[Any, dict[str, Any]], str]:
-    """Return the answers of a process to these lines by their ids, and what it said to people."""
+    """Return the answers of a process to these lines by their ids, and its standard error."""
     done = subprocess.run(
         command(*options), input=lines, capture_output=True, timeout=PATIENCE_S, env=environment(), check=False
     )
@@ -89,7 +81,7 @@ def bridged(find: Callable[[float], Door], *messages: object, tools: Any = "stan
 
 @contextmanager
 def door_that(behaves: Callable[[socket.socket], None]) -> Iterator[Door]:
-    """Give a door that treats the first connection so."""
+    """Serve an address that handles the first connection with `behaves`."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -102,6 +94,16 @@ def door_that(behaves: Callable[[socket.socket], None]) -> Iterator[Door]:
         yield Door(f"http://127.0.0.1:{listening.getsockname()[1]}", "token")
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
+
+
+def replying(sent: bytes) -> Callable[[socket.socket], None]:
+    """Return a handler for `door_that` that reads a request and sends these bytes."""
+
+    def reply(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(sent)
+
+    return reply
 
 
 def failure(answer: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def test_the_options_are_the_context_of_each_call(served: Served) -> None:
         str(served.data_dir),
     )
     refused, _ = answers(line(written), *options)
-    assert failure(refused[1])["code"] == "invalid_input"  # no user has such a name, and none was slipped in
+    assert failure(refused[1])["code"] == "invalid_input"  # no user has such a name, and no other one was used
     found, _ = answers(line(written), *options[:3], "of-options", *options[4:])
     id = found[1]["result"]["structuredContent"]["id"]
     record = served.host._memories["of-options"].get([id])[0]
@@ -160,7 +162,7 @@ def test_the_session_of_claude_code_is_that_of_its_calls(served: Served, monkeyp
         assert served.host._memories["claude"].get([id])[0].session_id == wanted
 
 
-def test_a_key_file_is_the_callers_own_key(served: Served, tmp_path: Path) -> None:
+def test_a_key_file_provides_the_key_of_the_caller(served: Served, tmp_path: Path) -> None:
     key = create_key(served.data_dir, "stdio-key", "alice", ALL_SCOPES)
     file = tmp_path / "key.json"
     file.write_text(json.dumps({"id": key.id, "token": key.token}))
@@ -186,21 +188,21 @@ def test_without_a_daemon_it_introduces_itself_and_says_what_to_do(tmp_path: Pat
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:7430", "http://", "http://x:port", "http://x:99999"])
-def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
+def test_an_invalid_address_is_refused_at_once(url: str) -> None:
     done = subprocess.run(command("--url", url), capture_output=True, text=True, env=environment(), check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert "is not http(s)://HOST:PORT" in done.stderr
 
 
-def test_a_closed_door_is_named(tmp_path: Path) -> None:
+def test_disabled_http_is_reported_as_such(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with layout.hold():
-        os.utime(tmp_path / "daemon.lock", (0, 0))  # it has been up for long
+        os.utime(tmp_path / "daemon.lock", (0, 0))  # it has been running for long
         found, _ = answers(line(recall()), "--data-dir", str(tmp_path))
     assert "daemon.http.listen" in failure(found[1])["text"]
 
 
-def test_a_door_that_another_sessions_daemon_is_about_to_open_is_waited_for(tmp_path: Path) -> None:
+def test_the_bridge_waits_for_a_daemon_that_another_session_starts(tmp_path: Path) -> None:
     class Opening(Layout):
         looks = 0
 
@@ -238,7 +240,7 @@ def test_bad_lines_are_answered_and_the_next_one_too(tmp_path: Path) -> None:
     ]
 
 
-def test_a_line_without_end_is_refused_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_line_is_refused_and_not_buffered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "MOST_BYTES", 1_000)
     large = {"a": "x" * 200_000}
     lines = [request("x", large, 1), {"method": "x", "params": large, "jsonrpc": "2.0", "id": "last"}, large]
@@ -257,14 +259,14 @@ def test_the_id_at_the_end_of_a_long_line_is_found_wherever_it_is_cut(monkeypatc
         assert list(bridged(lambda _: Door("", ""), long)) == [77], most
 
 
-def test_a_method_that_is_none_is_refused_without_a_daemon(tmp_path: Path) -> None:
+def test_an_unknown_method_is_refused_without_a_daemon(tmp_path: Path) -> None:
     door = LocalDoor(Layout(tmp_path), "", lambda _: None, None).find
     found = bridged(door, request("logging/setLevel", {"level": "info"}, 1), request("completion/complete", id=2))
     assert [found[id]["error"]["code"] for id in (1, 2)] == [-32601, -32601]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_bug_is_an_answer_too() -> None:
+def test_a_bug_is_answered_with_an_error() -> None:
     def broken(_: float) -> Door:
         raise ZeroDivisionError
 
@@ -273,7 +275,7 @@ def test_a_bug_is_an_answer_too() -> None:
     assert found[2]["error"]["code"] == -32603
 
 
-def test_a_door_that_never_answers_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_never_answers_causes_an_error_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "ANSWER_S", 0.2)
     over = threading.Event()
     with door_that(lambda connection: cast(None, over.wait(PATIENCE_S))) as door:
@@ -282,7 +284,7 @@ def test_a_door_that_never_answers_ends_at_the_deadline(monkeypatch: pytest.Monk
     assert failure(found[1])["code"] == "deadline_exceeded"
 
 
-def test_a_door_that_answers_drop_by_drop_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_answers_byte_by_byte_causes_an_error_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stdio, "ANSWER_S", 0.3)
     over = threading.Event()
 
@@ -303,12 +305,8 @@ def test_a_door_that_answers_drop_by_drop_ends_at_the_deadline(monkeypatch: pyte
     "sent",
     [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nContent-Type: application/json\r\n\r\n{}"],
 )
-def test_a_door_that_dies_in_its_answer_is_an_error_that_says_so(sent: bytes) -> None:
-    def die(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(sent)
-
-    with door_that(die) as door:
+def test_a_daemon_that_dies_during_its_answer_causes_an_error(sent: bytes) -> None:
+    with door_that(replying(sent)) as door:
         found = bridged(lambda _: door, recall())
     assert failure(found[1])["code"] == "unavailable"
     assert "not known" in failure(found[1])["text"]
@@ -326,26 +324,19 @@ def test_a_door_that_dies_in_its_answer_is_an_error_that_says_so(sent: bytes) ->
         b"\r\n",
     ],
 )
-def test_another_program_at_the_port_is_named_as_such(sent: bytes) -> None:
-    def greet(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(b"HTTP/1.1 200 OK\r\n" + sent)
-
-    with door_that(greet) as door:
+def test_another_program_at_the_port_is_recognised(sent: bytes) -> None:
+    with door_that(replying(b"HTTP/1.1 200 OK\r\n" + sent)) as door:
         found = bridged(lambda _: door, recall())
     assert "is not memory-agent" in failure(found[1])["text"]
 
 
-def test_an_answer_of_several_lines_is_one_line() -> None:
-    def indent(connection: socket.socket) -> None:
-        connection.recv(1 << 16)
-        connection.sendall(b'HTTP/1.1 200 OK\r\n\r\n{\n  "jsonrpc": "2.0",\r\n  "id": 1,\n  "result": {}\n}\n')
-
-    with door_that(indent) as door:
+def test_an_answer_of_several_lines_becomes_one_line() -> None:
+    indented = b'HTTP/1.1 200 OK\r\n\r\n{\n  "jsonrpc": "2.0",\r\n  "id": 1,\n  "result": {}\n}\n'
+    with door_that(replying(indented)) as door:
         assert bridged(lambda _: door, recall())[1]["result"] == {}
 
 
-def test_a_port_without_a_listener_is_an_error_that_says_so() -> None:
+def test_a_port_without_a_listener_causes_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         door = Door(f"http://127.0.0.1:{closed.getsockname()[1]}", "")
     found = bridged(lambda _: door, recall(), request("prompts/get", {"name": "x"}, 2))
@@ -353,7 +344,7 @@ def test_a_port_without_a_listener_is_an_error_that_says_so() -> None:
     assert found[2]["error"]["data"] == {"code": "unavailable", "retryable": True}
 
 
-def test_a_certificate_that_is_not_trusted_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_untrusted_certificate_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate(tmp_path))
 
@@ -374,13 +365,13 @@ def test_a_certificate_that_is_not_trusted_is_not_asked_again(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("door", [Door("http://a..b:80", "token"), Door("http://127.0.0.1:1", "t\u2019k")])
-def test_an_address_or_a_token_that_is_none_is_not_used_again(door: Door) -> None:
+def test_an_invalid_address_or_token_is_not_retried(door: Door) -> None:
     assert failure(bridged(lambda _: door, recall())[1])["retryable"] is False
 
 
 @pytest.mark.parametrize("tools", ["standard", "classic"])
-def test_what_is_remembered_again_after_a_lost_answer_is_one_memory(served: Served, tools: str) -> None:
-    """A model repeats a call that failed, though it may have been carried out."""
+def test_repeating_a_call_after_a_lost_answer_stores_one_memory(served: Served, tools: str) -> None:
+    """A model repeats a failed call, although it may have been executed."""
     name, text = ("remember", "text") if tools == "standard" else ("vector_memory_write", "content")
 
     def remember(id: int) -> bytes:
@@ -393,7 +384,7 @@ def test_what_is_remembered_again_after_a_lost_answer_is_one_memory(served: Serv
             return super().readline(size)
 
     def swallow(connection: socket.socket) -> None:
-        """Pass the request on, and die when it is carried out."""
+        """Forward the request, and die when it has been executed."""
         with socket.create_connection(served.http.removeprefix("http://").split(":")) as daemon:
             daemon.sendall(connection.recv(1 << 16))
             while daemon.recv(1 << 16):
@@ -438,7 +429,7 @@ def test_a_cancelled_request_is_dropped_without_an_answer() -> None:
     assert out.getvalue() == b""
 
 
-def test_a_request_that_is_cancelled_before_it_is_sent_is_not_sent() -> None:
+def test_a_request_cancelled_early_is_not_sent() -> None:
     waiting = threading.Event()
 
     class Lines(io.BytesIO):
@@ -496,7 +487,7 @@ def test_messages_without_handshake_pass_with_their_headers(served: Served) -> N
     assert found[4]["result"]["resultType"] == "complete"
 
 
-def test_of_two_sessions_one_starts_a_daemon(tmp_path: Path) -> None:
+def test_one_of_two_sessions_starts_a_daemon(tmp_path: Path) -> None:
     said: list[str] = []
     begun: list[subprocess.Popen[bytes]] = []
 
@@ -520,7 +511,7 @@ def test_of_two_sessions_one_starts_a_daemon(tmp_path: Path) -> None:
         second.start()
 
 
-def test_a_session_whose_daemon_ran_keeps_no_other_from_starting_one(tmp_path: Path) -> None:
+def test_a_session_whose_daemon_ended_does_not_block_other_sessions(tmp_path: Path) -> None:
     begun: list[subprocess.Popen[bytes]] = []
     hold = "import sys; from pathlib import Path; from memory_agent.layout import Layout\n"
     hold += "with Layout(Path(sys.argv[1])).hold(): print(flush=True); input()"
@@ -541,13 +532,6 @@ def test_a_session_whose_daemon_ran_keeps_no_other_from_starting_one(tmp_path: P
         begun[-1].communicate(b"\n")
 
 
-def wait_until(fact: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not fact():
-        assert time.monotonic() < until_s, "it did not come about"
-        time.sleep(0.005)
-
-
 def claimable(layout: Layout) -> bool:
     claim = layout.claim_start()
     if claim is not None:
@@ -565,7 +549,7 @@ def test_a_long_log_is_set_aside_when_a_daemon_starts(tmp_path: Path, monkeypatc
     assert "--nonsense" in (tmp_path / "daemon.log").read_text()
 
 
-def test_a_daemon_that_cannot_start_is_said_once(tmp_path: Path) -> None:
+def test_a_daemon_that_cannot_start_is_reported_once(tmp_path: Path) -> None:
     said: list[str] = []
 
     class Failing(LocalDoor):

@@ -1,39 +1,34 @@
-"""Request slots are shared out by user: a user that floods fills its own share, with any number of keys."""
+"""Request slots are shared among users: a user that floods fills its own share, with any number of keys."""
 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from served_gateway import Served, gateway_without_ray
+from served_gateway import REQUESTS_IN_FLIGHT, Served, gateway_in_new_folder
 
 from memory_agent.doors.request_quota import ByteQuota, RequestQuota
-from memory_agent.embedders import open_embedder
+from memory_agent.embedders import Embedder
 from memory_agent.errors import UnavailableError
-from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
+from memory_agent.settings import DaemonSettings, Settings
 from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, Request, decode_request, encode_fields
 from relay import ALL_SCOPES, Principal, create_key, identity_of
 from relay.net import AsyncRequestSocket
 
-SLOTS = 64  # of the gateway that is served here
+SLOTS = REQUESTS_IN_FLIGHT
 SHARE = SLOTS // 4
-NEVER = 1 << 40  # a journal number that no event will have
+NEVER = 1 << 40  # a journal number that no event reaches
 PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def served() -> Iterator[Served]:
-    with tempfile.TemporaryDirectory(prefix="quota-") as folder:
-        embedder = open_embedder(EmbedderSettings(allow_download=False))
-        with gateway_without_ray(Path(folder), embedder) as served:
-            yield served
-        embedder.close()
+def served(embedder: Embedder) -> Iterator[Served]:
+    with gateway_in_new_folder(embedder) as served:
+        yield served
 
 
 def request(token: str, method: str, params: dict[str, Any], deadline_ms: float = 30_000.0) -> bytes:
@@ -48,7 +43,7 @@ async def fault_of(socket: AsyncRequestSocket, asked: bytes) -> dict[str, Any] |
 
 
 async def flood(served: Served, tokens: list[str], left: int, others: list[str]) -> None:
-    """Send requests that never finish with these keys until `left` of them wait; the others are answered."""
+    """Send endless requests with these keys until `left` of them wait; requests with other keys are answered."""
     socket, other = AsyncRequestSocket(served.gateway), AsyncRequestSocket(served.gateway)
     asked = [request(token, "wait", {"through": {"alice": NEVER}}, 1e12) for token in tokens]
     waiting = {asyncio.create_task(fault_of(socket, asked[number % len(asked)])) for number in range(2 * SLOTS)}
@@ -129,13 +124,10 @@ def test_a_slot_is_released_when_its_request_is_answered(served: Served) -> None
     asyncio.run(ask())
 
 
-def test_running_requests_are_bounded_in_bytes() -> None:
+def test_running_requests_are_bounded_in_bytes(embedder: Embedder) -> None:
     settings = Settings(daemon=DaemonSettings(requests_bytes=1_000_000))
-    with tempfile.TemporaryDirectory(prefix="quota-") as folder:
-        embedder = open_embedder(EmbedderSettings(allow_download=False))
-        with gateway_without_ray(Path(folder), embedder, settings=settings) as served:
-            asyncio.run(crowd(served))
-        embedder.close()
+    with gateway_in_new_folder(embedder, settings=settings) as served:
+        asyncio.run(crowd(served))
 
 
 async def crowd(served: Served) -> None:

@@ -1,10 +1,9 @@
-"""Who may see, change and take away what users share, by the key that they come with, through each door."""
+"""Who may see, change and unpublish shared items, by the caller's key, through each door."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,13 +17,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from http_caller import HttpCaller, HttpMethods
-from served_gateway import Served, gateway_without_ray
+from served_gateway import Served, gateway_in_new_folder
 from shared_readers import QUESTION, ByCommands, ByMethods, ByTools, Reader, RefusedError
 
 from memory_agent import AsyncMemoryClient, Memory, MemoryClient
 from memory_agent.cli.group import cli
 from memory_agent.client.methods import MemoryMethods
-from memory_agent.embedders import Embedder, open_embedder
+from memory_agent.embedders import Embedder
 from memory_agent.errors import (
     InvalidInputError,
     ScopeMissingError,
@@ -40,7 +39,7 @@ from memory_agent.records.memories import Tier
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES
 from memory_agent.records.shared_requests import AnyAsk, Caller, ForgetUser, ReadLog, Rights
-from memory_agent.settings import EmbedderSettings, Settings, SharedSettings
+from memory_agent.settings import Settings, SharedSettings
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, BrokerSettings, RelaySettings, Scope, create_key, revoke_key
 
@@ -63,13 +62,6 @@ SEES = {
 BOTH: tuple[Tier, ...] = ("local", "global")
 UNKNOWN = "01KHJY9080NWG22H9Q8BBD7B80"
 NUMBERS = count(1)
-
-
-@pytest.fixture(scope="module")
-def embedder() -> Iterator[Embedder]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    yield embedder
-    embedder.close()
 
 
 def published(
@@ -112,7 +104,7 @@ DOORS = ("memory", "zmq", "http", "mcp", "command", "files")
 def shared(
     request: pytest.FixtureRequest, embedder: Embedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shared]:
-    """The items, and readers by the name of the caller, of each door."""
+    """The items, and for each door its readers by the name of the caller."""
     door = str(request.param)
     with ExitStack() as stack:
         if door in ("memory", "files"):
@@ -150,18 +142,18 @@ def key_of(data_dir: Path, user_id: str, name: str) -> str:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, name: str) -> None:
-    """By every path to an item, through every door, a hidden item is answered as one that never was."""
+    """By every path to an item, through every door, a hidden item gets the same answer as an unknown one."""
     items, readers = shared
     reader = readers(name)
     ids = {item.id: policy for policy, item in items.items()}
     assert {ids[one] for one in reader.found() if one in ids} == SEES[name]
-    others = set() if name == "author" else SEES[name]  # one's own take no place in a recall
+    others = set() if name == "author" else SEES[name]  # own items take no place in a recall
     for seen in (reader.recalled("global"), reader.recalled(*BOTH)):
         assert {ids[one] for one in seen if one in ids} == others
     assert not reader.recalled("local")
     assert reader.own() in (None, set(ids) if name == "author" else set())
     for policy, item in items.items():
-        assert not reader.got(item.id)  # it is no memory of the caller
+        assert not reader.got(item.id)  # it is not a memory of the caller
         if policy in SEES[name]:
             assert reader.fetched(item.id) in (None, f"for {policy}".encode())
             if name != "author":
@@ -174,7 +166,7 @@ def test_a_caller_reaches_what_the_key_admits_and_nothing_else(shared: Shared, n
 
 
 def refusal(ask: Callable[[str], object], item_id: str) -> str:
-    """What a door says, "" where it answers; without what is of the request."""
+    """Return the refusal of a door without the request's own words, "" without a refusal."""
     try:
         ask(item_id)
     except RefusedError as error:
@@ -191,10 +183,7 @@ def door(request: pytest.FixtureRequest) -> str:
 def served(embedder: Embedder) -> Iterator[Served]:
     settings = Settings(shared=SharedSettings(searches=10_000))
     soon = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
-    with (
-        tempfile.TemporaryDirectory(prefix="doors-") as folder,
-        gateway_without_ray(Path(folder), embedder, soon, settings) as served,
-    ):
+    with gateway_in_new_folder(embedder, soon, settings) as served:
         yield served
 
 
@@ -234,7 +223,7 @@ def items(callers: dict[str, MemoryMethods]) -> dict[str, GlobalRecord]:
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_nobody_takes_away_what_another_published(
+def test_only_the_author_can_unpublish_an_item(
     callers: dict[str, MemoryMethods], items: dict[str, GlobalRecord], name: str
 ) -> None:
     if name != "author":
@@ -258,7 +247,7 @@ def test_no_answer_names_a_user(callers: dict[str, MemoryMethods], items: dict[s
     assert "author-" not in msgspec.json.encode(answers).decode()
 
 
-def test_what_a_key_has_no_scope_for_is_refused(doors: Doors, items: dict[str, GlobalRecord]) -> None:
+def test_a_verb_outside_the_scopes_of_the_key_is_refused(doors: Doors, items: dict[str, GlobalRecord]) -> None:
     reader = doors.caller(f"reader-{doors.door}", "reader", frozenset({Scope.RECALL}))
     assert items[PUBLIC].id in {one.item.id for one in reader.shared.search(QUESTION, 100)}
     for ask in (
@@ -280,17 +269,17 @@ def test_what_a_key_has_no_scope_for_is_refused(doors: Doors, items: dict[str, G
             read()
 
 
-def test_an_administrator_takes_away_what_anybody_shared(doors: Doors, callers: dict[str, MemoryMethods]) -> None:
+def test_an_administrator_can_unpublish_any_item(doors: Doors, callers: dict[str, MemoryMethods]) -> None:
     item = published(callers["member"], ACME, b"[poison]")
     assert not callers["author"].shared.unpublish(item.id).found
     admin = doors.caller(f"admin-{doors.door}", "admin", frozenset({Scope.RECALL, Scope.SHARE, Scope.SHARED_ADMIN}))
     with pytest.raises(InvalidInputError, match="no shared item"):
-        admin.shared.attachment(item.id)  # to take away is not to read
+        admin.shared.attachment(item.id)  # unpublishing does not permit reading
     assert admin.shared.unpublish(item.id).found
     assert callers["member"].shared.published() == []
 
 
-def test_what_a_key_admits_ends_with_the_key(doors: Doors, items: dict[str, GlobalRecord]) -> None:
+def test_access_ends_when_the_key_is_revoked(doors: Doors, items: dict[str, GlobalRecord]) -> None:
     scopes, user_id = frozenset({Scope.RECALL}), f"leaver-{doors.door}"
     former = doors.caller(user_id, "former", scopes, orgs=frozenset({"acme"}))
     present = doors.caller(user_id, "present", scopes)
@@ -302,8 +291,8 @@ def test_what_a_key_admits_ends_with_the_key(doors: Doors, items: dict[str, Glob
         present.shared.attachment(items[ACME].id)
 
 
-def test_what_was_used_counts_though_the_key_was_revoked_since_and_nothing_after(doors: Doors) -> None:
-    """Figures are of users: to take out what one contributed, the user is erased. Upkeep, which reports, has no key."""
+def test_uses_before_a_key_is_revoked_count_and_later_ones_do_not(doors: Doors) -> None:
+    """Figures belong to users: erasing a user removes the user's contributions. Upkeep, which reports, has no key."""
     acme, host = frozenset({"acme"}), doors.served.host
     scopes = frozenset({Scope.PUBLISH, Scope.RECALL, Scope.SHARE})
     author = doors.caller(f"counts-{doors.door}", "counts", scopes, orgs=acme)
@@ -317,7 +306,7 @@ def test_what_was_used_counts_though_the_key_was_revoked_since_and_nothing_after
         with pytest.raises(UnauthorizedError):
             user.feedback(result.recall_id, used=[item.id], quality=0.0)
     late = datetime.now(UTC) + timedelta(seconds=host._settings.shared.report_after_s + 1)
-    for _ in range(2):  # the store releases what was reported before its own upkeep
+    for _ in range(2):  # the store releases reports that arrived before its own upkeep
         host.keep_up(late)
     (figures,) = [one.quality_metrics for one in author.shared.published() if one.id == item.id]
     assert (figures.distinct_users, figures.used_count) == (5, 5)
@@ -347,7 +336,7 @@ def hostile(doors: Doors) -> Iterator[GlobalRecord]:
     author.shared.unpublish(item.id)
 
 
-def test_shared_text_stays_in_its_fence_marked_as_somebody_elses(
+def test_shared_text_stays_in_its_fence_marked_as_written_by_another_user(
     doors: Doors, callers: dict[str, MemoryMethods], hostile: GlobalRecord
 ) -> None:
     question = f"{QUESTION} of the quagga"
@@ -373,7 +362,7 @@ def test_shared_text_stays_in_its_fence_marked_as_somebody_elses(
 
 
 def test_shared_text_controls_no_terminal(doors: Doors, hostile: GlobalRecord) -> None:
-    """Where the words are shown to a person: nothing but printable characters, and no line that begins like ours."""
+    """Check text shown to a person: only printable characters, and no line that looks like our own."""
     user_id = f"seen-{doors.door}"
     token, where = key_of(doors.served.data_dir, user_id, "other"), ("--endpoint", doors.served.gateway)
     asked = [f"{QUESTION} of the quagga", "--top-k", "1", "--min-relevance", "0"]
@@ -398,7 +387,7 @@ def test_an_attachment_of_a_megabyte_passes_and_no_larger_one(callers: dict[str,
         callers["nobody"].shared.attachment(item.id)
 
 
-def test_clients_follow_what_their_key_admits_and_go_on_where_they_left_off(served: Served) -> None:
+def test_clients_follow_what_their_key_admits_and_continue_where_they_left_off(served: Served) -> None:
     scopes = frozenset({Scope.PUBLISH, Scope.RECALL, Scope.SHARE})
     tokens = [
         create_key(served.data_dir, name, name, scopes, orgs=frozenset({"acme"}) if name == "follows" else frozenset())
@@ -417,7 +406,7 @@ def test_clients_follow_what_their_key_admits_and_go_on_where_they_left_off(serv
 
     with member, outside, member.shared_changes() as heard, outside.shared_changes() as heard_outside:
         hidden, shown = published(member, ACME), published(member, PUBLIC)
-        while next(heard).item_id != hidden.id:  # what tests before took away is told late
+        while next(heard).item_id != hidden.id:  # removals by earlier tests are published late
             pass
         seq = heard.seq
         assert next(heard).item_id == shown.id
@@ -432,7 +421,7 @@ def test_clients_follow_what_their_key_admits_and_go_on_where_they_left_off(serv
             assert again.seq == heard_outside.seq
 
 
-def test_nobody_asks_in_the_name_of_the_store(doors: Doors) -> None:
+def test_no_request_can_be_sent_as_the_store(doors: Doors) -> None:
     local = HttpMethods(HttpCaller(doors.served.http, doors.served.token), SHARED_USER)
     for ask in (lambda: local.recall(QUESTION), lambda: local.remember(FIX), lambda: local.shared.published()):
         with pytest.raises(InvalidInputError, match="reserved"):
@@ -440,10 +429,10 @@ def test_nobody_asks_in_the_name_of_the_store(doors: Doors) -> None:
     local._caller.close()
 
 
-def test_the_store_is_rebuilt_and_compacted_by_whose_key_is_for_all_users(
+def test_only_a_key_for_all_users_can_rebuild_and_compact_the_store(
     doors: Doors, items: dict[str, GlobalRecord]
 ) -> None:
-    """A command without a user sends this for every known user; after a change of the model nothing else would."""
+    """A command without a user sends this for every known user; nothing else does after a change of model."""
     caller = HttpCaller(doors.served.http, doors.served.token)
     local = HttpMethods(caller, SHARED_USER)
     assert local.care.rebuild() == local.stats().memories >= len(items)
@@ -457,8 +446,10 @@ def test_the_store_is_rebuilt_and_compacted_by_whose_key_is_for_all_users(
     admin.close()
 
 
-def test_a_users_items_go_when_nothing_of_the_user_is_under_way(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a publish that is under way would stay: the user is asleep, and new requests wait."""
+def test_the_items_of_an_erased_user_are_removed_after_its_running_requests(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a running publish would survive: the user is asleep, and new requests wait."""
     user_id, answer = f"gone-{doors.door}", Knowledge.ask
     awake = []
 
@@ -481,9 +472,7 @@ def test_a_users_items_go_when_nothing_of_the_user_is_under_way(doors: Doors, mo
     assert item.id not in {one.item.id for one in gone.shared.search(QUESTION, 100, min_relevance=0.0)}
 
 
-def test_an_erasure_says_that_the_journal_names_what_was_not_told(
-    doors: Doors, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_erasure_reports_items_that_remain_in_the_journal(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = RemoteKnowledge.ask
 
     def away(self: RemoteKnowledge, caller: Caller, asked: AnyAsk, timeout_s: float) -> Any:
@@ -500,7 +489,7 @@ def test_an_erasure_says_that_the_journal_names_what_was_not_told(
     assert "the journal names what the user shared (unavailable)" in str(receipt.reason)
 
 
-def test_a_damaged_store_keeps_no_user_from_being_erased(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_store_does_not_prevent_the_erasure_of_a_user(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     user_id, answer = f"sent-{doors.door}", Knowledge.ask
 
     def damaged(self: Knowledge, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:

@@ -1,4 +1,4 @@
-"""Inputs of hooks, as the clients write them, and how to give one to a hook in this process."""
+"""Inputs of hooks as the clients write them, and a function that runs a hook in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memory_agent.hooks.deadline import Deadline
 FOLDER = "/home/ann/shop"
 PATIENCE_MS = 30_000
 _PIPE_BYTES = 64 << 10
-"""What a pipe holds while its reader waits for the end of the hook."""
+"""The bytes that a pipe buffers while its reader waits for the end of the hook."""
 
 
 def of_claude(name: str, session: str = "s-1", turn: str = "p-1", **fields: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def bash(name: str, command: str, **fields: Any) -> dict[str, Any]:
 def answered(
     client: str, said: dict[str, Any] | bytes, data_dir: Path, deadline_ms: int = PATIENCE_MS, **options: Any
 ) -> str:
-    """Give an input to a hook in this process; return the context that it puts into the prompt, "" without any."""
+    """Run a hook in this process; return the context that it adds to the prompt, or ""."""
     data = said if isinstance(said, bytes) else json.dumps(said).encode()
     with TemporaryFile() as out:
         deadline = Deadline(deadline_ms)

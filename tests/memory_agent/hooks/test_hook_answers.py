@@ -1,4 +1,4 @@
-"""Hooks against a real door, relay and memory: what they publish, what a prompt gets, and what can go wrong between."""
+"""Hooks with a real server, relay and memory: what they publish, what a prompt receives, and failures in between."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from served_gateway import found_by_clients
 
 from memory_agent import MemoryClient
-from memory_agent.embedders import open_embedder
+from memory_agent.embedders import Embedder
 from memory_agent.hooks.answering import MOST_CHARS
 from memory_agent.hooks.waiting import MOST_FILES, Waiting
 from memory_agent.layout import Layout
 from memory_agent.recall.fence import CLOSE, OPEN
-from memory_agent.settings import EmbedderSettings
 from relay import Event, Publisher, Scope, Subscriber, create_key, read_event
 from tests.memory_agent.hooks.hook_inputs import FOLDER, answered, bash, of_claude, of_codex, of_gemini
 from tests.memory_agent.hooks.test_hook_inputs import FILES, real_inputs
@@ -38,23 +38,15 @@ SECRET = "sk-ant-api03-" + "Zk9" * 31
 PATIENCE_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def embedder() -> Iterator[Any]:
-    embedder = open_embedder(EmbedderSettings(allow_download=False))
-    yield embedder
-    embedder.close()
-
-
 @pytest.fixture
-def served(embedder: Any) -> Iterator[Served]:
+def served(embedder: Embedder) -> Iterator[Served]:
     with tempfile.TemporaryDirectory(prefix="hook-") as folder, daemon_in(Path(folder), embedder) as served:
         yield served
 
 
 @contextmanager
-def daemon_in(folder: Path, embedder: Any) -> Iterator[Served]:
-    with gateway_without_ray(folder, embedder) as served, Layout(folder).hold():
-        (folder / "run" / "http").write_text(f"{served.http}\n")
+def daemon_in(folder: Path, embedder: Embedder) -> Iterator[Served]:
+    with gateway_without_ray(folder, embedder) as served, found_by_clients(served):
         yield served
 
 
@@ -74,7 +66,7 @@ def caller(served: Served) -> MemoryClient:
 
 
 def remembered(served: Served) -> None:
-    """Return when all that is journaled can be recalled."""
+    """Return when all journaled events can be recalled."""
     with Subscriber(*served.relay) as subscriber, caller(served) as client:
         client.wait({"default": subscriber.fetch(0, 1_000).last_seq}, PATIENCE_S)
 
@@ -84,7 +76,7 @@ def waiting_in(data_dir: Path) -> list[Path]:
 
 
 def finished_session(served: Served) -> None:
-    """Have Claude Code report a session that found something."""
+    """Report a session of Claude Code with a finding."""
     for said in (
         of_claude("SessionStart", source="startup"),
         of_claude("UserPromptSubmit", prompt=REQUEST),
@@ -103,10 +95,10 @@ def process(client: str, data_dir: Path, *options: str, **pipes: Any) -> Iterato
         try:
             yield hook
         finally:
-            hook.kill()  # where a test has failed: it would be waited for
+            hook.kill()  # a failed test would otherwise wait for it
 
 
-def test_what_one_session_found_stands_before_the_prompt_of_the_next(served: Served) -> None:
+def test_findings_of_one_session_reach_the_prompt_of_the_next(served: Served) -> None:
     finished_session(served)
     for client, said in (
         ("claude-code", of_claude("UserPromptSubmit", "s-9", "p-9", prompt="why are users signed out at random?")),
@@ -119,8 +111,8 @@ def test_what_one_session_found_stands_before_the_prompt_of_the_next(served: Ser
         assert "a mutex around the refresh fixed it" in block, client
 
 
-def test_no_hook_puts_what_others_share_into_a_prompt(served: Served) -> None:
-    """Nobody asked for it there, and it may hold instructions."""
+def test_no_hook_puts_shared_items_into_a_prompt(served: Served) -> None:
+    """It was not requested, and it may contain instructions."""
     finished_session(served)
     with MemoryClient("sharer", endpoint=served.gateway, token=served.token) as sharer, caller(served) as client:
         sharer.shared.confirm(sharer.shared.preview("A quagga", f"{REQUEST}: the quagga signs users out at random"))
@@ -134,19 +126,19 @@ def test_no_hook_puts_what_others_share_into_a_prompt(served: Served) -> None:
         assert "quagga" not in block
 
 
-def test_a_session_that_starts_gets_what_was_done_lately(served: Served) -> None:
+def test_a_starting_session_receives_recent_memories(served: Served) -> None:
     finished_session(served)
     assert "mutex" in answered("codex", of_codex("SessionStart", source="startup"), served.data_dir)
 
 
-def test_another_project_gets_nothing_of_it(served: Served) -> None:
+def test_memories_do_not_reach_other_projects(served: Served) -> None:
     finished_session(served)
     said = of_claude("UserPromptSubmit", "s-9", "p-9", prompt=REQUEST) | {"cwd": "/home/ann/other"}
     assert answered("claude-code", said, served.data_dir) == ""
     assert answered("claude-code", said, served.data_dir, channel=f"project:{FOLDER}") != ""
 
 
-def test_what_belongs_to_no_project_is_shown_in_each(served: Served) -> None:
+def test_memories_without_a_project_are_shown_in_all_projects(served: Served) -> None:
     with MemoryClient(data_dir=served.data_dir) as client:
         client.remember("Staging needs the VPN")
         client.remember("Staging of the shop needs the certificate", channel_id="project:/home/ann/shop-of-bob")
@@ -157,7 +149,7 @@ def test_what_belongs_to_no_project_is_shown_in_each(served: Served) -> None:
     assert "certificate" not in block
 
 
-def test_a_prompt_that_nothing_bears_on_gets_nothing(served: Served) -> None:
+def test_a_prompt_without_relevant_memories_gets_nothing(served: Served) -> None:
     finished_session(served)
     said = of_claude("UserPromptSubmit", "s-9", "p-9", prompt="which fern grows well beside the kitchen window?")
     assert answered("claude-code", said, served.data_dir) == ""
@@ -219,7 +211,7 @@ def test_without_a_daemon_events_wait_for_the_next_hook(tmp_path: Path, embedder
         assert not waiting_in(folder)
 
 
-def test_a_port_that_is_another_programs_by_now_is_not_asked(tmp_path: Path) -> None:
+def test_a_port_that_another_program_has_taken_is_not_contacted(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         Layout(tmp_path).create()
         (tmp_path / "run" / "http").write_text(f"http://127.0.0.1:{other.getsockname()[1]}\n")  # of a killed daemon
@@ -236,9 +228,7 @@ def test_a_key_that_is_refused_leaves_the_events_waiting(served: Served, monkeyp
     assert journaled(served) == []
 
 
-def test_what_waits_is_sent_with_the_key_and_to_the_daemon_it_was_said_to(
-    embedder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_events_are_sent_to_their_daemon_with_their_key(embedder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     said = of_codex("UserPromptSubmit", prompt=REQUEST)
     ended = of_codex("Stop", last_assistant_message="Done.")
     with tempfile.TemporaryDirectory(prefix="hook-") as name:
@@ -246,7 +236,7 @@ def test_what_waits_is_sent_with_the_key_and_to_the_daemon_it_was_said_to(
         key = {user: create_key(folder, user, user, frozenset({Scope.PUBLISH})).token for user in ("alice", "bob")}
         monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
         answered("codex", said, folder)
-        answered("codex", said, folder, url="http://127.0.0.1:1")  # of another daemon, which is away
+        answered("codex", said, folder, url="http://127.0.0.1:1")  # for another daemon, which is unavailable
         with daemon_in(folder, embedder) as served:
             monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["bob"])
             answered("codex", ended, folder)
@@ -254,11 +244,11 @@ def test_what_waits_is_sent_with_the_key_and_to_the_daemon_it_was_said_to(
             monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
             answered("codex", ended | {"turn_id": "t-2"}, folder)
             assert [event.user_id for event in journaled(served)] == ["bob", "alice", "alice", "alice"]
-            (left,) = waiting_in(folder)  # that for the other daemon
+            (left,) = waiting_in(folder)  # the events for the other daemon
             assert (left.parent.stat().st_mode & 0o777, key["alice"] in str(left)) == (0o700, False)
 
 
-def test_a_file_that_is_no_event_does_not_keep_others_from_the_daemon(served: Served) -> None:
+def test_an_invalid_file_does_not_block_other_files(served: Served) -> None:
     Waiting(Layout(served.data_dir).hooks).keep([b'{"event_type": "half'])
     Waiting(Layout(served.data_dir).hooks).keep([b'{"event_type": "user_input", "payload": {"text": "good"}}'])
     answered("codex", of_codex("Stop", last_assistant_message="Done."), served.data_dir)
@@ -275,7 +265,7 @@ def test_more_events_than_one_request_takes_are_sent_one_after_the_other(served:
     assert not waiting_in(served.data_dir)
 
 
-def test_hooks_side_by_side_lose_nothing(served: Served) -> None:
+def test_concurrent_hooks_lose_nothing(served: Served) -> None:
     waiting = Waiting(Layout(served.data_dir).hooks)
     for number in range(40):
         waiting.keep([json.dumps({"event_type": "user_input", "event_id": f"e-{number}"}).encode()])
@@ -293,7 +283,7 @@ def test_hooks_side_by_side_lose_nothing(served: Served) -> None:
     assert not waiting_in(served.data_dir)
 
 
-def test_no_more_files_wait_than_are_allowed(tmp_path: Path) -> None:
+def test_the_number_of_waiting_files_is_limited(tmp_path: Path) -> None:
     folder = Layout(tmp_path).hooks
     folder.mkdir(parents=True)
     for number in range(MOST_FILES):
@@ -302,7 +292,7 @@ def test_no_more_files_wait_than_are_allowed(tmp_path: Path) -> None:
     assert len(os.listdir(folder)) == MOST_FILES
 
 
-def test_what_a_killed_hook_left_unfinished_is_removed(served: Served) -> None:
+def test_an_unfinished_file_of_a_killed_hook_is_removed(served: Served) -> None:
     folder = Layout(served.data_dir).hooks
     folder.mkdir()
     old, new = folder / "1-1.tmp", folder / "2-2.tmp"
@@ -313,7 +303,7 @@ def test_what_a_killed_hook_left_unfinished_is_removed(served: Served) -> None:
     assert list(folder.iterdir()) == [new]
 
 
-def test_in_an_encrypted_folder_nothing_waits_in_the_open(tmp_path: Path) -> None:
+def test_an_encrypted_folder_keeps_no_waiting_files(tmp_path: Path) -> None:
     (tmp_path / "encryption").write_text("key\n")
     answered("codex", of_codex("Stop", last_assistant_message="Done."), tmp_path)
     assert not Layout(tmp_path).hooks.exists()
@@ -324,12 +314,12 @@ def test_in_an_encrypted_folder_nothing_waits_in_the_open(tmp_path: Path) -> Non
     [b"", b"{", b"[1]", b"null", b'"x"', b"\xff\xfe\x00", b"[" * 200_000, b'{"hook_event_name": "Stop"}'],
     ids=["empty", "half", "list", "null", "text", "bytes", "deep", "bare"],
 )
-def test_what_is_no_input_is_answered_with_nothing(tmp_path: Path, data: bytes) -> None:
+def test_invalid_input_gets_no_answer(tmp_path: Path, data: bytes) -> None:
     assert answered("claude-code", data, tmp_path) == ""
     assert not waiting_in(tmp_path)
 
 
-def test_text_that_is_no_unicode_is_published_all_the_same(served: Served) -> None:
+def test_text_that_is_not_unicode_is_still_published(served: Served) -> None:
     data = json.dumps(of_codex("UserPromptSubmit", prompt="half a pair: \ud83d, a zero: \x00")).encode()
     answered("codex", data, served.data_dir)
     assert [event.payload.get("text") for event in journaled(served)] == ["half a pair: ?, a zero: \x00", None]
@@ -344,7 +334,7 @@ def test_ten_megabytes_of_output_become_a_short_event(served: Served) -> None:
     assert len(event.payload["output"]) < 5_000
 
 
-def test_a_block_is_never_longer_than_a_client_takes(served: Served) -> None:
+def test_a_block_is_never_longer_than_a_client_accepts(served: Served) -> None:
     with caller(served) as client:
         for number in range(6):
             client.remember(f"mutex {number} " + "\N{CUNEIFORM SIGN A}" * 4_000, channel_id="project:/home/ann/shop")
@@ -378,7 +368,7 @@ def silent_server() -> Iterator[str]:
 def test_a_daemon_that_never_answers_does_not_stop_the_client(tmp_path: Path) -> None:
     said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()
     with silent_server() as url, process("codex", tmp_path, "--url", url, stdin=subprocess.PIPE) as hook:
-        assert hook.communicate(said, timeout=PATIENCE_S) == (b"", b"")  # else it would wait for ever
+        assert hook.communicate(said, timeout=PATIENCE_S) == (b"", b"")  # otherwise it would wait forever
         assert hook.returncode == 0
 
 
@@ -397,7 +387,7 @@ def _little_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 
 
-def test_an_input_without_end_is_not_read_for_ever(tmp_path: Path) -> None:
+def test_an_endless_input_is_not_read_forever(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     taken = 0
     with process("codex", tmp_path, stdin=reading, preexec_fn=_little_memory) as hook:
@@ -448,17 +438,17 @@ def test_a_folder_that_was_removed_does_not_disturb_the_client(tmp_path: Path) -
     assert done.stderr == b""
 
 
-def test_an_address_that_is_none_does_not_disturb_the_client(tmp_path: Path) -> None:
+def test_an_invalid_address_does_not_disturb_the_client(tmp_path: Path) -> None:
     assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), tmp_path, url="http://a..b:80") == ""
 
 
-def test_a_token_that_is_none_does_not_disturb_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_token_does_not_disturb_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMORY_AGENT_TOKEN", "t\u2019k")
     with silent_server() as url:
         assert answered("codex", of_codex("UserPromptSubmit", prompt=REQUEST), tmp_path, url=url) == ""
 
 
-def test_what_was_under_way_at_the_deadline_waits(tmp_path: Path) -> None:
+def test_events_in_transit_at_the_deadline_are_kept(tmp_path: Path) -> None:
     said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()
     with (
         silent_server() as url,
@@ -469,10 +459,10 @@ def test_what_was_under_way_at_the_deadline_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["emacs"], ["codex", "--channel"], ["codex", "--colour", "red"], []])
-def test_words_that_are_wrong_do_not_forbid_the_client_to_go_on(words: list[str]) -> None:
+def test_wrong_arguments_do_not_stop_the_client(words: list[str]) -> None:
     command = [sys.executable, "-m", "memory_agent", "hook", *words]
     found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    assert (found.returncode, found.stdout) == (1, b"")  # by 2 a client would block the prompt
+    assert (found.returncode, found.stdout) == (1, b"")  # with exit code 2 a client would block the prompt
     assert b"Error: " in found.stderr
 
 
@@ -486,7 +476,7 @@ def test_the_settings_may_name_the_data_folder(tmp_path: Path, monkeypatch: pyte
     assert len(waiting_in(tmp_path / "data")) == 1
 
 
-def test_a_hook_starts_with_little_of_what_others_need(tmp_path: Path) -> None:
+def test_a_hook_imports_few_modules(tmp_path: Path) -> None:
     script = (
         "import sys; sys.argv[1:] = ['hook', 'codex', '--data-dir', sys.argv[1]]; import os; "
         "os._exit = lambda code: (print(*sys.modules), sys.exit(code)); from memory_agent.__main__ import main; main()"

@@ -1,4 +1,4 @@
-"""What the hooks of each client say: entries, and the ids that a transcript of the same session gives."""
+"""Entries from the hooks of each client, and their ids, which equal those from a transcript."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memory_agent.hooks.inputs import LISTENED, NOTHING, Heard, Input
+from memory_agent.hooks.inputs import LISTENED, NOTHING, Content, Input
 from memory_agent.sessions.entries import Session
 from memory_agent.sessions.history import event_of
 from tests.memory_agent.hooks.hook_inputs import bash, of_claude, of_codex, of_gemini
@@ -22,8 +22,8 @@ FILES = {
 }
 
 
-def hear(client: str, said: dict[str, Any]) -> Heard:
-    return Input(client, said).heard()
+def hear(client: str, said: dict[str, Any]) -> Content:
+    return Input(client, said).content()
 
 
 def told(client: str, said: dict[str, Any]) -> list[tuple[str, str]]:
@@ -63,18 +63,18 @@ def real_inputs(client: str) -> list[dict[str, Any]]:
         ("gemini", [("user", "Users get signed out"), ("command", "echo hello"), ("assistant", "Done.")]),
     ],
 )
-def test_the_hooks_of_a_real_session_tell_what_happened_in_it(client: str, expected: list[tuple[str, str]]) -> None:
+def test_the_hooks_of_a_real_session_report_its_content(client: str, expected: list[tuple[str, str]]) -> None:
     inputs = real_inputs(client)
     assert [one for said in inputs for one in told(client, said)] == expected
-    heard = [hear(client, said) for said in inputs]
-    assert [one.prompt for one in heard if one.prompt] == [expected[0][1]]
-    assert sum(one.starts for one in heard) == 1
-    assert sum(one.ended is not None for one in heard) == (client != "codex")
+    content = [hear(client, said) for said in inputs]
+    assert [one.prompt for one in content if one.prompt] == [expected[0][1]]
+    assert sum(one.starts for one in content) == 1
+    assert sum(one.ended is not None for one in content) == (client != "codex")
 
 
 @needs_data
 @pytest.mark.parametrize("client", FILES)
-def test_the_transcript_of_a_session_gives_the_ids_that_its_hooks_gave(client: str) -> None:
+def test_a_transcript_yields_the_same_ids_as_the_hooks(client: str) -> None:
     assert TRANSCRIPTS is not None
     imported, _ = read(TRANSCRIPTS / FILES[client][1])
     known = {event["event_id"]: event for event in imported}
@@ -104,11 +104,11 @@ def test_context_of_hooks_and_memories_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["/compact", "/review the diff", "<command-name>/clear</command-name>", "  ", ""])
-def test_commands_to_claude_code_are_no_prompts(prompt: str) -> None:
+def test_commands_to_claude_code_are_not_prompts(prompt: str) -> None:
     assert hear("claude-code", of_claude("UserPromptSubmit", prompt=prompt)) is NOTHING
 
 
-def test_a_path_at_the_beginning_is_a_prompt() -> None:
+def test_a_prompt_may_begin_with_a_path() -> None:
     assert hear("claude-code", of_claude("UserPromptSubmit", prompt="/etc/hosts is wrong")).prompt
 
 
@@ -137,7 +137,7 @@ def test_an_interruption_cancels_the_run() -> None:
     assert (entry.what, entry.run) == ("cancelled", "claude-code:p-1")
 
 
-def test_a_turn_that_a_hook_made_go_on_ends_once() -> None:
+def test_a_turn_that_a_hook_continued_ends_once() -> None:
     assert hear("codex", of_codex("Stop", last_assistant_message="Done.", stop_hook_active=True)) is NOTHING
 
 
@@ -151,9 +151,9 @@ def test_the_same_command_with_another_result_is_another_entry_of_gemini() -> No
 
 
 @pytest.mark.parametrize("client", LISTENED)
-def test_inputs_without_their_fields_or_with_others_are_passed_over(client: str) -> None:
+def test_inputs_with_missing_or_wrong_fields_are_ignored(client: str) -> None:
     for name in (*LISTENED[client], "PreToolUse", "Unheard", ""):
         for odd in ({}, {"prompt": 7, "tool_input": [1], "tool_response": 7, "session_id": None, "timestamp": "noon"}):
-            heard = hear(client, {"hook_event_name": name, **odd})
-            assert all(entry.text or entry.command for entry in heard.entries)
+            content = hear(client, {"hook_event_name": name, **odd})
+            assert all(entry.text or entry.command for entry in content.entries)
     assert hear(client, {"hook_event_name": 7}) is NOTHING

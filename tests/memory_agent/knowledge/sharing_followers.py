@@ -40,7 +40,9 @@ class Followers:
         async def told(broker: Broker) -> None:
             ingest = broker.endpoints.ingest
             async with AsyncSubscriber(*broker.endpoints) as journal:
-                await Announcer(self._world.shared, journal, ingest, self._world.settings.relay.events).tell()
+                await Announcer(
+                    self._world.shared, journal, ingest, self._world.settings.relay.events
+                ).publish_changes()
 
         with self._relay() as broker:
             asyncio.run(told(broker))

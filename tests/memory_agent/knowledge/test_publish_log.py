@@ -76,7 +76,9 @@ class Deployment:
     def tell(self) -> None:
         async def told() -> None:
             async with AsyncSubscriber(*self.broker.endpoints) as journal:
-                await Announcer(self.world.shared, journal, self.broker.endpoints.ingest, EventLimits()).tell()
+                await Announcer(
+                    self.world.shared, journal, self.broker.endpoints.ingest, EventLimits()
+                ).publish_changes()
 
         asyncio.run(told())
 

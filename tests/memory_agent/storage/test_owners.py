@@ -1,4 +1,4 @@
-"""Whose run or session it is: learnt once, durable, and never guessed."""
+"""Owners of runs and sessions: learned once, durable, and never guessed."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_an_invalid_name_names_no_user(named: object) -> None:
 
 
 def test_without_a_map_a_named_user_is_recognised() -> None:
-    """A folder in which no daemon ever ran: an erasure on its files must reach it."""
+    """A folder in which no daemon ever ran must still be erased on its files."""
     naming = encoded(session_id="s", extra={"on_behalf_of": "alice"})
     assert is_named("alice", naming, keys_of("s", []))
     assert not is_named("alice", naming, keys_of("t", []))

@@ -1,4 +1,4 @@
-"""What a caller reaches of shared items, by every path to one, through each door."""
+"""Readers of shared items, by every path to an item, through each door."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Reader(Protocol):
-    """A caller at a door. A path that the door has not is None; what is refused raises `RefusedError`."""
+    """A caller at a door. A missing path returns None; a refusal raises `RefusedError`."""
 
     def found(self) -> set[str]: ...
     def recalled(self, *tiers: Tier) -> set[str]: ...
@@ -34,7 +34,7 @@ class Reader(Protocol):
 
 
 class RefusedError(Exception):
-    """What the door said."""
+    """The refusal of a door."""
 
 
 class ByMethods:
@@ -81,7 +81,7 @@ class ByTools:
 
     def recalled(self, *tiers: Tier) -> set[str]:
         answer: dict[str, Any] = {"degraded": ["at first"]}
-        while answer["degraded"]:  # it has the usual deadline, which a busy machine misses
+        while answer["degraded"]:  # the deadline cannot be set, and a busy machine misses it
             answer = self._call("recall", query=QUESTION, tiers=tiers, min_relevance=0.0, top_k=50)
         return {one["id"] for one in answer["memories"]}
 

@@ -1,0 +1,50 @@
+"""A dispatcher on a real relay, with memories that record which events they receive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import cast
+
+from memory_agent.daemon.dispatcher import Dispatcher
+from memory_agent.daemon.hosts import Hosts
+from memory_agent.records.memories import IngestReport
+from memory_agent.settings import DaemonSettings
+from memory_agent.storage.owners import Owners
+from memory_agent.verbs.protocol import IngestBatch
+from relay import AsyncSubscriber
+
+
+class Memories:
+    """The memories of all users. A batch with an event of `stuck` never ends."""
+
+    def __init__(self, stuck: frozenset[int] = frozenset()) -> None:
+        self.taken: list[tuple[str, int]] = []
+        self._stuck = stuck
+
+    async def ingest(self, user_id: str, batch: IngestBatch) -> IngestReport:
+        seqs = [seq for seq, _ in batch.events]
+        if self._stuck & set(seqs):
+            await asyncio.Event().wait()
+        self.taken += [(user_id, seq) for seq in seqs]
+        return IngestReport(kept=len(seqs))
+
+
+@asynccontextmanager
+async def dispatching(
+    journal: AsyncSubscriber, folder: Path, memories: Memories, settings: DaemonSettings
+) -> AsyncIterator[Dispatcher]:
+    """Run a dispatcher that reads `journal`, and close both."""
+    owners = Owners(folder / "owners")
+    dispatcher = Dispatcher(journal, cast(Hosts, memories), owners, settings)
+    task = asyncio.create_task(dispatcher.run())
+    try:
+        yield dispatcher
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        await journal.close()
+        owners.close()

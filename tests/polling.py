@@ -1,0 +1,24 @@
+"""Waiting for a fact, instead of sleeping for a fixed time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+PAUSE_S = 0.005
+
+
+def wait_until(fact: Callable[[], object], timeout_s: float = 120.0) -> None:
+    """Poll until `fact` holds; fail after `timeout_s`."""
+    until_s = time.monotonic() + timeout_s
+    while not fact():
+        assert time.monotonic() < until_s, "it did not become true"
+        time.sleep(PAUSE_S)
+
+
+async def until(fact: Callable[[], object], timeout_s: float = 30.0) -> None:
+    """As `wait_until`, while the event loop runs."""
+    async with asyncio.timeout(timeout_s):
+        while not fact():
+            await asyncio.sleep(PAUSE_S)
