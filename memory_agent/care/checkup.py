@@ -441,10 +441,6 @@ def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findi
             [microseconds(record.updated_at or record.timestamp, "updated_at") for record in records],
         ),
         "qualities": (view.qualities, [nan if one.quality_score is None else one.quality_score for one in records]),
-        "implicit qualities": (
-            view.implicit,
-            [nan if one.implicit_quality is None else one.implicit_quality for one in records],
-        ),
     }
     for name, (column, values) in expected.items():
         held, told = column[slots], np.array(values, dtype=column.dtype)

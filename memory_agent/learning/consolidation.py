@@ -1,4 +1,4 @@
-"""Work on runs that can wait: infer what they used and what followed them, update patterns, relearn, save the learner.
+"""Work on runs that can wait: infer what they used, update patterns, relearn, save the learner.
 
 In this order, because inferred uses count in patterns and lessons, and a pattern may be a memory that the learner
 knows. Runs on upkeep; before a memory closes, only uses are inferred and the learner is saved.
@@ -21,18 +21,17 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.errors import MemoryAgentError, StoreFullError
-from memory_agent.learning.implicit_signs import ImplicitSigns, holds
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.overlap import ShownText, overlaps
 from memory_agent.learning.pattern_store import Embed, PatternStore
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import request_of
-from memory_agent.records.memories import MemoryRecord, microseconds
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import UNREAD, WATCHED, StoredSign, StoredTrajectory
+from memory_agent.storage.trajectories import UNREAD, StoredTrajectory
 from memory_agent.storage.view import View
 
 
@@ -43,7 +42,6 @@ class Consolidation:
         settings = learner.settings
         self._learner = learner
         self._inference = UseInference(archive, run_records)
-        self._following = SignInference(archive, run_records) if settings.implicit else None
         self._patterns = PatternStore(archive, run_records, embed, are_wanted=settings.patterns)
         self._is_on = settings.mode != "off"
         self._looking = threading.Lock()
@@ -59,8 +57,6 @@ class Consolidation:
             is_changed = False
             with suppress(StoreFullError):
                 is_changed = self._inference.infer() > 0
-                if self._following is not None:
-                    is_changed = self._following.infer(now) > 0 or is_changed
                 is_changed = self._patterns.keep() or is_changed
             return self._learner.consolidate(now) or is_changed
 
@@ -144,61 +140,6 @@ class UseInference:
             self._run_records.infer(batch, run.id, pairs)
             run = batch.trajectory(run.id) or run
         batch.put_trajectory(msgspec.structs.replace(run, read=run.output))
-
-
-MOST_FOLLOWED = 256
-"""Runs whose followers one call looks for, those heard of longest ago first."""
-
-
-class SignInference:
-    """Infers what followed the runs of one user. Not thread-safe."""
-
-    def __init__(self, archive: Archive, run_records: RunRecords) -> None:
-        self._archive = archive
-        self._run_records = run_records
-        self._seen: tuple[int, int] | None = None
-
-    def infer(self, now: datetime) -> int:
-        """Revise the signs of runs that may have new ones; return how many changed. Durable on return.
-
-        Reads nothing where neither memories nor lessons changed since the last call; while the columns are rebuilt the
-        runs wait.
-        """
-        if self._archive.is_rebuilding:
-            return 0
-        view, store = self._archive.view, self._archive.store
-        moment = (view.applied, store.lessons_version)
-        if moment == self._seen:
-            return 0
-        with store.snapshot() as snapshot:
-            found = self._found(view, snapshot, now)
-        if found:
-            with self._archive.batch() as batch:
-                for run, signs, is_watched in found:
-                    self._write(batch, run, signs, is_watched=is_watched)
-        self._seen = moment
-        return len(found)
-
-    def _found(
-        self, view: View, snapshot: Snapshot, now: datetime
-    ) -> list[tuple[StoredTrajectory, tuple[StoredSign, ...], bool]]:
-        """Return the runs whose signs changed, or that nothing can follow any more, with what is to be stored."""
-        watched = [
-            run for key in islice(snapshot.run_keys(WATCHED), MOST_FOLLOWED) if (run := snapshot.run_of_key(key))
-        ]
-        if not watched:
-            return []
-        following = ImplicitSigns(view, snapshot, self._run_records.settings, microseconds(now, "now"))
-        read = ((run, following.signs_of(run), not following.is_settled(run)) for run in watched)
-        return [(run, signs, is_watched) for run, signs, is_watched in read if signs != run.signs or not is_watched]
-
-    def _write(self, batch: Batch, read: StoredTrajectory, signs: tuple[StoredSign, ...], *, is_watched: bool) -> None:
-        """Write the signs of a run, unless it or what they cite changed since it was read; then it is read again."""
-        cited = ((sign, None if sign.run_id is None else batch.trajectory(sign.run_id)) for sign in signs)
-        if batch.trajectory(read.id) == read and all(
-            batch.record(sign.row) is not None and holds(sign, later) for sign, later in cited
-        ):
-            self._run_records.follow_up(batch, read.id, signs, is_watched=is_watched)
 
 
 class _StoreWords:

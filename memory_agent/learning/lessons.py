@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from memory_agent.embedders import comparable
-from memory_agent.learning.implicit_quality import taught_quality
 from memory_agent.records.embedded import Embedding
 from memory_agent.storage.codec import vector_bytes
 from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
@@ -44,7 +43,7 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
     Empty before it ended, when it has no query of the store's model, or when it is older than the last reset.
     """
-    quality = taught_quality(run)
+    quality = run.quality
     if run.number is None or quality is None or snapshot.state.stamp is None or run.number <= last_ignored(snapshot):
         return []
     notes = _notes(snapshot, run)

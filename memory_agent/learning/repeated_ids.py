@@ -89,7 +89,7 @@ def _divide(writer: RunWriter, stretch: _Stretch, marks: Iterable[Mark]) -> list
     before = first.again
     for began_us, run_id in ids.items():
         again = first.again if run_id == first.id else Again(name, began_us, None if before is None else before.at_us)
-        run = msgspec.structs.replace(writer.stored(run_id), marks=tuple(said[run_id]), again=again, is_watched=True)
+        run = msgspec.structs.replace(writer.stored(run_id), marks=tuple(said[run_id]), again=again)
         writer.put(run)
         before = again
     _follow_on(writer, stretch, None if before is None else before.at_us)
@@ -164,7 +164,7 @@ def _add(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
         return []
     for mark in news:
         writer.claim(mark.row, run_id)
-    writer.put(msgspec.structs.replace(run, marks=(*run.marks, *news), is_watched=True))
+    writer.put(msgspec.structs.replace(run, marks=(*run.marks, *news)))
     return [run_id]
 
 

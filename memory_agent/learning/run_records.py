@@ -7,13 +7,12 @@ relate runs to each other, update their memories. Events are read by `signals/ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.learning.implicit_signs import holds
 from memory_agent.learning.repeated_ids import add_marks
 from memory_agent.learning.run_links import link_asked, link_named, link_same_request, relate, unlink
 from memory_agent.learning.run_writer import RunWriter
@@ -22,7 +21,7 @@ from memory_agent.settings import LearningSettings
 from memory_agent.signals import RunSign
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import CITING, OPEN, Mark, StoredSign, StoredTrajectory
+from memory_agent.storage.trajectories import FORMER_ENTRIES, OPEN, Mark, StoredTrajectory
 
 UNKNOWN_MEMORY = "runs.unknown_memory"
 UNKNOWN_RECALL = "runs.unknown_recall"
@@ -59,13 +58,14 @@ class RunRecords:
         now_us = microseconds(now, "now")
         silent = snapshot.run_keys(OPEN, until_us=now_us - _us(self.settings.expire_after_s))
         old = snapshot.notes_between(0, now_us - _us(self.settings.keep_recalls_s))
-        return any(silent) or any(note.run_id is None for note in old)
+        return any(silent) or any(note.run_id is None for note in old) or any(_with_former_signs(snapshot))
 
     def expire(self, batch: Batch, now: datetime) -> int:
         """Expire silent runs and delete old recalls that belong to no run; return how many runs expired."""
         writer, now_us = RunWriter(batch), microseconds(now, "now")
         self._follow(writer, link_asked(writer))
         expired = self._expire(writer, now_us)
+        self._clear_former_signs(writer)
         writer.finish()
         batch.prune_notes(self.settings.keep_recalls, now_us - _us(self.settings.keep_recalls_s))
         return expired
@@ -79,18 +79,11 @@ class RunRecords:
             self._follow(writer, [run_id])
             writer.finish()
 
-    def follow_up(self, batch: Batch, run_id: str, signs: tuple[StoredSign, ...], *, is_watched: bool) -> None:
-        """Set what followed a run, and whether more may follow."""
-        writer = RunWriter(batch)
-        run = writer.get(run_id)
-        if run is not None:
-            writer.put(msgspec.structs.replace(run, signs=signs, is_watched=is_watched))
-            writer.finish()
-
     def forget_rows(self, batch: Batch, rows: Sequence[int]) -> None:
         """Remove memories from runs and recalls. Call before the rows are deleted."""
         batch.use_reserve()
         writer, gone = RunWriter(batch), frozenset(rows)
+        self._clear_former_signs(writer)
         for note in list(batch.recall_notes()):
             if gone.intersection(note.said_rows):
                 left = tuple(shown.without(gone) for shown in note.shown if shown.row not in gone)
@@ -166,19 +159,6 @@ class RunRecords:
             run_id for run_id in writer.changed() if _relevant(writer.before(run_id)) != _relevant(writer.get(run_id))
         ]
         relate(writer, changed, self.settings)
-        self._withdraw_signs(writer)
-
-    def _withdraw_signs(self, writer: RunWriter) -> None:
-        """Remove changed runs that speak no more for earlier ones, or begin elsewhere, from the signs of these."""
-        for later_id in writer.changed():
-            later, before = writer.get(later_id), writer.before(later_id)
-            if before is None or before.begin_row is None:
-                continue
-            citing = list(writer.batch.run_keys(CITING, before.begin_row, before.begin_row + 1))
-            for run in filter(None, map(writer.by_key, citing)):
-                left = tuple(sign for sign in run.signs if sign.run_id != later_id or holds(sign, later))
-                if left != run.signs:
-                    writer.put(msgspec.structs.replace(run, signs=left, is_watched=True))
 
     def _expire(self, writer: RunWriter, now_us: int) -> int:
         silent_since = now_us - _us(self.settings.expire_after_s)
@@ -187,6 +167,13 @@ class RunRecords:
             writer.put(msgspec.structs.replace(writer.get(run.id) or run, expired_us=now_us))
         return len(silent)
 
+    def _clear_former_signs(self, writer: RunWriter) -> None:
+        """Remove what a version with implicit feedback stored of runs, and have the learner learn these again."""
+        keys = dict.fromkeys(_with_former_signs(writer.batch))
+        for run in filter(None, map(writer.by_key, keys)):
+            writer.put(msgspec.structs.replace(run, former_signs=(), was_watched=False))
+            writer.batch.change_lessons(run.id)
+
     def _runs_with(self, writer: RunWriter, rows: Sequence[int]) -> list[str]:
         found: dict[str, None] = {}
         for row in rows:
@@ -194,9 +181,13 @@ class RunRecords:
             run = None if record is None else writer.batch.run_of(record)
             if record is not None and record.run_id is not None:
                 found |= dict.fromkeys((record.run_id, *(() if run is None else (run.id,))))
-            keys = [*(use.run_key for use in writer.batch.uses(row)), *writer.batch.run_keys(CITING, row, row + 1)]
+            keys = [use.run_key for use in writer.batch.uses(row)]
             found |= dict.fromkeys(run.id for run in map(writer.by_key, keys) if run is not None)
         return list(found)
+
+
+def _with_former_signs(snapshot: Snapshot) -> Iterator[bytes]:
+    return (key for kind in FORMER_ENTRIES for key in snapshot.run_keys(kind))
 
 
 def _us(seconds: float) -> int:
@@ -251,6 +242,4 @@ def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajecto
         for mark in run.marks
     )
     inferred = tuple(pair for pair in run.inferred if pair[0] not in gone)
-    signs = () if run.begin_row in gone else tuple(sign for sign in run.signs if sign.row not in gone)
-    is_watched = run.is_watched or signs != run.signs
-    return msgspec.structs.replace(run, marks=marks, inferred=inferred, signs=signs, is_watched=is_watched)
+    return msgspec.structs.replace(run, marks=marks, inferred=inferred)

@@ -11,11 +11,10 @@ from collections import Counter
 from itertools import islice
 from typing import NamedTuple
 
-from memory_agent.learning.implicit_quality import implicit_quality
 from memory_agent.learning.patterns import CUT, on_one_line
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, time_of
-from memory_agent.records.trajectories import ImplicitSign, Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
+from memory_agent.records.trajectories import Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
 from memory_agent.storage.recall_notes import RecallNote, request_digest
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.terms import fingerprint
@@ -42,8 +41,6 @@ def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
         steps=tuple(_step(snapshot, mark) for mark in run.marks if mark.role == "step"),
         used=_used(snapshot, run),
         is_cancelled=run.outcome == "cancelled",
-        implicit_quality=implicit_quality(run),
-        implicit=_implicit(snapshot, run),
         conclusions=tuple(_step(snapshot, mark) for mark in run.marks if mark.role in ("end", "feedback")),
     )
 
@@ -63,19 +60,6 @@ def _used(snapshot: Snapshot, run: StoredTrajectory) -> tuple[UsedMemory, ...]:
         UsedMemory(record_id=record_id, how=use.how, credit=use.credit, recall_id=use.recall_id)
         for use, record_id in named
         if record_id is not None
-    )
-
-
-def _implicit(snapshot: Snapshot, run: StoredTrajectory) -> tuple[ImplicitSign, ...]:
-    return tuple(
-        ImplicitSign(
-            kind=sign.kind,
-            at=time_of(sign.at_us),
-            similarity=sign.similarity,
-            record_id=_id_of(snapshot, sign.row),
-            run_id=sign.run_id,
-        )
-        for sign in run.signs
     )
 
 
@@ -115,8 +99,6 @@ def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | No
         took_s=None if run.began_us is None else max(run.ended_us - run.began_us, 0) / 1_000_000,
         recalled=tuple(record_id for record_id in ids if record_id is not None),
         used=_used(snapshot, run),
-        implicit_quality=implicit_quality(run),
-        implicit=_implicit(snapshot, run),
     )
 
 

@@ -1,7 +1,7 @@
 """The runs that one transaction changes: loaded once, recomputed on each put, their memories updated at the end.
 
 A run's end, quality and uses are functions of all its facts, so the order in which events arrive does not matter.
-`finish` copies a run's qualities to the memories it became, and its outcome to the utility of those it used.
+`finish` copies a run's quality to the memories it became, and its outcome to the utility of those it used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from memory_agent.learning.attribution import used_memories
-from memory_agent.learning.implicit_quality import implicit_quality
 from memory_agent.learning.outcomes import ending
 from memory_agent.learning.run_views import RunRequest, request_of
 from memory_agent.storage.batch import Batch
@@ -98,7 +97,7 @@ class RunWriter:
         return [run_id for run_id, now in self._now.items() if now != self._before[run_id]]
 
     def finish(self) -> None:
-        """Write the qualities of changed runs to their memories, and the utility of the memories they used."""
+        """Write the quality of changed runs to their memories, and the utility of the memories they used."""
         rows: set[int] = set()
         for run_id in self.changed():
             before, now = self._before[run_id], self._now[run_id]
@@ -140,16 +139,15 @@ class RunWriter:
         )
 
     def _pass_quality_on(self, before: StoredTrajectory | None, now: StoredTrajectory) -> None:
-        """Copy the qualities of a run to its memories, except those with a verdict of their own."""
-        implicit = implicit_quality(now)
-        is_same = before is not None and (before.quality, implicit_quality(before)) == (now.quality, implicit)
+        """Copy the quality of a run to its memories, except those with a verdict of their own."""
+        is_same = before is not None and before.quality == now.quality
         known = {mark.event_id for mark in before.marks} if before is not None and is_same else set()
         for mark in now.marks:
             if mark.row is None or mark.event_id in known or not _takes_quality(mark):
                 continue
             record = self.batch.record(mark.row)
-            if record is not None and (record.quality_score, record.implicit_quality) != (now.quality, implicit):
-                self.batch.update(msgspec.structs.replace(record, quality_score=now.quality, implicit_quality=implicit))
+            if record is not None and record.quality_score != now.quality:
+                self.batch.update(msgspec.structs.replace(record, quality_score=now.quality))
 
 
 def _takes_quality(mark: Mark) -> bool:

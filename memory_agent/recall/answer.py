@@ -130,7 +130,7 @@ class Answering:
     def _failed(self, slots: Slots) -> int:
         """Return how many runs of these memories failed; one without a run counts by itself."""
         view = self._search.view
-        has_failed = view.qualities_with_runs(slots)[0] < FAILED_BELOW
+        has_failed = view.qualities_with_runs(slots) < FAILED_BELOW
         if not has_failed.any():
             return 0
         runs = view.runs[slots[has_failed]]
@@ -220,7 +220,6 @@ class Answering:
             "association": association,
             "shift": pick.shift,
             "quality": number(float(found.qualities[place])),
-            "implicit_quality": number(float(found.implicit[place])),
             "outcome": float(found.outcome[place]),
             "arm": pick.arm,
             "caused_by": self._advice.causes(pick.row) if association > 0 or pick.shift > 0 else [],

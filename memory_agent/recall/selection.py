@@ -236,7 +236,7 @@ class FormerRequests:
         record = self._former[slot]
         others = _informative(record.text) - _informative(self._text)
         has_its_numbers = not any(any(map(str.isdigit, word)) for word in others)
-        quality = float(np.nan_to_num(qualities_of(self._search.view, np.array([slot]))[0][0], nan=-1.0))
+        quality = float(np.nan_to_num(qualities_of(self._search.view, np.array([slot]))[0], nan=-1.0))
         time_s, row = record.timestamp.timestamp(), int(self._search.view.rows[slot])
         return has_its_numbers, slot in self._same, quality, time_s, row
 
