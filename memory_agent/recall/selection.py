@@ -38,7 +38,7 @@ from memory_agent.storage.indexes import Mask, Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stop_words import STOP_WORDS
 from memory_agent.storage.terms import said_words
-from sona.interleaving import team_draft
+from sona import team_draft
 
 REQUEST_COSINE = 0.8
 """Cosine from which a request counts as the query in other words (decision 0017)."""

@@ -55,7 +55,7 @@ from memory_agent.settings import LearningSettings
 from memory_agent.storage.indexes import Mask, Scores, Slots
 from memory_agent.storage.terms import asks
 from memory_agent.storage.view import View
-from sona.learner import Adaptation
+from sona import Adaptation
 
 _FLOOR = 20
 """Candidates that lend nothing to each other: what the next best scores is the floor."""
