@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreDamagedError
 from memory_agent.knowledge import faults_of_knowledge
-from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
+from memory_agent.learning import LEARNER_FILE, look_at_learner
 from memory_agent.records.memories import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
 from memory_agent.records.metadata import numbers_of
 from memory_agent.settings import StoreSettings
@@ -85,7 +85,7 @@ from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.view import View
 from relay import SHARED_USER, JournalSettings, check_journal
 from relay.disk import DATA_FILE, UNREADABLE, Checkup, Finding, Findings, Report, Transaction
-from sona.errors import DamagedStateError
+from sona import DamagedStateError
 
 PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
 ITEMS = "items"

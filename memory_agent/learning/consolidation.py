@@ -1,12 +1,12 @@
-"""Work on runs that can wait: infer what they used, update patterns, relearn, save the learner.
+"""Deferred work on ended runs: infer which memories they used, update patterns, retrain and save the learner.
 
-In this order, because inferred uses count in patterns and lessons, and a pattern may be a memory that the learner
-knows. Runs on upkeep; before a memory closes, only uses are inferred and the learner is saved.
+The order matters: inferred uses count in patterns and lessons, and a pattern may be a memory that the learner knows.
+All of it runs on upkeep; before a memory closes, only uses are inferred and the learner is saved.
 
-Inference compares what a run said after a recall (its steps and end, not its request) with what that recall showed,
-except its own memories and patterns made of it. Each run is read once, and again when its output, recalls or memories
-change. Uses that the run states itself win (`attribution`). One call is bounded by runs and characters; the rest
-waits for the next.
+Inference compares a run's output after a recall (its steps and end, not its request) with the memories that the recall
+showed, except the run's own memories and patterns made of it. Each run is read once, and again when its output, recalls
+or memories change. Uses that the run itself states win (`attribution`). One call is bounded by runs and characters; the
+rest waits for the next call.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.errors import MemoryAgentError, StoreFullError
+from memory_agent.learning.attribution import ShownText, overlaps
 from memory_agent.learning.learner import UserLearner
-from memory_agent.learning.overlap import ShownText, overlaps
 from memory_agent.learning.pattern_store import Embed, PatternStore
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import request_of
@@ -77,7 +77,7 @@ _MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # of one memory; of the whole answe
 
 
 class _Reading(NamedTuple):
-    """What a run said after one recall, and what that recall showed."""
+    """A run's output after one recall, and the memories that the recall showed."""
 
     recall_id: str
     output: str
@@ -89,7 +89,7 @@ class _Reading(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A run to read, as it was in the snapshot."""
+    """A run as read from the snapshot, with its request and what to compare."""
 
     run: StoredTrajectory
     request: str
@@ -106,7 +106,7 @@ class UseInference:
     def infer(self) -> int:
         """Read at most 50 new or changed runs; return how many. Durable on return; without any, nothing is flushed.
 
-        While the columns are rebuilt the runs wait.
+        Does nothing while the columns are rebuilt.
         """
         if self._archive.is_rebuilding:
             return 0
@@ -131,7 +131,7 @@ class UseInference:
         return cases
 
     def _write(self, batch: Batch, read: StoredTrajectory, used: Mapping[int, str]) -> None:
-        """Write what a run used, unless it changed since it was read; then it is read again."""
+        """Write what a run used. A run that changed since it was read is left for the next call."""
         run = batch.trajectory(read.id)
         if run is None or run.output != read.output:
             return
@@ -156,7 +156,7 @@ class _StoreWords:
 
 
 def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
-    """Return the rows that the run used according to its text, each with the latest recall that shows it."""
+    """Return the rows that the run used according to its text, each with the latest recall that showed it."""
     return {
         found.row: reading.recall_id
         for reading in case.readings
@@ -169,7 +169,7 @@ def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
     request = request_of(snapshot, run)
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids)
     notes = sorted((note for note in known if note is not None), key=lambda note: (note.at_us, note.recall_id))
-    said = _said(snapshot, run)
+    said = _output_of(snapshot, run)
     readings: list[_Reading] = []
     room = MOST_CHARS
     for note in reversed(notes):
@@ -182,8 +182,8 @@ def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
     return _Case(run, "" if request is None else request.text, readings)
 
 
-def _said(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[int, str]]:
-    """Return what the run said with its time: the end first, then the steps, latest first."""
+def _output_of(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[int, str]]:
+    """Return the run's output as (time, text): the end first, then the steps, latest first."""
     marks = [mark for mark in reversed(run.marks) if mark.role == "end"]
     marks += [mark for mark in reversed(run.marks) if mark.role == "step"]
     told: list[tuple[int, str]] = []

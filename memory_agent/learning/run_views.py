@@ -1,7 +1,7 @@
-"""The request of a stored run, and the run's public forms: `Trajectory`, and `SimilarRun` with its steps in words.
+"""Reads the request of a stored run, and converts runs to their public forms: `Trajectory`, and `SimilarRun` in words.
 
-A request is read from the memory that the begin event became, so forgetting that memory forgets it. Without comparable
-vectors two requests are compared by their words.
+The request is read from the memory of the begin event, so forgetting that memory forgets it. Two requests without
+comparable vectors are compared by their words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memory_agent.storage.trajectories import Mark, StoredTrajectory
 
 
 def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
-    """Return the public form of a run, without memories that were forgotten since."""
+    """Return the public form of a run, without forgotten memories."""
     request = request_of(snapshot, run)
     return Trajectory(
         id=run.id,
@@ -72,7 +72,7 @@ MOST_STEPS = 32
 """Steps in words of one run: the first ones and the last."""
 LINE_CHARS = 160
 _MOST_RECALLED = 50
-_LITTLE_CHARS = 48  # behind what a memory says: to whom a step was assigned
+_LITTLE_CHARS = 48  # after the event's own words: for example, to whom a step was assigned
 
 
 def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | None:
@@ -115,7 +115,7 @@ def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ..
 
 
 def _because(snapshot: Snapshot, run: StoredTrajectory) -> RunLine | None:
-    """Return what was said by the event that gave the run its quality, else by its latest end."""
+    """Return the words of the event that gave the run its quality, else those of its latest end."""
     cause = run.revisions[-1].cause if run.revisions else None
     said = [mark for mark in run.marks if mark.role == "end" or (mark.role == "feedback" and mark.said_chars)]
     ends = [mark for mark in said if mark.role == "end"]
@@ -145,7 +145,7 @@ _WORD = re.compile(r"\w+")
 
 
 class RunRequest(NamedTuple):
-    """What a run was asked to do: text, digest, and its unit vector (d,) or None."""
+    """The request of a run: its text, the digest of the text, and its unit vector (d,) or None."""
 
     text: str
     digest: bytes
@@ -163,8 +163,8 @@ def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool =
 
 
 def words_of(record: MemoryRecord, mark: Mark) -> str:
-    """Return what the memory of an event says, without its lead and what accompanies it."""
-    if not mark.said_chars or record.updated_at is not None:  # of an earlier version; replaced by hand
+    """Return the event's own words in the text of its memory, without introduction and additions."""
+    if not mark.said_chars or record.updated_at is not None:  # stored by a former version, or replaced by `remember`
         return record.text
     return record.text[mark.said_at : mark.said_at + mark.said_chars]
 
@@ -183,7 +183,7 @@ def likeness(one: RunRequest, other: RunRequest) -> float | None:
 
 
 def asks_for(note: RecallNote, request: RunRequest, least_similarity: float) -> bool:
-    """Return whether the query of a recall is this request, or lies near it."""
+    """Return whether the query of a recall is this request, or similar to it."""
     if note.request == request.digest:
         return True
     query = note.query

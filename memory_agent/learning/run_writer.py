@@ -1,4 +1,4 @@
-"""The runs that one transaction changes: loaded once, recomputed on each put, their memories updated at the end.
+"""Loads and stores the runs that one transaction changes; updates their memories once, at the end.
 
 A run's end, quality and uses are functions of all its facts, so the order in which events arrive does not matter.
 `finish` copies a run's quality to the memories it became, and its outcome to the utility of those it used.
@@ -20,7 +20,7 @@ MOST_STEPS = 1_000
 
 
 class RunWriter:
-    """Reads and writes runs by id within one batch. A forgotten run reads as None and cannot be put back."""
+    """Reads and writes runs by id within one batch. A forgotten run reads as None and is never restored."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -35,11 +35,11 @@ class RunWriter:
         return None if run is None or run.is_forgotten else run
 
     def stored(self, run_id: str) -> StoredTrajectory:
-        """Return the run as it is stored, a forgotten one too; an empty one when it is unknown."""
+        """Return the stored run, also a forgotten one; an empty run when it is unknown."""
         return self._load(run_id) or StoredTrajectory(run_id)
 
     def get_or_new(self, run_id: str) -> StoredTrajectory | None:
-        """Return the run, an empty one when it is unknown, or None when it is forgotten."""
+        """Return the run, an empty run when it is unknown, or None when it is forgotten."""
         run = self._load(run_id)
         return StoredTrajectory(run_id) if run is None else self.get(run_id)
 
@@ -84,7 +84,7 @@ class RunWriter:
             self.batch.update(msgspec.structs.replace(record, run_id=name))
 
     def notes_of(self, run: StoredTrajectory) -> list[RecallNote]:
-        """Return what is known of a run's recalls, in order of time."""
+        """Return the known recalls of a run, in order of time."""
         notes = (self.batch.recall_note(recall_id) for recall_id in run.recall_ids)
         return sorted((note for note in notes if note is not None), key=lambda note: (note.at_us, note.recall_id))
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.learning.learner import Advice
+from memory_agent.learning import Advice
 from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.highlights import Highlight, beginning, highlight, highlight_of
 from memory_agent.recall.query import Query
@@ -46,7 +46,7 @@ from memory_agent.storage.recall_notes import (
     vector_of_query,
 )
 from memory_agent.storage.view import NO_NAME
-from sona.gate import Route
+from sona import Route
 
 _MOST_ORIGINS = 8
 _MOST_REQUESTS = 20
