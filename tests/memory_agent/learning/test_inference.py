@@ -96,7 +96,7 @@ def test_a_run_that_repeats_the_facts_of_a_memory_used_it_at_half_credit(memory:
 
 
 def test_runs_wait_while_the_columns_are_rebuilt(memory: Memory) -> None:
-    """Words are then counted in a part of the memories, and rare ones would seem to say more."""
+    """Words would be counted in only some of the memories, so common words would look rare."""
     ran(memory, "r", 0, USED)
     archive = memory._archive
     with archive._writing:  # the rebuild has to wait for its end
