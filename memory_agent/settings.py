@@ -120,7 +120,6 @@ class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     keep_recalls: NonNegative = 2_000
     keep_recalls_s: Positive = 604_800.0
     patterns: bool = True
-    implicit: bool = True
 
 
 class RetentionRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,48 @@
+"""The learner: which memories help with which queries, learned from how runs end. numpy and msgspec only.
+
+Read `lesson` first, what the learner receives, then `learner`, which combines the parts: `reasoning_bank` and
+`association` (what similar requests used), `instant` (a small adapter), `prior` and `quality`. `gate` decides whether
+the learner may act, by evidence from `comparison` and `interleaving`. It never logs and never reads a clock.
+"""
+
+from __future__ import annotations
+
+from sona import checkpoint
+from sona.centering import WARM_UP, QueryCentering
+from sona.clusters import average_linkage
+from sona.comparison import compare, mean_of
+from sona.errors import DamagedStateError, ShapeError, SonaError
+from sona.gate import HARM_THRESHOLD, SHADOW_LESSONS, Evidence, Gain, Route
+from sona.interleaving import Arm, Pick, contest, share, team_draft
+from sona.learner import CAPACITY, Adaptation, Learner
+from sona.lesson import Array, Comparison, Contest, Lesson, Vector
+
+__all__ = [
+    "CAPACITY",
+    "HARM_THRESHOLD",
+    "SHADOW_LESSONS",
+    "WARM_UP",
+    "Adaptation",
+    "Arm",
+    "Array",
+    "Comparison",
+    "Contest",
+    "DamagedStateError",
+    "Evidence",
+    "Gain",
+    "Learner",
+    "Lesson",
+    "Pick",
+    "QueryCentering",
+    "Route",
+    "ShapeError",
+    "SonaError",
+    "Vector",
+    "average_linkage",
+    "checkpoint",
+    "compare",
+    "contest",
+    "mean_of",
+    "share",
+    "team_draft",
+]

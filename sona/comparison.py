@@ -1,7 +1,7 @@
-"""Compares two rankings by what was used of the answer of one of them; the other is never shown.
+"""Compares two rankings by which memories of the shown one were used; the other is never shown.
 
-Each memory of the answer has odds, the factor by which a bet that it will be used grows. They are the quotient of what
-the other ranking predicts and of the nearest prediction that falls along the answer:
+Each memory of the answer has odds, the factor by which a bet that it will be used grows. They are the quotient of
+the other ranking's prediction and the nearest prediction that does not rise along the answer:
 
     p_i = l_i^-s / sum_j l_j^-s         l_i: the rank of memory i in the other ranking
     q   = the non-increasing prediction that is nearest to p (Kullback and Leibler; pooling adjacent violators)
@@ -34,9 +34,9 @@ _KEPT = 0.05
 
 
 def odds_of(ranks: Sequence[int]) -> list[Comparison]:
-    """Return what the use of each memory (k,) of the baseline's answer results in, given its rank in the learned one.
+    """Return the comparison that each memory (k,) of the baseline's answer gives if it is used.
 
-    Ranks begin at 1; all beyond k count as k + 1.
+    `ranks` are the memories' ranks in the learned ranking. They begin at 1; all beyond k count as k + 1.
 
     >>> [round(odds.learned[1], 2) for odds in odds_of([2, 1, 3])]
     [0.43, 1.57, 1.0]

@@ -1,6 +1,6 @@
 """Exemplars: lessons as the learner keeps them, each a centred request, its answer, and a weight.
 
-Their number is bounded. Beyond it the newest are kept unchanged, and the older ones are clustered by request and merged
+Beyond a maximum number the newest are kept unchanged, and the older ones are clustered by request and merged
 into one exemplar per cluster.
 
 Shapes: d = dimensions, k = memories used.

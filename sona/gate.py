@@ -7,10 +7,10 @@ The test is by betting (Shafer 2021): each comparison (`comparison`) and each co
 a wealth that starts at 1. For a learner no better than the baseline its expectation never rises, so it ever reaches t
 with probability at most 1/t, at any number of looks (Ville): all comparisons of a TRIAL count, and none is too early.
 The n-th TRIAL requires 28 * 2^(n - 1), so such a learner is turned ON with probability at most 1/28 = .036 in the first
-TRIAL and 1/28 + 1/56 + ... = .072 over all of them. Nobody is shown anything for the sake of the test.
+TRIAL and 1/28 + 1/56 + ... = .072 over all of them. No answer is changed for the sake of the test.
 
-Wealth is divided among bets whose shares are a prior: of comparisons by the steepness that was measured, of contests
-the shares .1, .2, .4 and .8 alike. Contests bet in TRIAL, too, where earlier versions interleaved.
+Wealth is divided among several bets: on comparisons one for each steepness, by prior shares; on contests, stakes of .1,
+.2, .4 and .8 in equal shares. Contests count in TRIAL, too, because earlier versions interleaved there.
 
 The opposite bet measures harm and turns the learner OFF at 20, in TRIAL and, by contests alone, in ON; it restarts on
 entering ON. After a long run of wins its wealth is so low that it detects later harm late (195 contests at a win rate
@@ -32,7 +32,7 @@ import msgspec
 
 from sona.comparison import PRIOR, sign_of
 from sona.errors import DamagedStateError
-from sona.keyed_random import share
+from sona.interleaving import share
 from sona.lesson import Comparison, Contest
 
 GateState = Literal["shadow", "trial", "on", "off"]

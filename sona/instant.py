@@ -80,11 +80,10 @@ class InstantLayer:
         places = {
             one.number: place for place, one in enumerate(exemplars)
         }  # seeds are positions: numbers would depend on forgotten lessons
-        rows_of_all = np.arange(len(exemplars))
         examples = []
         for one in weighed:
             place, same = places[one.number], np.flatnonzero(requests @ one.request > _SAME_REQUEST)
-            rows = negatives(one.request, answers, rows_of_all, [place], [place], excluded=same.tolist())
+            rows = negatives(one.request, answers, [place], same.tolist(), seed=[place])
             if len(rows):
                 examples.append(_example(one, answers[rows]))
         return examples

@@ -3,8 +3,8 @@
 Its state is a function of the lessons in the order of their numbers (`Learner.from_lessons`), so it can be rebuilt bit
 for bit, and a rebuild without a lesson forgets it exactly. `learn` and `forget` update the state in less than a
 millisecond and are approximate until the next rebuild: the means subtracted from queries and memories are frozen, older
-weights keep their former baseline, and the gate keeps revised contests as first counted. Comparisons made by what a
-forgotten lesson had taught keep their results, as contests do.
+weights keep their former baseline, and the gate keeps revised contests as first counted. Comparisons and contests
+that a forgotten lesson influenced keep their results.
 
 Ranking is left to the caller, saving to `checkpoint`.
 

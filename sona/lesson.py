@@ -37,8 +37,8 @@ class Lesson:
     """One recall, the memories its run used, and how the run ended.
 
     `number` is unique and orders lessons. `query` is (d,), uncentred, of unit length. `used` are numbers of memories,
-    `vectors` (k, d) their unit vectors, `credits` (k,) 1 when named, .5 when inferred or as good as that. `quality` is
-    0 to 1; `kind` groups runs with comparable qualities. `contest` is None when rankings were neither
+    `vectors` (k, d) their unit vectors, `credits` (k,) 1 when named, .5 when inferred or named without a choice.
+    `quality` is 0 to 1; `kind` groups runs with comparable qualities. `contest` is None when rankings were neither
     interleaved nor compared. `is_counted` is True for one lesson per run: a run with many recalls is not more evidence
     than others.
     """

@@ -21,6 +21,8 @@ Rows = npt.NDArray[np.int64]
 TEMPERATURE = 0.1
 NEIGHBOUR = 0.9
 """Cosine to a used memory above which another is too similar to be a negative."""
+HARD, RANDOM = 32, 32
+"""Negatives of an example: the nearest memories, and others drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -79,30 +81,27 @@ def losses(moved: Array, examples: Sequence[Example]) -> tuple[Array, Array]:
 def negatives(
     x: Array | Vector,
     memories: Array | Vector,
-    numbers: Rows,
     used: Sequence[int],
+    excluded: Sequence[int],
     seed: int | Sequence[int],
-    *,
-    excluded: Sequence[int] = (),
-    hard: int = 32,
-    random: int = 32,
 ) -> Rows:
-    """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `hard` nearest, then `random` others.
+    """Return rows of `memories`, (n, d), as negatives for `x`, (d,): the `HARD` nearest, then `RANDOM` others.
 
-    `numbers`, (n,), identifies the rows. Leaves out `used`, rows with a cosine above `NEIGHBOUR` to one of them, and
-    `excluded` (the memories of near-identical requests), so it may return fewer. The same seed gives the same rows.
-    Raises `ShapeError`.
+    Leaves out the rows `used`, rows with a cosine above `NEIGHBOUR` to one of them, and the rows `excluded` (the
+    memories of near-identical requests), so it may return fewer. The same seed gives the same rows. Raises
+    `ShapeError`.
     """
-    if memories.shape != (len(numbers), len(x)):
+    if memories.ndim != 2 or memories.shape[1] != len(x):
         raise ShapeError(len(x), memories.shape)
-    is_used = np.isin(numbers, used)
+    rows = np.arange(len(memories))
+    is_used = np.isin(rows, used)
     near = (memories @ memories[is_used].T).max(axis=1, initial=-1.0) > NEIGHBOUR
-    open_to = np.flatnonzero(~(is_used | near | np.isin(numbers, excluded)))
-    cosines = (memories @ x)[open_to]
-    nearest = np.argsort(-cosines, kind="stable")[:hard]
-    rest = np.delete(open_to, nearest)
-    drawn = np.random.default_rng(seed).choice(rest, min(random, len(rest)), replace=False)
-    return np.concatenate([open_to[nearest], drawn]).astype(np.int64)
+    eligible = np.flatnonzero(~(is_used | near | np.isin(rows, excluded)))
+    cosines = (memories @ x)[eligible]
+    nearest = np.argsort(-cosines, kind="stable")[:HARD]
+    rest = np.delete(eligible, nearest)
+    drawn = np.random.default_rng(seed).choice(rest, min(RANDOM, len(rest)), replace=False)
+    return np.concatenate([eligible[nearest], drawn]).astype(np.int64)
 
 
 def replayed(count: int, seed: int | Sequence[int], size: int = 8) -> Rows:

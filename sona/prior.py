@@ -12,7 +12,7 @@ from typing import Self
 import msgspec
 
 from sona.errors import DamagedStateError
-from sona.tally import UNIT, Tallies, thousandths
+from sona.quality import UNIT, Tallies, thousandths
 
 KAPPA = 1.0
 ENOUGH = 3
@@ -49,11 +49,6 @@ class MemoryPrior:
     def revise(self, memory: int, kind: str, old: float, new: float) -> None:
         """Change an observation from `old` to `new`, exactly. Raises the same errors as `remove`."""
         self._move(memory, kind, 0, thousandths(new) - thousandths(old))
-
-    def forget(self, memory: int) -> None:
-        """Remove all observations of a memory, also from the means of their kinds."""
-        for kind, count, total in self._memories.pop(memory, Tallies()):
-            self._kinds.move(kind, -count, -total)
 
     def mean(self, kind: str) -> float:
         """Return theta_0 of `kind`; .6 for an unseen kind."""

@@ -1,32 +1,31 @@
-"""Weighs runs by how much better they ended than the baseline of their kind.
+"""Weighs a run by how much better it ended than the baseline of its kind.
 
 b = (6*.6 + sum q)/(6 + n) per kind, clipped to [.5, .8]; advantage q - b; the weight of a trajectory is
 clip((q - b)/(1 - b), 0, 1) * credit. Failures have weight 0: moving queries away from them gained nothing (measured).
 Quality alone as the weight would let a kind of run that nearly always succeeds outweigh the others.
+
+Qualities are counted in thousandths, finer than any verdict (.4, .8, .9) or rating, because sums of floats depend on
+their order and do not cancel. Individual qualities are not kept: remove only what was added.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Self
 
 import msgspec
 
 from sona.errors import DamagedStateError
-from sona.tally import Tallies, thousandths
 
 START, PRIOR_COUNT = 0.6, 6
 LOWEST, HIGHEST = 0.5, 0.8
+UNIT = 1_000
 _VERSION = 1
-
-
-def advantage(quality: float, baseline: float) -> float:
-    """Return the advantage of a run over its baseline, -1 to 1."""
-    return quality - baseline
 
 
 def weight(quality: float, baseline: float, credit: float) -> float:
     """Return the weight of a trajectory in the bank, 0 to `credit`. `baseline` must be below 1."""
-    return min(max(advantage(quality, baseline) / (1.0 - baseline), 0.0), 1.0) * credit
+    return min(max((quality - baseline) / (1.0 - baseline), 0.0), 1.0) * credit
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
@@ -74,3 +73,43 @@ class Baselines:
         if state.version != _VERSION:
             raise DamagedStateError("quality: another version")
         return baselines
+
+
+def thousandths(quality: float) -> int:
+    """Return `quality` in thousandths. Raises `ValueError` outside 0 to 1."""
+    if not 0.0 <= quality <= 1.0:
+        raise ValueError(f"a quality is 0 to 1, not {quality}")
+    return round(quality * UNIT)
+
+
+class Tallies:
+    """Count and sum of qualities by group. Empty groups are dropped. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, tuple[int, int]] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (group, count, sum in thousandths), sorted by group."""
+        return ((group, *self._groups[group]) for group in sorted(self._groups))
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def move(self, group: str, count: int, thousandths: int) -> None:
+        """Change the count and sum of a group. Raises `ValueError`, changing nothing, for an impossible result."""
+        before = self._groups.get(group, (0, 0))
+        after = (before[0] + count, before[1] + thousandths)
+        if not 0 <= after[1] <= after[0] * UNIT:
+            raise ValueError(f"{group}: {after[0]} qualities cannot add up to {after[1]}/{UNIT}")
+        if after[0]:
+            self._groups[group] = after
+        else:
+            self._groups.pop(group, None)
+
+    def count(self, group: str) -> int:
+        """Return the number of qualities of the group."""
+        return self._groups.get(group, (0, 0))[0]
+
+    def total(self, group: str) -> float:
+        """Return the sum of the group's qualities."""
+        return self._groups.get(group, (0, 0))[1] / UNIT

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreDamagedError
 from memory_agent.knowledge import faults_of_knowledge
-from memory_agent.learning.learner_file import LEARNER_FILE, look_at_learner
+from memory_agent.learning import LEARNER_FILE, look_at_learner
 from memory_agent.records.memories import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
 from memory_agent.records.metadata import numbers_of
 from memory_agent.settings import StoreSettings
@@ -85,7 +85,7 @@ from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.view import View
 from relay import SHARED_USER, JournalSettings, check_journal
 from relay.disk import DATA_FILE, UNREADABLE, Checkup, Finding, Findings, Report, Transaction
-from sona.errors import DamagedStateError
+from sona import DamagedStateError
 
 PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
 ITEMS = "items"
@@ -441,10 +441,6 @@ def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findi
             [microseconds(record.updated_at or record.timestamp, "updated_at") for record in records],
         ),
         "qualities": (view.qualities, [nan if one.quality_score is None else one.quality_score for one in records]),
-        "implicit qualities": (
-            view.implicit,
-            [nan if one.implicit_quality is None else one.implicit_quality for one in records],
-        ),
     }
     for name, (column, values) in expected.items():
         held, told = column[slots], np.array(values, dtype=column.dtype)

@@ -22,7 +22,7 @@ from memory_agent.erasure.intent_log import encrypt_intent
 from memory_agent.erasure.user_removal import finish_removals
 from memory_agent.errors import EncryptionKeyMissingError, SettingsError, StoreEncryptedError
 from memory_agent.layout import Layout
-from memory_agent.learning.learner_file import discard_learner
+from memory_agent.learning import discard_learner
 from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import remove_files

@@ -204,9 +204,7 @@ def _outcome(parts: Mapping[str, Any]) -> Iterable[str]:
     """Yield what its ending adds or takes. Older daemons count it as learned."""
     if "quality" in parts and parts["outcome"]:
         ended = "end not known" if parts["quality"] is None else f"ended with {parts['quality']:.1f}"
-        implicit = parts.get("implicit_quality")
-        followed = "" if implicit is None else f", {implicit:.2f} by what followed, inferred"
-        yield f"outcome {parts['outcome']:+.3f}: {ended}{followed}"
+        yield f"outcome {parts['outcome']:+.3f}: {ended}"
 
 
 def _learned(parts: Mapping[str, Any]) -> Iterable[str]:

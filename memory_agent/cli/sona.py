@@ -12,7 +12,7 @@ from memory_agent.cli.failure import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, size
 from memory_agent.records.trajectories import GateEvidence, SonaStatus
-from sona.gate import HARM_THRESHOLD, SHADOW_LESSONS
+from sona import HARM_THRESHOLD, SHADOW_LESSONS
 
 _MODES = {
     "auto": "auto: the gate decides",

@@ -214,7 +214,6 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
         "ended": run.ended_at,
         "outcome": "cancelled" if run.is_cancelled else run.outcome,
         "quality": quality_of(run),
-        "with what followed": run.implicit_quality,
         "recalls": run.recall_ids,
     }
     print_figures(f"run {plain(run.id)}", figures)
@@ -242,10 +241,6 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
         click.echo()
         revisions = [(one.at, one.quality, _because(one.reason), one.cause) for one in run.revisions]
         print_table("quality, as it changed", ("when", "quality", "reason", "cause"), revisions)
-    if run.implicit:
-        click.echo()
-        signs = [(one.at, _because(one.kind), one.similarity, one.run_id or one.record_id) for one in run.implicit]
-        print_table("what followed, inferred", ("when", "what", "similarity", "run or memory"), signs)
 
 
 def quality_of(run: Trajectory) -> str:

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning.learner import UserLearner
-from memory_agent.learning.pattern_store import remove_patterns
-from memory_agent.learning.run_records import RunRecords
+from memory_agent.learning import RunRecords, UserLearner, remove_patterns
 from memory_agent.records.arguments import check_text
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch

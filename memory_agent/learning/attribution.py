@@ -1,13 +1,31 @@
 """Decides which memories a run used: named by its events, named by feedback, or inferred from its output. Pure.
 
-Nothing else gets credit: crediting all memories shown costs .034 of recall at 5 (measured). For the same reason a
-list of all of four or more memories shown counts as none, and all of two or three, which a threshold of relevance
-leaves more often, gets half (decision 0018). A named memory that was not shown is credited.
+Nothing else gets credit: crediting all memories shown costs .034 of recall at 5 (measured). For the same reason, naming
+all of four or more memories shown counts as naming none, and all of two or three get half the credit, because a
+relevance threshold often leaves that few (decision 0018). A named memory that was not shown is credited.
+
+Inference splits the output into statements. A word counts with its rarity in the user's store, in bits; less if several
+of the shown memories contain it (a word in all of them distinguishes none); not at all if the request contains it,
+since an output repeats its request and the memories recalled for it resemble it. The score of a memory for a statement
+is the number of bits in which they agree, times their share of all bits of the statement. Any of n statements may agree
+by chance, so log2(n) bits are subtracted first. A statement does not come from a memory whose nearest sentence names
+other numbers, or denies what it affirms. Words are split and normalised like indexed words, so that document
+frequencies can be looked up; suffixes are removed by rough English rules that leave other languages alone.
+
+Rejected by measurement (decision 0018): cosine of the vectors, the longest common phrase, a plain share of words. Rank
+in the answer predicts use, but crediting rank teaches nothing. Independent rediscovery looks like use (also there).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
+from itertools import islice
+from typing import NamedTuple, Protocol
 
 from memory_agent.records.trajectories import Attribution
 from memory_agent.storage.recall_notes import RecallNote
@@ -26,7 +44,7 @@ def names_all(named: Iterable[int], count: int, note: RecallNote) -> bool:
 
 
 def names_list(named: Iterable[int], count: int, note: RecallNote) -> bool:
-    """Return whether the named memories are a whole answer that is long enough to tell nothing. As `names_all`."""
+    """Return whether the named memories are a whole answer of `LEAST_LIST` or more. Like `names_all`."""
     return note.size >= LEAST_LIST and names_all(named, count, note)
 
 
@@ -84,3 +102,196 @@ def _recall_of(row: int, mark: Mark, about: Sequence[RecallNote]) -> str | None:
     showing = [note for note in about if row in note.rows]
     before = [note for note in showing if note.at_us <= mark.at_us]
     return (before or showing)[-1].recall_id if showing else None
+
+
+# Uses inferred from text: the output of the run repeats a memory.
+
+READ_CHARS = 100_000
+MOST_STATEMENTS = 500
+
+_LONGEST_WORD = 64  # characters; longer runs are digests and base64
+_WORD = re.compile(r"[^\W_]+")
+_NUMBER = re.compile(r"(?<!\w)\d+(?:[.,:]\d+)*")  # "30", "30s", not "v2"
+_END = re.compile(r"[.!?;]+(?=\s|$)|[\n\r\u2028\u2029。！？；]+")
+_MARKS = re.compile("[\u0300-\u036f]+")
+_DENIAL = re.compile(r"\b(?:not|never|no|cannot|without|neither|nor|none|nothing|nobody)\b|n't\b")
+_ENDINGS = ("ingly", "edly", "ings", "ing", "ies", "ied", "es", "ed", "s", "ly")
+_SHORTEST_STEM = 3
+_STOP_WORDS = """
+    a about after all also am an and any are as at be because been before being but by can could did do does doing don
+    for from had has have having he her here him his how i if in into is it its just ll me my no nor not now of off on
+    once or our out over own re she should so some such t s than that the their them then there these they this those
+    to too us ve was we were what when where which while who whom why will with would yes you your
+"""
+_REPORTING = """
+    anything assist assistance complete completed done else everything fail failed feel finish finished free further
+    glad ok okay please question questions ready report result results run step succeeded success successful
+    successfully summary task tasks thank thanks welcome
+"""
+
+
+class Statement(NamedTuple):
+    """One sentence or line. `words`: its words without stop words, as written, by stem."""
+
+    words: dict[str, str]
+    numbers: frozenset[str]
+    denies: bool
+
+
+def statements(text: str) -> list[Statement]:
+    """Return the statements of `text` in order, at most 500 from its first 100,000 characters."""
+    return list(islice(_statements(text[:READ_CHARS]), MOST_STATEMENTS))
+
+
+def _statements(text: str) -> Iterator[Statement]:
+    plain = _MARKS.sub("", unicodedata.normalize("NFKD", text)).casefold().replace("’", "'")
+    for part in _END.split(plain):
+        words = {stem(word): word for word in _WORD.findall(part) if len(word) <= _LONGEST_WORD}
+        telling = {stem_: word for stem_, word in words.items() if stem_ not in STOP_STEMS}
+        if words:
+            numbers = frozenset(number.replace(",", "") for number in _NUMBER.findall(part))
+            yield Statement(telling, numbers, _DENIAL.search(part) is not None)
+
+
+def stem(word: str) -> str:
+    """Return a lower-case `word` without its ending, keeping three letters or more; a number unchanged."""
+    if not word.isalpha():
+        return word
+    ending = next((end for end in _ENDINGS if word.endswith(end) and len(word) - len(end) >= _SHORTEST_STEM), "")
+    bare = word.removesuffix(ending)
+    if len(bare) > _SHORTEST_STEM and bare[-1] in "eyi":
+        bare = bare[:-1]
+    if len(bare) > _SHORTEST_STEM and bare[-1] == bare[-2]:
+        bare = bare[:-1]
+    return bare
+
+
+STOP_STEMS = frozenset(stem(word) for word in (_STOP_WORDS + _REPORTING).split())
+
+
+THRESHOLD = 4.0
+"""Score (bits times share) from which a memory counts as used (decision 0018)."""
+
+_MOST_TRIES = 8  # statements checked for contradiction, best first; each costs a pass over the memory's sentences
+
+
+class ShownText(NamedTuple):
+    """A memory in an answer: its row, and its title and text."""
+
+    row: int
+    text: str
+
+
+class Overlap(NamedTuple):
+    """How strongly an output repeats a memory, and the shared words of the best statement, rarest first."""
+
+    row: int
+    score: float
+    words: tuple[str, ...] = ()
+
+
+class WordCounts(Protocol):
+    """Document frequencies over all memories of a user."""
+
+    @property
+    def memories(self) -> int:
+        """The number of memories."""
+        ...
+
+    def having(self, words: Sequence[str]) -> Mapping[str, int]:
+        """Return how many memories contain each of `words` (lower case, no accents) in any inflection.
+
+        A missing word counts as 0.
+        """
+        ...
+
+
+def overlaps(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
+    """Return the memories that `output` used according to its text, best first."""
+    return [found for found in weigh(output, request, shown, store) if found.score >= THRESHOLD]
+
+
+def weigh(output: str, request: str, shown: Sequence[ShownText], store: WordCounts) -> list[Overlap]:
+    """Return every memory that agrees with `output` beyond chance, best first, below the threshold too."""
+    said = _without(statements(output), statements(request))
+    memories = [_Memory(memory.row, statements(memory.text)) for memory in shown]
+    scale = _Scale(said, memories, store)
+    found = (scale.best(memory) for memory in memories)
+    return sorted((overlap for overlap in found if overlap.score > 0), key=lambda one: (-one.score, one.row))
+
+
+class _Memory:
+    """A shown memory, split into statements."""
+
+    def __init__(self, row: int, sentences: list[Statement]) -> None:
+        self.row = row
+        self._sentences = sentences
+        self.stems = frozenset(stem for sentence in sentences for stem in sentence.words)
+
+    def contradicts(self, statement: Statement, bits: Mapping[str, float]) -> bool:
+        """Return whether the sentence nearest to `statement` names other numbers, or differs from it in negation."""
+        nearest = max(self._sentences, key=lambda sentence: _total(bits, sentence.words.keys() & statement.words))
+        ours, theirs = nearest.numbers, statement.numbers
+        return bool(ours - theirs and theirs - ours) or nearest.denies != statement.denies
+
+
+class _Scale:
+    """Word weights for one output, in bits by stem: `_rarity` in the store, `_telling` among the shown memories."""
+
+    def __init__(self, said: list[Statement], memories: Sequence[_Memory], store: WordCounts) -> None:
+        having = Counter(stem for memory in memories for stem in memory.stems)
+        self._said = [statement for statement in said if not having.keys().isdisjoint(statement.words)]
+        self._chances = math.log2(max(len(self._said), 1))
+        self._rarity = _rarities({stem: word for one in self._said for stem, word in one.words.items()}, store)
+        shares = {stem: _share(having[stem], len(memories)) for stem in self._rarity.keys() & having.keys()}
+        self._telling = {stem: self._rarity[stem] * share for stem, share in shares.items()}
+
+    def best(self, memory: _Memory) -> Overlap:
+        """Return the overlap of `memory` with its best statement that does not contradict it, 0 without one."""
+        for score, minus in nlargest(_MOST_TRIES, self._scored(memory)):
+            if not memory.contradicts(self._said[-minus], self._telling):
+                return Overlap(memory.row, score, self._words(memory, self._said[-minus]))
+        return Overlap(memory.row, 0.0)
+
+    def _scored(self, memory: _Memory) -> Iterator[tuple[float, int]]:
+        """Yield (score, negative position) of the statements that agree with `memory`; the first wins ties."""
+        scored = ((self._score(memory, statement), -place) for place, statement in enumerate(self._said))
+        return (pair for pair in scored if pair[0] > 0)
+
+    def _score(self, memory: _Memory, statement: Statement) -> float:
+        agreed = _total(self._telling, memory.stems & statement.words.keys()) - self._chances
+        return agreed * agreed / _total(self._rarity, statement.words) if agreed > 0 else 0.0
+
+    def _words(self, memory: _Memory, statement: Statement) -> tuple[str, ...]:
+        shared = [stem for stem in statement.words if self._telling.get(stem, 0.0) > 0 and stem in memory.stems]
+        return tuple(statement.words[stem] for stem in sorted(shared, key=lambda stem: -self._telling[stem]))
+
+
+def _without(said: list[Statement], request: list[Statement]) -> list[Statement]:
+    """Return `said` without the words and numbers of the request."""
+    stems = {stem for statement in request for stem in statement.words}
+    numbers = frozenset(number for statement in request for number in statement.numbers)
+    return [
+        Statement(
+            {stem: word for stem, word in statement.words.items() if stem not in stems},
+            statement.numbers - numbers,
+            statement.denies,
+        )
+        for statement in said
+    ]
+
+
+def _rarities(words: Mapping[str, str], store: WordCounts) -> dict[str, float]:
+    """Return the rarity of each word by stem: -log2 of its share of memories, 0 or more."""
+    having = store.having(list(words.values())) if words else {}
+    memories = store.memories
+    return {stem: max(math.log2((memories + 1) / (having.get(word, 0) + 0.5)), 0.0) for stem, word in words.items()}
+
+
+def _share(having: int, shown: int) -> float:
+    """Return the weight of a word that `having` of `shown` memories contain: 1 for one of them, 0 for all."""
+    return 1.0 if shown == 1 else 1.0 - math.log(having) / math.log(shown)
+
+
+def _total(bits: Mapping[str, float], stems: Iterable[str]) -> float:
+    return math.fsum(bits.get(stem, 0.0) for stem in stems)

@@ -1,12 +1,12 @@
-"""Work on runs that can wait: infer what they used and what followed them, update patterns, relearn, save the learner.
+"""Deferred work on ended runs: infer which memories they used, update patterns, retrain and save the learner.
 
-In this order, because inferred uses count in patterns and lessons, and a pattern may be a memory that the learner
-knows. Runs on upkeep; before a memory closes, only uses are inferred and the learner is saved.
+The order matters: inferred uses count in patterns and lessons, and a pattern may be a memory that the learner knows.
+All of it runs on upkeep; before a memory closes, only uses are inferred and the learner is saved.
 
-Inference compares what a run said after a recall (its steps and end, not its request) with what that recall showed,
-except its own memories and patterns made of it. Each run is read once, and again when its output, recalls or memories
-change. Uses that the run states itself win (`attribution`). One call is bounded by runs and characters; the rest
-waits for the next.
+Inference compares a run's output after a recall (its steps and end, not its request) with the memories that the recall
+showed, except the run's own memories and patterns made of it. Each run is read once, and again when its output, recalls
+or memories change. Uses that the run itself states win (`attribution`). One call is bounded by runs and characters; the
+rest waits for the next call.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.errors import MemoryAgentError, StoreFullError
-from memory_agent.learning.implicit_signs import ImplicitSigns, holds
+from memory_agent.learning.attribution import ShownText, overlaps
 from memory_agent.learning.learner import UserLearner
-from memory_agent.learning.overlap import ShownText, overlaps
 from memory_agent.learning.pattern_store import Embed, PatternStore
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import request_of
-from memory_agent.records.memories import MemoryRecord, microseconds
+from memory_agent.records.memories import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import UNREAD, WATCHED, StoredSign, StoredTrajectory
+from memory_agent.storage.trajectories import UNREAD, StoredTrajectory
 from memory_agent.storage.view import View
 
 
@@ -43,7 +42,6 @@ class Consolidation:
         settings = learner.settings
         self._learner = learner
         self._inference = UseInference(archive, run_records)
-        self._following = SignInference(archive, run_records) if settings.implicit else None
         self._patterns = PatternStore(archive, run_records, embed, are_wanted=settings.patterns)
         self._is_on = settings.mode != "off"
         self._looking = threading.Lock()
@@ -59,8 +57,6 @@ class Consolidation:
             is_changed = False
             with suppress(StoreFullError):
                 is_changed = self._inference.infer() > 0
-                if self._following is not None:
-                    is_changed = self._following.infer(now) > 0 or is_changed
                 is_changed = self._patterns.keep() or is_changed
             return self._learner.consolidate(now) or is_changed
 
@@ -81,7 +77,7 @@ _MEMORY_CHARS, _SHOWN_CHARS = 4_000, 40_000  # of one memory; of the whole answe
 
 
 class _Reading(NamedTuple):
-    """What a run said after one recall, and what that recall showed."""
+    """A run's output after one recall, and the memories that the recall showed."""
 
     recall_id: str
     output: str
@@ -93,7 +89,7 @@ class _Reading(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A run to read, as it was in the snapshot."""
+    """A run as read from the snapshot, with its request and what to compare."""
 
     run: StoredTrajectory
     request: str
@@ -110,7 +106,7 @@ class UseInference:
     def infer(self) -> int:
         """Read at most 50 new or changed runs; return how many. Durable on return; without any, nothing is flushed.
 
-        While the columns are rebuilt the runs wait.
+        Does nothing while the columns are rebuilt.
         """
         if self._archive.is_rebuilding:
             return 0
@@ -135,7 +131,7 @@ class UseInference:
         return cases
 
     def _write(self, batch: Batch, read: StoredTrajectory, used: Mapping[int, str]) -> None:
-        """Write what a run used, unless it changed since it was read; then it is read again."""
+        """Write what a run used. A run that changed since it was read is left for the next call."""
         run = batch.trajectory(read.id)
         if run is None or run.output != read.output:
             return
@@ -144,61 +140,6 @@ class UseInference:
             self._run_records.infer(batch, run.id, pairs)
             run = batch.trajectory(run.id) or run
         batch.put_trajectory(msgspec.structs.replace(run, read=run.output))
-
-
-MOST_FOLLOWED = 256
-"""Runs whose followers one call looks for, those heard of longest ago first."""
-
-
-class SignInference:
-    """Infers what followed the runs of one user. Not thread-safe."""
-
-    def __init__(self, archive: Archive, run_records: RunRecords) -> None:
-        self._archive = archive
-        self._run_records = run_records
-        self._seen: tuple[int, int] | None = None
-
-    def infer(self, now: datetime) -> int:
-        """Revise the signs of runs that may have new ones; return how many changed. Durable on return.
-
-        Reads nothing where neither memories nor lessons changed since the last call; while the columns are rebuilt the
-        runs wait.
-        """
-        if self._archive.is_rebuilding:
-            return 0
-        view, store = self._archive.view, self._archive.store
-        moment = (view.applied, store.lessons_version)
-        if moment == self._seen:
-            return 0
-        with store.snapshot() as snapshot:
-            found = self._found(view, snapshot, now)
-        if found:
-            with self._archive.batch() as batch:
-                for run, signs, is_watched in found:
-                    self._write(batch, run, signs, is_watched=is_watched)
-        self._seen = moment
-        return len(found)
-
-    def _found(
-        self, view: View, snapshot: Snapshot, now: datetime
-    ) -> list[tuple[StoredTrajectory, tuple[StoredSign, ...], bool]]:
-        """Return the runs whose signs changed, or that nothing can follow any more, with what is to be stored."""
-        watched = [
-            run for key in islice(snapshot.run_keys(WATCHED), MOST_FOLLOWED) if (run := snapshot.run_of_key(key))
-        ]
-        if not watched:
-            return []
-        following = ImplicitSigns(view, snapshot, self._run_records.settings, microseconds(now, "now"))
-        read = ((run, following.signs_of(run), not following.is_settled(run)) for run in watched)
-        return [(run, signs, is_watched) for run, signs, is_watched in read if signs != run.signs or not is_watched]
-
-    def _write(self, batch: Batch, read: StoredTrajectory, signs: tuple[StoredSign, ...], *, is_watched: bool) -> None:
-        """Write the signs of a run, unless it or what they cite changed since it was read; then it is read again."""
-        cited = ((sign, None if sign.run_id is None else batch.trajectory(sign.run_id)) for sign in signs)
-        if batch.trajectory(read.id) == read and all(
-            batch.record(sign.row) is not None and holds(sign, later) for sign, later in cited
-        ):
-            self._run_records.follow_up(batch, read.id, signs, is_watched=is_watched)
 
 
 class _StoreWords:
@@ -215,7 +156,7 @@ class _StoreWords:
 
 
 def _used(case: _Case, words: _StoreWords) -> dict[int, str]:
-    """Return the rows that the run used according to its text, each with the latest recall that shows it."""
+    """Return the rows that the run used according to its text, each with the latest recall that showed it."""
     return {
         found.row: reading.recall_id
         for reading in case.readings
@@ -228,7 +169,7 @@ def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
     request = request_of(snapshot, run)
     known = (snapshot.recall_note(recall_id) for recall_id in run.recall_ids)
     notes = sorted((note for note in known if note is not None), key=lambda note: (note.at_us, note.recall_id))
-    said = _said(snapshot, run)
+    said = _output_of(snapshot, run)
     readings: list[_Reading] = []
     room = MOST_CHARS
     for note in reversed(notes):
@@ -241,8 +182,8 @@ def _case(snapshot: Snapshot, run: StoredTrajectory) -> _Case:
     return _Case(run, "" if request is None else request.text, readings)
 
 
-def _said(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[int, str]]:
-    """Return what the run said with its time: the end first, then the steps, latest first."""
+def _output_of(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[int, str]]:
+    """Return the run's output as (time, text): the end first, then the steps, latest first."""
     marks = [mark for mark in reversed(run.marks) if mark.role == "end"]
     marks += [mark for mark in reversed(run.marks) if mark.role == "step"]
     told: list[tuple[int, str]] = []

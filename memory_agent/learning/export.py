@@ -66,11 +66,7 @@ def read_export(data: bytes) -> RunsExport:
 def _is_sound_run(run: StoredTrajectory) -> bool:
     times = (run.began_us, run.ended_us, *(mark.at_us for mark in run.marks), *(one.at_us for one in run.revisions))
     shares = (*(one.quality for one in run.revisions), *(use.credit for use in run.used))
-    return (
-        all(us is None or abs(us) < _FAR_US for us in times)
-        and all(0.0 <= share <= 1.0 for share in shares)
-        and all(abs(sign.at_us) < _FAR_US and abs(sign.similarity) <= 1.0 for sign in run.signs)
-    )
+    return all(us is None or abs(us) < _FAR_US for us in times) and all(0.0 <= share <= 1.0 for share in shares)
 
 
 def _is_sound_note(note: RecallNote) -> bool:
@@ -106,7 +102,6 @@ def _rows_of_run(run: StoredTrajectory) -> Iterable[int]:
         yield from (*mark.named, *(() if mark.row is None else (mark.row,)))
     yield from (row for row, _ in run.inferred)
     yield from (use.row for use in run.used)
-    yield from (sign.row for sign in run.signs)
 
 
 def _run_here(run: StoredTrajectory, rows: Mapping[int, int]) -> StoredTrajectory:
@@ -118,7 +113,8 @@ def _run_here(run: StoredTrajectory, rows: Mapping[int, int]) -> StoredTrajector
         inferred=tuple((rows[row], recall_id) for row, recall_id in run.inferred if row in rows),
         used=tuple(sorted(used, key=lambda use: use.row)),
         begin_row=None if run.begin_row is None else rows.get(run.begin_row),
-        signs=tuple(msgspec.structs.replace(sign, row=rows[sign.row]) for sign in run.signs if sign.row in rows),
+        former_signs=(),
+        was_watched=False,
     )
     return here if run.read != run.output else msgspec.structs.replace(here, read=here.output)
 

@@ -1,8 +1,8 @@
-"""The learner (`sona`) of one user: trained on ended runs, asked for advice by recalls, saved.
+"""The learner (`sona`) of one user: trained on ended runs, consulted by recalls, saved in a file beside the store.
 
 What is learned is a function of the runs in the store (`lessons`). After each batch the changed runs are learned
 incrementally; on upkeep, and before saving, everything is relearned, which is exact and also replaces a lost or
-damaged file. Without advice a recall is ranked as usual. Ranking is done by `recall/learned`.
+damaged file. `recall/stages` ranks with the advice.
 """
 
 from __future__ import annotations
@@ -12,28 +12,24 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from memory_agent.errors import EncryptionKeyMissingError
-from memory_agent.learning.learner_file import (
-    Moment,
-    discard_learner,
-    load_learner,
-    moment_in,
-    moment_of,
-    save_learner,
-)
 from memory_agent.learning.lessons import all_lessons, lessons_of, numbers_of, run_number, run_of_number
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.trajectories import RecalledRun
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.codec import StoreState
+from memory_agent.storage.store import Store
 from memory_agent.storage.trajectories import StoredTrajectory
-from sona.gate import Evidence, Gain, Route
-from sona.learner import Adaptation, Learner
-from sona.lesson import Lesson
+from memory_agent.storage.user_key import UserKey
+from relay import UndecipherableError
+from relay.disk import write_private
+from sona import Adaptation, DamagedStateError, Evidence, Gain, Learner, Lesson, Route, checkpoint
 
 RunOf = Callable[[int, float], RecalledRun | None]
 """Returns the run of a lesson number, with the given similarity to the request."""
@@ -225,3 +221,101 @@ def _recalled(run: StoredTrajectory) -> RecalledRun:
 
 def _is_due(learner: Learner) -> bool:
     return learner.changes * _DUE_SHARE >= len(learner.facts)
+
+
+# The saved learner: a cache beside the store, replaced atomically and used only when it matches the store. It names its
+# store, the state of its lessons at the time of saving, and the model. A torn, damaged or outdated file is set aside
+# and relearned from the runs, with the same result. In an encrypted store the file is encrypted too; a file that does
+# not decrypt is deleted instead of set aside.
+
+LEARNER_FILE = "sona.state"
+_DRAFT = "sona.state.new"
+_SET_ASIDE = "sona.damaged"
+_PURPOSE, _ABOUT = "learner", b"sona.state"
+
+
+class Moment(msgspec.Struct, frozen=True, array_like=True):
+    """What a learner was trained on: the store's lineage, the version of its lessons, and the model."""
+
+    lineage: str
+    version: int
+    mark: int
+    stamp: str | None
+
+
+class _Kept(msgspec.Struct, frozen=True, array_like=True):
+    moment: Moment
+    state: bytes
+
+
+def moment_of(store: Store) -> Moment:
+    """Return the moment of the store as it is now."""
+    return moment_in(store.state)
+
+
+def moment_in(state: StoreState) -> Moment:
+    """Return the moment of a store in this state."""
+    return Moment(state.lineage, state.lessons_version, state.lessons_mark, state.stamp)
+
+
+def load_learner(store: Store) -> Learner | None:
+    """Return the saved learner, or None unless it matches the store as it is now."""
+    path = store.folder / LEARNER_FILE
+    try:
+        kept = _read(path, store.key)
+        if kept.moment == moment_of(store) and not checkpoint.is_former(kept.state):
+            return checkpoint.from_bytes(kept.state)
+        discard_learner(store.folder)  # outdated or of a former version, and it may hold forgotten memories
+    except OSError:
+        pass
+    except UndecipherableError:
+        discard_learner(store.folder)
+    except (msgspec.DecodeError, ValueError, RecursionError, DamagedStateError):
+        with suppress(OSError):
+            path.replace(store.folder / _SET_ASIDE)
+    return None
+
+
+def look_at_learner(folder: Path, key: UserKey | None) -> str | None:
+    """Return the store lineage of the saved learner, or None without one. Read-only.
+
+    Raises `DamagedStateError` when its checksum or version does not match, or it cannot be read.
+    """
+    try:
+        kept = _read(folder / LEARNER_FILE, key)
+        checkpoint.whole_body(kept.state)
+    except FileNotFoundError:
+        return None
+    except (OSError, UndecipherableError, msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise DamagedStateError(f"{LEARNER_FILE} cannot be read") from error
+    return kept.moment.lineage
+
+
+def _read(path: Path, key: UserKey | None) -> _Kept:
+    data = path.read_bytes()
+    if key is not None:
+        data = key.cipher(_PURPOSE).open(data, _ABOUT)
+    return msgspec.msgpack.decode(data, type=_Kept)
+
+
+def discard_learner(folder: Path) -> None:
+    """Delete the saved learner and the copy set aside; both hold vectors of queries and memories."""
+    for name in (LEARNER_FILE, _DRAFT, _SET_ASIDE):
+        with suppress(OSError):
+            (folder / name).unlink()
+
+
+def save_learner(store: Store, learner: Learner, moment: Moment) -> int:
+    """Save a consolidated learner atomically; return its size in bytes. Raises `OSError`, `StoreError`."""
+    data = msgspec.msgpack.encode(_Kept(moment, checkpoint.to_bytes(learner)))
+    if store.key is not None:
+        data = store.key.cipher(_PURPOSE).seal(data, _ABOUT)
+    write_private(store.folder / LEARNER_FILE, data)
+    return len(data)
+
+
+def saved_bytes(folder: Path) -> int:
+    """Return the size of the saved learner in bytes, 0 without one."""
+    with suppress(OSError):
+        return (folder / LEARNER_FILE).stat().st_size
+    return 0

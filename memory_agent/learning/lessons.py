@@ -1,7 +1,7 @@
-"""The lessons of a run: one per recall, read from the store.
+"""Reads the lessons of a run from the store: one lesson per recall.
 
 Lessons are numbered by the order in which runs first ended, and within a run by its recalls, so the same runs always
-give the same lessons. A run without recalls that named what it used is one lesson whose query is its own request.
+give the same lessons. A run that names used memories but made no recall is one lesson, whose query is its own request.
 """
 
 from __future__ import annotations
@@ -11,22 +11,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from memory_agent.embedders import comparable
-from memory_agent.learning.implicit_quality import taught_quality
 from memory_agent.records.embedded import Embedding
+from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import vector_bytes
 from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import NUMBERED, StoredTrajectory, StoredUse
-from sona.comparison import compare, mean_of
-from sona.interleaving import Arm, Pick, contest
-from sona.lesson import Comparison, Contest, Lesson
+from sona import Arm, Comparison, Contest, Lesson, Pick, compare, contest, mean_of
 
 RECALLS_OF_A_RUN = 64
 """Recalls of one run that become lessons; later ones add little."""
 
 USES_OF_A_RECALL = 32
 """Memories credited in one lesson, which bounds the learner's state; a longer list says little about each."""
-RESET_BLOB = "learning_reset"
+_RESET_BLOB = "learning_reset"
 
 _ARMS: dict[int, Arm] = {BASELINE: "baseline", LEARNED: "learned"}
 
@@ -44,7 +42,7 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
     Empty before it ended, when it has no query of the store's model, or when it is older than the last reset.
     """
-    quality = taught_quality(run)
+    quality = run.quality
     if run.number is None or quality is None or snapshot.state.stamp is None or run.number <= last_ignored(snapshot):
         return []
     notes = _notes(snapshot, run)
@@ -71,7 +69,15 @@ def lessons_of(snapshot: Snapshot, run: StoredTrajectory) -> list[Lesson]:
 
 def last_ignored(snapshot: Snapshot) -> int:
     """Return the number of the last run before the latest reset, 0 without one."""
-    return int.from_bytes(snapshot.blob(RESET_BLOB) or b"", "big")
+    return int.from_bytes(snapshot.blob(_RESET_BLOB) or b"", "big")
+
+
+def ignore_ended_runs(batch: Batch) -> int:
+    """Exclude all runs that ended so far from lessons; return how many."""
+    numbers = [run.number or 0 for run in batch.trajectories()]
+    batch.set_blob(_RESET_BLOB, max(numbers, default=0).to_bytes(8, "big"))
+    batch.change_lessons()
+    return len(numbers)
 
 
 def run_of_number(snapshot: Snapshot, number: int) -> StoredTrajectory | None:
@@ -105,7 +111,7 @@ def _notes(snapshot: Snapshot, run: StoredTrajectory) -> list[tuple[RecallNote, 
 
 
 def _shares(used: Sequence[StoredUse], notes: Sequence[tuple[RecallNote, Embedding]]) -> list[list[StoredUse]]:
-    """Return the uses by the recall that showed them; a memory that none showed is credited to the first."""
+    """Return the uses by the recall that showed them; the first recall has those that no recall showed."""
     places = {note.recall_id: place for place, (note, _) in enumerate(notes)}
     shares: list[list[StoredUse]] = [[] for _ in notes]
     for use in used:

@@ -1,4 +1,4 @@
-"""How well a run went: a fold over its facts in order of time. Pure.
+"""Computes how a run ended and how well: a fold over its facts in order of time. Pure.
 
     stated outright                  the stated value: approved 1, rejected 0, or a number; the latest counts
     cancelled                        none: neither a success nor a failure
@@ -7,9 +7,9 @@
     completed, then retried          .4
     completed, and a related later run succeeded      q + (.9 - q) / 2^(hops - 1), at most three hops
 
-A stated value wins over all. A failed run stays failed if a later one succeeds, and the success of a run that retries
-it does not count either. A trajectory known only from feedback ends with that. Each change of quality is a revision
-with its reason and cause. A run that is cancelled after it had ended otherwise loses its revisions with its quality.
+A stated value wins over all others. A failed run stays failed if a later one succeeds, and the success of a run that
+retries it does not count either. A trajectory known only from feedback ends with the feedback. Each change of quality
+is a revision with its reason and cause. A run that is cancelled after it ended loses its quality and its revisions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Fact(NamedTuple):
 
 
 @dataclass
-class _Standing:
+class _State:
     """The state of the fold."""
 
     ended_us: int | None = None
@@ -95,25 +95,25 @@ def raised(quality: float, hop: int) -> float:
 
 def ending(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Ending:
     """Return how a run ended, from its own marks and the echoes of later runs."""
-    standing, revisions = _Standing(), list[StoredRevision]()
-    for fact in sorted((*_said(marks), *_echoed(marks, echoes)), key=lambda fact: fact[:3]):
-        standing.take(fact)
-        judged = standing.quality()
+    state, revisions = _State(), list[StoredRevision]()
+    for fact in sorted((*_stated(marks), *_from_later_runs(marks, echoes)), key=lambda fact: fact[:3]):
+        state.take(fact)
+        judged = state.quality()
         if judged is None:
             revisions.clear()
         elif not revisions or judged[:2] != (revisions[-1].quality, revisions[-1].reason):
             quality, reason, cause = judged
             revisions.append(StoredRevision(quality, reason, fact.at_us, cause))
-    return Ending(standing.ended_us, standing.outcome, tuple(revisions))
+    return Ending(state.ended_us, state.outcome, tuple(revisions))
 
 
 def succeeded(marks: Sequence[Mark], echoes: Iterable[Echo]) -> bool:
-    """Return whether the run went well by its own facts and retries, so that it speaks for earlier ones."""
+    """Return whether the run succeeded by its own facts and retries, so that it raises earlier runs."""
     own = ending(marks, [echo for echo in echoes if echo.hop == 0])
     return bool(own.revisions) and own.revisions[-1].quality >= SUCCEEDED
 
 
-def _said(marks: Sequence[Mark]) -> Iterator[_Fact]:
+def _stated(marks: Sequence[Mark]) -> Iterator[_Fact]:
     is_feedback_alone = not any(mark.role in _OWN_ROLES for mark in marks)
     for mark in marks:
         outcome = mark.outcome
@@ -123,8 +123,8 @@ def _said(marks: Sequence[Mark]) -> Iterator[_Fact]:
             yield _Fact(mark.at_us, 0, mark.event_id, outcome, mark.quality, mark.reason)
 
 
-def _echoed(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Iterator[_Fact]:
-    """Yield what later runs say, effective at the earliest when this run ended."""
+def _from_later_runs(marks: Sequence[Mark], echoes: Iterable[Echo]) -> Iterator[_Fact]:
+    """Yield the facts that follow from later runs; none takes effect before this run ended."""
     ended_us = max((mark.at_us for mark in marks if mark.outcome is not None), default=0)
     echoes = tuple(echoes)
     retrying = {echo.run_id for echo in echoes if echo.hop == 0}

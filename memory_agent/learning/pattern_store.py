@@ -160,7 +160,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     is_stale: bool = False
 
 
-class _Shelf(msgspec.Struct, frozen=True, array_like=True):
+class _StoredPatterns(msgspec.Struct, frozen=True, array_like=True):
     """All stored patterns. `revision` counts changes; runs in `left_out` never form a pattern again."""
 
     revision: int = 0
@@ -174,7 +174,7 @@ class _Change(NamedTuple):
     record: MemoryRecord
     runs: tuple[int, ...]
     kept: _Kept | None = None
-    is_news: bool = True
+    is_changed: bool = True
     needs_vector: bool = True
 
 
@@ -186,8 +186,8 @@ class _Plan(NamedTuple):
     gone: list[_Kept]
 
     @property
-    def is_news(self) -> bool:
-        return bool(self.gone) or any(change.is_news for change in self.changes)
+    def is_changed(self) -> bool:
+        return bool(self.gone) or any(change.is_changed for change in self.changes)
 
 
 class PatternStore:
@@ -207,29 +207,35 @@ class PatternStore:
         Cheap when no run changed. While a request waits for its vector nothing is changed.
         """
         with self._archive.store.snapshot() as snapshot:
-            shelf, version = _read(snapshot), snapshot.state.lessons_version
-            if self._seen == (version, shelf.revision):
+            stored_patterns, version = _read(snapshot), snapshot.state.lessons_version
+            if self._seen == (version, stored_patterns.revision):
                 return False
-            past = read_history(snapshot, shelf.left_out) if self._are_wanted else NOTHING
-        self._seen = version, shelf.revision
+            past = read_history(snapshot, stored_patterns.left_out) if self._are_wanted else NOTHING
+        self._seen = version, stored_patterns.revision
         if not past.is_whole:
             return False
         found = find_patterns(past.runs, partial(past.step_vectors, self._archive.view))
         with self._archive.store.snapshot() as snapshot:
-            plan = _planned(snapshot, shelf, past, found)
+            plan = _planned(snapshot, stored_patterns, past, found)
         vectors = self._embed(embedded_text(change.record) for change in plan.changes if change.needs_vector)
-        if not plan.is_news and not vectors.by_text:
+        if not plan.is_changed and not vectors.by_text:
             return False
         with self._archive.batch() as batch:
-            return self._write(batch, shelf, past, plan, vectors.admitted(batch), version)
+            return self._write(batch, stored_patterns, past, plan, vectors.admitted(batch), version)
 
     def _write(
-        self, batch: Batch, shelf: _Shelf, past: RunHistory, plan: _Plan, vectors: Mapping[str, Embedded], version: int
+        self,
+        batch: Batch,
+        stored_patterns: _StoredPatterns,
+        past: RunHistory,
+        plan: _Plan,
+        vectors: Mapping[str, Embedded],
+        version: int,
     ) -> bool:
         """Write the plan, unless its runs or the stored patterns changed meanwhile; then the next call plans again."""
         is_alone = batch.state.lessons_version == version
         runs = {number for change in plan.changes for number in change.runs}
-        if _read(batch) != shelf or not past.holds(batch, runs):
+        if _read(batch) != stored_patterns or not past.holds(batch, runs):
             self._seen = None
             return False
         rows = [kept.row for kept in plan.gone]
@@ -238,9 +244,11 @@ class PatternStore:
         for row in rows:
             batch.delete(row)
         kept = [*plan.same, *(_put(batch, change, vectors) for change in plan.changes)]
-        left_out = tuple(number for number in shelf.left_out if number in past.numbers)
-        _save(batch, _Shelf(shelf.revision + 1, tuple(sorted(kept, key=lambda one: one.row)), left_out))
-        self._seen = (batch.state.lessons_version, shelf.revision + 1) if is_alone else None
+        left_out = tuple(number for number in stored_patterns.left_out if number in past.numbers)
+        _save(
+            batch, _StoredPatterns(stored_patterns.revision + 1, tuple(sorted(kept, key=lambda one: one.row)), left_out)
+        )
+        self._seen = (batch.state.lessons_version, stored_patterns.revision + 1) if is_alone else None
         return True
 
 
@@ -250,16 +258,16 @@ def remove_patterns(batch: Batch, rows: Sequence[int]) -> list[int]:
     These are the patterns with a run that one of the memories belongs to, or that used it. When one of the memories is
     itself a pattern, its runs are excluded from then on. Call before the rows are deleted.
     """
-    shelf = _read(batch)
-    if not shelf.kept:
+    stored_patterns = _read(batch)
+    if not stored_patterns.kept:
         return []
     gone, runs = frozenset(rows), _runs_with(batch, rows)
-    own = [kept for kept in shelf.kept if kept.row in gone]
-    made_of = [kept for kept in shelf.kept if kept.row not in gone and runs.intersection(kept.runs)]
+    own = [kept for kept in stored_patterns.kept if kept.row in gone]
+    made_of = [kept for kept in stored_patterns.kept if kept.row not in gone and runs.intersection(kept.runs)]
     if own or made_of:
-        left_out = {*shelf.left_out, *(number for kept in own for number in kept.runs)}
-        rest = tuple(kept for kept in shelf.kept if kept not in own and kept not in made_of)
-        _save(batch, _Shelf(shelf.revision + 1, rest, tuple(sorted(left_out))))
+        left_out = {*stored_patterns.left_out, *(number for kept in own for number in kept.runs)}
+        rest = tuple(kept for kept in stored_patterns.kept if kept not in own and kept not in made_of)
+        _save(batch, _StoredPatterns(stored_patterns.revision + 1, rest, tuple(sorted(left_out))))
     return [kept.row for kept in made_of]
 
 
@@ -271,21 +279,21 @@ def _runs_with(batch: Batch, rows: Iterable[int]) -> set[int]:
     return {run.number for run in runs if run is not None and run.number is not None}
 
 
-def _planned(snapshot: Snapshot, shelf: _Shelf, past: RunHistory, found: Sequence[Pattern]) -> _Plan:
+def _planned(snapshot: Snapshot, stored_patterns: _StoredPatterns, past: RunHistory, found: Sequence[Pattern]) -> _Plan:
     """Return the changes that turn the stored patterns into those found."""
-    stored = {kept.row: record for kept in shelf.kept if (record := snapshot.record(kept.row)) is not None}
-    waiting = {record.id: kept for kept in shelf.kept if (record := stored.get(kept.row)) is not None}
+    stored = {kept.row: record for kept in stored_patterns.kept if (record := snapshot.record(kept.row)) is not None}
+    waiting = {record.id: kept for kept in stored_patterns.kept if (record := stored.get(kept.row)) is not None}
     same: list[_Kept] = []
     changes: list[_Change] = []
     for pattern in found:
         runs = past.numbers_of(pattern)
-        kept = waiting.pop(pattern.record.id, None) or _grown_old(waiting, runs, past)
+        kept = waiting.pop(pattern.record.id, None) or _found_by_shared_runs(waiting, runs, past)
         if kept is None:
             changes.append(_Change(pattern.record, runs))
             continue
         waiting.pop(stored[kept.row].id, None)
         change = _changed(stored[kept.row], kept, pattern, runs, snapshot.vector(kept.row) is not None)
-        if change.is_news or change.needs_vector:
+        if change.is_changed or change.needs_vector:
             changes.append(change)
         else:
             same.append(kept)
@@ -294,7 +302,7 @@ def _planned(snapshot: Snapshot, shelf: _Shelf, past: RunHistory, found: Sequenc
     return _Plan([*same, *old], changes, [kept for kept in waiting.values() if kept not in old])
 
 
-def _grown_old(waiting: Mapping[str, _Kept], runs: Iterable[int], past: RunHistory) -> _Kept | None:
+def _found_by_shared_runs(waiting: Mapping[str, _Kept], runs: Iterable[int], past: RunHistory) -> _Kept | None:
     """Return the stored pattern that shares some of `runs` and whose first run is beyond the newest 1,000."""
     shared = set(runs)
     return next(
@@ -310,9 +318,9 @@ def _changed(old: MemoryRecord, kept: _Kept, pattern: Pattern, runs: tuple[int, 
         last_recalled_at=old.last_recalled_at,
         utility=old.utility,
     )
-    is_news = record != old or runs != kept.runs
+    is_changed = record != old or runs != kept.runs
     is_reworded = embedded_text(record) != embedded_text(old)
-    return _Change(record, runs, kept, is_news, has_vector and (kept.is_stale or is_reworded))
+    return _Change(record, runs, kept, is_changed, has_vector and (kept.is_stale or is_reworded))
 
 
 def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedded]) -> _Kept:
@@ -326,13 +334,13 @@ def _put(batch: Batch, change: _Change, vectors: Mapping[str, Embedded]) -> _Kep
     return _Kept(row, change.runs, is_stale=change.needs_vector and vector is None)
 
 
-def _read(snapshot: Snapshot) -> _Shelf:
+def _read(snapshot: Snapshot) -> _StoredPatterns:
     blob = snapshot.blob(_BLOB)
-    return _shelves.decode(blob) if blob else _Shelf()
+    return _decoder.decode(blob) if blob else _StoredPatterns()
 
 
-def _save(batch: Batch, shelf: _Shelf) -> None:
-    batch.set_blob(_BLOB, msgspec.msgpack.encode(shelf))
+def _save(batch: Batch, stored_patterns: _StoredPatterns) -> None:
+    batch.set_blob(_BLOB, msgspec.msgpack.encode(stored_patterns))
 
 
-_shelves = msgspec.msgpack.Decoder(_Shelf)
+_decoder = msgspec.msgpack.Decoder(_StoredPatterns)

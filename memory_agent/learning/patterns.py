@@ -1,12 +1,12 @@
-"""Recurring requests among a user's runs, as memories: what was asked, how often, how it ended, what worked.
+"""Finds recurring requests among a user's runs, as memories: the request, how often, how it ended, what worked.
 
-Three or more runs from two sessions or days whose requests lie together (centred, average linkage) form a pattern.
-Everything is counted or quoted; nothing is generated. Patterns are a pure function of the runs: with fewer runs,
-because some were forgotten, they change or vanish, so each computation replaces the previous one. A pattern is
-identified by its first run, so its id stays while it grows. `pattern_store` stores them.
+Three or more runs from two sessions or days whose requests are similar (centred, average linkage) form a pattern.
+Everything is counted or quoted; nothing is generated. Patterns are a pure function of the runs: if some runs are
+forgotten, patterns change or vanish, so each computation replaces the previous one. A pattern is identified by its
+first run, so its id stays while it grows. `pattern_store` stores them.
 
-Which steps successful runs share, and which only failed ones took, `shared_steps` says: whole steps, also in other
-words. Rejected: words that failed runs have in common, since two short runs share a list by chance.
+A pattern lists whole steps, also in other words, that successful runs share and that only failed runs took. Rejected:
+words that failed runs have in common, since two short runs share a list by chance.
 """
 
 from __future__ import annotations
@@ -24,14 +24,11 @@ import numpy.typing as npt
 import xxhash
 from ulid import ULID
 
-from memory_agent.learning.shared_steps import MOST_RUNS as MOST_COMPARED
-from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.trajectories import Outcome
-from memory_agent.storage.terms import fingerprint
-from sona.centering import WARM_UP, QueryCentering
-from sona.clusters import average_linkage
+from memory_agent.storage.terms import fingerprint, query_words, stems
+from sona import WARM_UP, QueryCentering, average_linkage
 
 THRESHOLD = 0.45
 """Least mean cosine of the centred requests of a pattern; fitted on half of the airline tasks (decision 0019)."""
@@ -80,7 +77,7 @@ StepVectors = Callable[[PastRun], Embedding | None]
 
 
 def no_vectors(run: PastRun) -> None:
-    """Steps are compared by their words."""
+    """Return no vectors, so that steps are compared by their words."""
 
 
 class Pattern(NamedTuple):
@@ -90,19 +87,15 @@ class Pattern(NamedTuple):
     runs: tuple[PastRun, ...]
 
 
-def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
-    """Return a memory for each pattern among the newest 1,000 of `runs`, which may be in any order.
-
-    Runs without a request are ignored. `metadata` has `run_ids` (the newest 50), the counts `runs`, `succeeded` and
-    `failed` (the rest completed and were retried or rated low), and `used`: memories that at least two successful runs
-    used. `steps` and `failed_steps`, each a `text` with its `run_ids`, are those that successful runs share, in order,
-    and those that failed runs took and no other. Raises `sona.errors.ShapeError` when vectors differ in length.
-    """
-    return [found.record for found in find_patterns(runs)]
-
-
 def find_patterns(runs: Sequence[PastRun], step_vectors: StepVectors = no_vectors) -> list[Pattern]:
-    """Return the patterns among `runs` with their runs. Like `patterns`."""
+    """Return the patterns among the newest 1,000 of `runs`, which may be in any order.
+
+    Runs without a request are ignored. The `metadata` of a pattern's memory has `run_ids` (the newest 50), the counts
+    `runs`, `succeeded` and `failed` (the rest completed and were retried or rated low), and `used`: memories that at
+    least two successful runs used. `steps` and `failed_steps`, each a `text` with its `run_ids`, are those that
+    successful runs share, in order, and those that failed runs took and no other. Raises `sona.errors.ShapeError` when
+    vectors differ in length.
+    """
     told = sorted((run for run in runs if run.objective.strip()), key=lambda run: (run.ended_at, run.id))[-MOST_RUNS:]
     if len(told) < LEAST_RUNS:
         return []
@@ -132,8 +125,8 @@ def _record(runs: Sequence[PastRun], typical: PastRun, step_vectors: StepVectors
     succeeded = [run for run in runs if run.quality >= WORKED]
     failed = [run for run in runs if run.quality < WORKED and run.outcome == "failed"]
     others = [run for run in runs if run not in failed]
-    steps = shared_steps(_told(succeeded, step_vectors))
-    failed_steps = steps_of_failed_alone(_told(failed, step_vectors), _told(others, step_vectors))
+    steps = shared_steps(_compared(succeeded, step_vectors))
+    failed_steps = steps_of_failed_alone(_compared(failed, step_vectors), _compared(others, step_vectors))
     lines = [
         _asked(runs, typical),
         _ended(runs, succeeded, failed),
@@ -187,7 +180,7 @@ def _ended(runs: Sequence[PastRun], succeeded: Sequence[PastRun], failed: Sequen
 
 
 def _best(succeeded: Sequence[PastRun]) -> str:
-    """Return what the best run did, the newest of equals, or "" when no successful run has steps."""
+    """Return the steps of the best run, the newest of equals, or "" when no successful run has steps."""
     told = [run for run in succeeded if _steps(run)]
     if not told:
         return ""
@@ -200,10 +193,10 @@ def _best(succeeded: Sequence[PastRun]) -> str:
     return f"What the best run did ({best.ended_at.date().isoformat()}, quality {best.quality:.2f}): {listed}"
 
 
-def _told(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[Told]:
+def _compared(runs: Sequence[PastRun], step_vectors: StepVectors) -> list[RunSteps]:
     """Return the newest runs that are compared, newest first."""
     newest = [run for run in reversed(runs) if run.steps][:MOST_COMPARED]
-    return [Told(run.id, run.steps, step_vectors(run)) for run in newest]
+    return [RunSteps(run.id, run.steps, step_vectors(run)) for run in newest]
 
 
 def _listed(what: str, steps: Sequence[SharedStep], runs: int) -> str:
@@ -222,7 +215,7 @@ class _Step(msgspec.Struct):
 
 
 class _Learned(msgspec.Struct):
-    """The metadata of a pattern that was made of runs, as far as it is words."""
+    """The metadata of a pattern that was made of runs: their ids, and steps in words."""
 
     run_ids: list[str]
     steps: list[_Step]
@@ -230,9 +223,9 @@ class _Learned(msgspec.Struct):
 
 
 def words_without_figures(record: MemoryRecord) -> str:
-    """Return what a pattern says but how often, when and how well: "" where its runs share no steps.
+    """Return the text of a pattern without counts, times and qualities; "" if its runs share no steps.
 
-    The text of a memory that was not made of runs stays.
+    A memory that was not made of runs is returned whole.
     """
     try:
         learned = msgspec.convert(record.metadata, _Learned)
@@ -264,3 +257,155 @@ def on_one_line(text: str, most_chars: int) -> str:
         return line
     head, _, _ = line[:most_chars].rpartition(" ")
     return f"{head or line[: most_chars - 1]}{CUT}"
+
+
+# Steps that similar runs have in common. Two steps are the same if the mean of the cosine of their vectors and the
+# cosine of their words (Porter stems, each as a dimension) is at least .6, so paraphrases match. Without vectors only
+# the words are compared. The order is that of the run most similar to the others: its steps on a longest common
+# subsequence with another run are shared with that run, so a step that two runs took in opposite order is not shared.
+# Rejected: clusters of steps, which need a second threshold; the longest common subsequence of all runs, which loses
+# each step that one run skips. Shapes: d = dimensions of an embedding, n steps of one run, m of another, s of all, w
+# different words.
+
+SAME_STEP = 0.6
+"""Minimum similarity of two equal steps (`ops/bench/patterns.md`)."""
+MOST_COMPARED = 16
+"""Maximum runs whose steps are compared; further ones are ignored."""
+_LEAST_SHARING = 2
+_BACKBONES = 8
+_LEAST_SHARE = 0.5  # minimum share of the runs that took a step
+
+Likeness = npt.NDArray[np.float32]
+
+
+class RunSteps(NamedTuple):
+    """A run: its id, its steps in order, and their vectors (n, d), each of unit length or zero; None without any."""
+
+    id: str
+    steps: tuple[str, ...]
+    vectors: Embedding | None = None
+
+
+class SharedStep(NamedTuple):
+    """A step in the words of one run, and the ids of the runs that took it, in input order."""
+
+    text: str
+    runs: tuple[str, ...]
+
+
+def shared_steps(runs: Sequence[RunSteps], least: float = SAME_STEP) -> list[SharedStep]:
+    """Return the steps that at least two of `runs`, and half of them, took in the same order."""
+    runs = [run for run in runs if run.steps][:MOST_COMPARED]
+    if len(runs) < _LEAST_SHARING:
+        return []
+    alike = _Alike(runs, least)
+    candidates = range(min(len(runs), _BACKBONES))
+    weights = [sum(_weight(alike.of(one, other)) for other in range(len(runs)) if other != one) for one in candidates]
+    backbone = int(np.argmax(weights))
+    holds: list[list[str]] = [[] for _ in runs[backbone].steps]
+    for other, run in enumerate(runs):
+        aligned = range(len(holds)) if other == backbone else _aligned(alike.of(backbone, other))
+        for place in aligned:
+            holds[place].append(run.id)
+    wanted = max(_LEAST_SHARING, _LEAST_SHARE * len(runs))
+    steps = zip(runs[backbone].steps, holds, strict=True)
+    return [SharedStep(step, tuple(ids)) for step, ids in steps if len(ids) >= wanted]
+
+
+def steps_of_failed_alone(
+    failed: Sequence[RunSteps], others: Sequence[RunSteps], least: float = SAME_STEP
+) -> list[SharedStep]:
+    """Return the steps that at least two of the failed runs, and half of them, took, and none of `others` took.
+
+    The most frequent steps come first. Empty without `others`, because there is nothing to compare with.
+    """
+    failed = [run for run in failed if run.steps][:MOST_COMPARED]
+    others = [run for run in others if run.steps][:MOST_COMPARED]
+    if len(failed) < _LEAST_SHARING or not others:
+        return []
+    alike = _Alike([*failed, *others], least)
+    wanted = max(_LEAST_SHARING, _LEAST_SHARE * len(failed))
+    taken = alike.taken
+    found: list[tuple[int, SharedStep]] = []
+    for row, step in enumerate(step for run in failed for step in run.steps):
+        ids = tuple(run.id for run, has in zip(failed, taken[row], strict=False) if has)
+        is_listed = any(alike.same(row, listed) for listed, _ in found)
+        if len(ids) >= wanted and not taken[row, len(failed) :].any() and not is_listed:
+            found.append((row, SharedStep(step, ids)))
+    return sorted((step for _, step in found), key=lambda step: -len(step.runs))
+
+
+class _Alike:
+    """The similarities of the steps of runs: one matrix (s, s), 0 for different steps."""
+
+    def __init__(self, runs: Sequence[RunSteps], least: float) -> None:
+        self._starts = np.cumsum([0, *(len(run.steps) for run in runs)]).tolist()
+        likeness = _likeness([step for run in runs for step in run.steps], _vectors(runs))
+        self._likeness = np.where(likeness >= least, likeness, np.float32(0.0))
+
+    def of(self, one: int, other: int) -> Likeness:
+        """Return the similarities (n, m) of two runs."""
+        rows, columns = slice(*self._starts[one : one + 2]), slice(*self._starts[other : other + 2])
+        return self._likeness[rows, columns]
+
+    @property
+    def taken(self) -> npt.NDArray[np.bool_]:
+        """Whether each step was taken by each run: (s, runs)."""
+        taken: npt.NDArray[np.bool_] = np.maximum.reduceat(self._likeness, self._starts[:-1], axis=1) > 0
+        return taken
+
+    def same(self, row: int, other: int) -> bool:
+        """Return whether two steps are the same."""
+        return bool(self._likeness[row, other])
+
+
+def _vectors(runs: Sequence[RunSteps]) -> Embedding | None:
+    ndim = next((run.vectors.shape[1] for run in runs if run.vectors is not None), 0)
+    if not ndim:
+        return None
+    nothing = [np.zeros((len(run.steps), ndim), dtype=np.float32) for run in runs]
+    return np.concatenate(
+        [none if run.vectors is None else run.vectors for run, none in zip(runs, nothing, strict=True)]
+    )
+
+
+def _likeness(steps: Sequence[str], vectors: Embedding | None) -> Likeness:
+    """Return the similarities (s, s) of all steps."""
+    held = [set(stems(query_words(step))) for step in steps]
+    places = {word: place for place, word in enumerate(dict.fromkeys(word for words in held for word in sorted(words)))}
+    by_word = np.zeros((len(steps), max(len(places), 1)), dtype=np.float32)
+    for row, words in enumerate(held):
+        by_word[row, [places[word] for word in words]] = 1.0 / np.sqrt(max(len(words), 1))
+    found = by_word @ by_word.T
+    if vectors is not None:
+        has = vectors.any(axis=1).reshape(-1, 1)
+        found = np.where(has & has.T, (found + vectors @ vectors.T) / 2, found)
+    return np.asarray(found, dtype=np.float32)
+
+
+def _table(likeness: Likeness) -> Likeness:
+    """Return the weights (n + 1, m + 1) of the longest common subsequences of the first steps of two runs."""
+    table = np.zeros((likeness.shape[0] + 1, likeness.shape[1] + 1), dtype=np.float32)
+    for row, weights in enumerate(likeness):
+        np.maximum.accumulate(np.maximum(table[row, 1:], table[row, :-1] + weights), out=table[row + 1, 1:])
+    return table
+
+
+def _weight(likeness: Likeness) -> float:
+    return float(_table(likeness)[-1, -1])
+
+
+def _aligned(likeness: Likeness) -> list[int]:
+    """Return the positions of the n steps on the longest common subsequence, ascending."""
+    table = _table(likeness)
+    row, column = likeness.shape
+    places: list[int] = []
+    while row and column:
+        if table[row, column] == table[row - 1, column]:
+            row -= 1
+        elif table[row, column] == table[row, column - 1]:
+            column -= 1
+        else:
+            row, column = row - 1, column - 1
+            places.append(row)
+    return places[::-1]

@@ -1,15 +1,15 @@
 """Links runs to recalls, and later runs to earlier ones.
 
-A recall belongs to the run whose events name it, or in whose name it was made. Otherwise it is guessed, unless a
-trigger made it: same request (or a near vector), shortly before the run began, in no other session. A guess gives way
-to an explicit link. Feedback on a recall that has no run yet creates a trajectory of its own; the run takes it over
-once it is known.
+A recall belongs to the run whose events name it, or to the run that made it. Otherwise the run is guessed, unless a
+trigger made the recall: the same request (or a near vector), shortly before the run began, not in another session. An
+explicit link replaces a guess. Feedback on a recall without a run creates a trajectory under the recall's id; when the
+run becomes known, the feedback moves to it.
 
-A run retries an earlier one when it says so, or when it makes the same request in other words soon after that one
-ended (or began, while it was still going). A successful run speaks for the runs it continues, for the runs those
-continue (at most three hops), and for the latest earlier runs that used one of the same memories; once each, by the
-shortest path. Sharing memories is not transitive. Both ends store the relation (`Effect`, `Echo`), so it can be
-withdrawn when the later run turns out differently.
+A run retries an earlier run if an event says so, or if it makes the same request in other words soon after the earlier
+one ended (or began, if it was still open). The success of a run raises the runs it continues, the runs that these
+continue (at most three hops), and the latest earlier runs that used one of the same memories; each once, by the
+shortest path. Sharing memories is not transitive. Both runs store the relation (`Effect`, `Echo`), so that it can be
+withdrawn if the outcome of the later run changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def link_named(writer: RunWriter, run_id: str) -> None:
 
 
 def link_asked(writer: RunWriter) -> list[str]:
-    """Link new recalls that were made in the name of a run; return the ids of these runs."""
+    """Link new recalls whose caller named a run; return the ids of these runs."""
     linked = []
     for note in list(writer.batch.asked_notes()):
         run_id = None if note.by_run is None else writer.batch.run_at(note.by_run, note.at_us)
@@ -63,7 +63,7 @@ def link_same_request(writer: RunWriter, run_id: str, settings: LearningSettings
 
 
 def _is_free(note: RecallNote, run_id: str) -> bool:
-    """Return whether a run may take a recall that it names: an explicit link to another run is final."""
+    """Return whether a recall can be linked to the run that names it: an explicit link to another run is final."""
     return note.run_id != run_id and (note.run_id in (None, note.recall_id) or note.is_guess)
 
 
@@ -75,16 +75,16 @@ def _fits(note: RecallNote, run: StoredTrajectory, request: RunRequest, settings
 
 
 def link(writer: RunWriter, note: RecallNote, run_id: str, *, is_guess: bool = False) -> None:
-    """Make a recall, and the feedback on it, that of a run."""
+    """Link a recall, and the feedback on it, to a run."""
     for former_id in sorted({note.run_id or note.recall_id, note.recall_id} - {run_id}):
-        _take_over(writer, note.recall_id, former_id, run_id)
+        _move_feedback(writer, note.recall_id, former_id, run_id)
     writer.batch.put_note(msgspec.structs.replace(note, run_id=run_id, is_guess=is_guess))
     run = writer.get_or_new(run_id)
     if run is not None:
         writer.put(msgspec.structs.replace(run, recalls=tuple(sorted({*run.recalls, note.recall_id}))))
 
 
-def _take_over(writer: RunWriter, recall_id: str, former_id: str, run_id: str) -> None:
+def _move_feedback(writer: RunWriter, recall_id: str, former_id: str, run_id: str) -> None:
     """Move a recall and the feedback on it from one run to another."""
     former, heir = writer.get(former_id), writer.get_or_new(run_id)
     if former is None or heir is None:
@@ -105,11 +105,11 @@ def _take_over(writer: RunWriter, recall_id: str, former_id: str, run_id: str) -
 
 MOST_HOPS = 3
 NEAREST = 16
-"""How many runs near in time are considered, which bounds the work for one event."""
+"""Maximum runs near in time that are considered, which bounds the work for one event."""
 _SECOND = 1_000_000
 
-Said = set[tuple[str, int]]
-"""Earlier runs and hops."""
+Relations = set[tuple[str, int]]
+"""Pairs of an earlier run's id and the hops to it; 0 hops: it is retried."""
 
 
 def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings) -> None:
@@ -119,11 +119,11 @@ def relate(writer: RunWriter, run_ids: Iterable[str], settings: LearningSettings
     for run_id in changed:
         run = writer.get(run_id)
         if run is not None:
-            waiting += _ask_later_ones(writer, run, settings)
-            waiting += _say_of_retried(writer, run, settings)
+            waiting += _update_retries_of(writer, run, settings)
+            waiting += _update_retried_by(writer, run, settings)
             waiting += sorted({echo.run_id for echo in run.echoes if echo.hop} | _sharing(writer, run, is_later=True))
     for run_id in dict.fromkeys((*changed, *waiting)):
-        _say_of_encouraged(writer, run_id)
+        _update_raised_by(writer, run_id)
 
 
 def unlink(writer: RunWriter, run_id: str) -> None:
@@ -132,7 +132,7 @@ def unlink(writer: RunWriter, run_id: str) -> None:
     if run is None:
         return
     for effect in run.effects:
-        _set_echo(writer, effect.run_id, run.id, frozenset(), 0)
+        _set_echoes(writer, effect.run_id, run.id, frozenset(), 0)
     for echo in run.echoes:
         later = writer.get(echo.run_id)
         if later is not None:
@@ -140,48 +140,48 @@ def unlink(writer: RunWriter, run_id: str) -> None:
             writer.put(msgspec.structs.replace(later, effects=rest))
 
 
-def _ask_later_ones(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
-    """Recompute which later runs retry this one; return the ids of those that changed."""
-    otherwise = []
+def _update_retries_of(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
+    """Recompute which later runs retry this one; return the ids of the later runs whose relation changed."""
+    changed = []
     known = {echo.run_id for echo in run.echoes if echo.hop == 0}
     for later in _after(writer, run, settings, known):
-        is_again = run.id in later.retries or _is_again(writer, run, later, settings)
-        if is_again != (later.id in known):
-            said = {(effect.run_id, effect.hop) for effect in later.effects}
-            _say(writer, later, said | {(run.id, 0)} if is_again else said - {(run.id, 0)})
-            otherwise.append(later.id)
-    return otherwise
+        is_retry = run.id in later.retries or _is_retry(writer, run, later, settings)
+        if is_retry != (later.id in known):
+            former = {(effect.run_id, effect.hop) for effect in later.effects}
+            _set_relations(writer, later, former | {(run.id, 0)} if is_retry else former - {(run.id, 0)})
+            changed.append(later.id)
+    return changed
 
 
-def _say_of_retried(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
-    """Recompute which earlier runs this one retries; return the ids of those that changed."""
+def _update_retried_by(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> list[str]:
+    """Recompute which earlier runs this one retries; return the ids of the earlier runs whose relation changed."""
     run = writer.get(run.id) or run
-    said = {(effect.run_id, effect.hop) for effect in run.effects}
-    says = _retried(writer, run, settings) | {(name, hop) for name, hop in said if hop}
-    _say(writer, run, says)
-    return sorted({name for name, _ in says ^ said})
+    former = {(effect.run_id, effect.hop) for effect in run.effects}
+    relations = _retried_by(writer, run, settings) | {(name, hop) for name, hop in former if hop}
+    _set_relations(writer, run, relations)
+    return sorted({name for name, _ in relations ^ former})
 
 
-def _say_of_encouraged(writer: RunWriter, run_id: str) -> None:
-    """Recompute the earlier runs that the success of this one speaks for."""
+def _update_raised_by(writer: RunWriter, run_id: str) -> None:
+    """Recompute which earlier runs the success of this one raises."""
     run = writer.get(run_id)
     if run is not None:
         retried = {(effect.run_id, 0) for effect in run.effects if effect.hop == 0}
-        _say(writer, run, retried | _encouraged(writer, run, {name for name, _ in retried}))
+        _set_relations(writer, run, retried | _raised_by(writer, run, {name for name, _ in retried}))
 
 
-def _say(writer: RunWriter, run: StoredTrajectory, says: Said) -> None:
+def _set_relations(writer: RunWriter, run: StoredTrajectory, relations: Relations) -> None:
     """Set the relations of a run to earlier ones."""
-    said = {(effect.run_id, effect.hop) for effect in run.effects}
-    if says == said:
+    former = {(effect.run_id, effect.hop) for effect in run.effects}
+    if relations == former:
         return
-    writer.put(msgspec.structs.replace(run, effects=tuple(Effect(name, hop) for name, hop in sorted(says))))
-    for name in sorted({name for name, _ in says ^ said}):
-        hops = frozenset(hop for other, hop in says if other == name)
-        _set_echo(writer, name, run.id, hops, _spoken_us(run))
+    writer.put(msgspec.structs.replace(run, effects=tuple(Effect(name, hop) for name, hop in sorted(relations))))
+    for name in sorted({name for name, _ in relations ^ former}):
+        hops = frozenset(hop for other, hop in relations if other == name)
+        _set_echoes(writer, name, run.id, hops, _start_us(run))
 
 
-def _set_echo(writer: RunWriter, earlier_id: str, later_id: str, hops: frozenset[int], at_us: int) -> None:
+def _set_echoes(writer: RunWriter, earlier_id: str, later_id: str, hops: frozenset[int], at_us: int) -> None:
     earlier = writer.get_or_new(earlier_id)
     if earlier is not None:
         others = [echo for echo in earlier.echoes if echo.run_id != later_id]
@@ -189,21 +189,21 @@ def _set_echo(writer: RunWriter, earlier_id: str, later_id: str, hops: frozenset
         echoes = tuple(sorted((*others, *own), key=lambda echo: (echo.at_us, echo.run_id, echo.hop)))
         if echoes or earlier.marks or earlier.recalls:
             writer.put(msgspec.structs.replace(earlier, echoes=echoes))
-        else:  # it was known only by name
+        else:  # only its name was known
             writer.remove(earlier_id)
 
 
-def _spoken_us(run: StoredTrajectory) -> int:
+def _start_us(run: StoredTrajectory) -> int:
     return run.began_us if run.began_us is not None else run.marks[0].at_us if run.marks else 0
 
 
-def _retried(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> Said:
+def _retried_by(writer: RunWriter, run: StoredTrajectory, settings: LearningSettings) -> Relations:
     found = {(name, 0) for name in run.retries}
     if run.began_us is None or run.begin_row is None:
         return found
     related = {*run.parents, *run.retries, run.id}
     for earlier in _before(writer, run.began_us, settings):
-        if earlier.id not in related and _is_again(writer, earlier, run, settings):
+        if earlier.id not in related and _is_retry(writer, earlier, run, settings):
             found.add((earlier.id, 0))
     return found
 
@@ -216,7 +216,7 @@ def _before(writer: RunWriter, began_us: int, settings: LearningSettings) -> Ite
     return _runs(writer, dict.fromkeys((*islice(ended, NEAREST), *islice(begun, NEAREST))))
 
 
-def _is_again(
+def _is_retry(
     writer: RunWriter, earlier: StoredTrajectory, later: StoredTrajectory, settings: LearningSettings
 ) -> bool:
     if earlier.began_us is None or later.began_us is None or earlier.began_us >= later.began_us:
@@ -229,8 +229,8 @@ def _is_again(
     return asked is not None and again is not None and is_in_other_words(asked, again, settings.retry_similarity)
 
 
-def _encouraged(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> Said:
-    """Return the earlier runs that the success of this one speaks for, with their hops."""
+def _raised_by(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> Relations:
+    """Return the earlier runs that the success of this one raises, with their hops."""
     if run.outcome != "completed" or not succeeded(run.marks, run.echoes):
         return set()
     found: dict[str, int] = {}
@@ -244,7 +244,7 @@ def _encouraged(writer: RunWriter, run: StoredTrajectory, retried: set[str]) -> 
 
 
 def _sharing(writer: RunWriter, run: StoredTrajectory, *, is_later: bool) -> set[str]:
-    """Return the nearest earlier (or later) runs that do not overlap this one in time and used one of its memories."""
+    """Return the nearest earlier (or later) runs that used one of its memories and do not overlap it in time."""
     keys = [key for used in run.used for key in _nearest_uses(writer, used.row, run, is_later=is_later)]
     return {other.id for other in _runs(writer, keys) if other.id != run.id}
 
@@ -263,7 +263,7 @@ def _nearest_uses(writer: RunWriter, row: int, run: StoredTrajectory, *, is_late
 def _after(
     writer: RunWriter, run: StoredTrajectory, settings: LearningSettings, known: set[str]
 ) -> Iterator[StoredTrajectory]:
-    """Return the runs that began during this one or soon after, and those known to retry it."""
+    """Return the runs that began during this one or soon after, and the runs known to retry it."""
     keys = [trajectory_key(name) for name in sorted(known)]
     if run.began_us is not None:
         until_us = max(run.began_us, run.ended_us or 0) + round(settings.retry_window_s * _SECOND)

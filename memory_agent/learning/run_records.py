@@ -1,28 +1,26 @@
-"""Keeps the runs that events report, in the transaction that stores the events.
+"""Records the runs that events report, in the transaction that stores the events.
 
-Idempotent and independent of order: what an event says is added to a set, and everything else about the run is
-derived from the set (`run_writer`). One batch is applied in four steps: add the events' marks, link recalls to runs,
-relate runs to each other, update their memories. Events are read by `signals/runs`.
+Idempotent and independent of order: each event adds a mark to its run's set, and everything else about the run is
+derived from the set (`run_writer`). A batch is applied in four steps: add the events' marks, link recalls to runs,
+relate runs to each other, update their memories. `signals/runs` reads the events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
 
-from memory_agent.learning.implicit_signs import holds
-from memory_agent.learning.repeated_ids import add_marks
-from memory_agent.learning.run_links import link_asked, link_named, link_same_request, relate, unlink
+from memory_agent.learning.run_links import link, link_asked, link_named, link_same_request, relate, unlink
 from memory_agent.learning.run_writer import RunWriter
 from memory_agent.records.memories import MemoryRecord, microseconds
 from memory_agent.settings import LearningSettings
 from memory_agent.signals import RunSign
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import CITING, OPEN, Mark, StoredSign, StoredTrajectory
+from memory_agent.storage.trajectories import FORMER_ENTRIES, OPEN, Again, Mark, StoredTrajectory, again_id
 
 UNKNOWN_MEMORY = "runs.unknown_memory"
 UNKNOWN_RECALL = "runs.unknown_recall"
@@ -30,7 +28,7 @@ _MOST_OTHERS = 20  # of one event
 
 
 class Entry(NamedTuple):
-    """What an event says about a run, and the row and record of the memory it became, if any."""
+    """An event's sign of a run, and the row and record of the memory that was made of the event, if any."""
 
     sign: RunSign
     row: int | None = None
@@ -44,7 +42,7 @@ class RunRecords:
         self.settings = settings
 
     def enter(self, batch: Batch, entries: Sequence[Entry]) -> None:
-        """Apply what events say about runs. Idempotent."""
+        """Add the signs of events to their runs. Idempotent."""
         writer = RunWriter(batch)
         self._follow(writer, [*link_asked(writer), *self._mark(writer, entries)])
         began = [microseconds(entry.sign.at, "timestamp") for entry in entries if entry.sign.role == "begin"]
@@ -59,13 +57,14 @@ class RunRecords:
         now_us = microseconds(now, "now")
         silent = snapshot.run_keys(OPEN, until_us=now_us - _us(self.settings.expire_after_s))
         old = snapshot.notes_between(0, now_us - _us(self.settings.keep_recalls_s))
-        return any(silent) or any(note.run_id is None for note in old)
+        return any(silent) or any(note.run_id is None for note in old) or any(_with_former_signs(snapshot))
 
     def expire(self, batch: Batch, now: datetime) -> int:
         """Expire silent runs and delete old recalls that belong to no run; return how many runs expired."""
         writer, now_us = RunWriter(batch), microseconds(now, "now")
         self._follow(writer, link_asked(writer))
         expired = self._expire(writer, now_us)
+        self._clear_former_signs(writer)
         writer.finish()
         batch.prune_notes(self.settings.keep_recalls, now_us - _us(self.settings.keep_recalls_s))
         return expired
@@ -79,18 +78,11 @@ class RunRecords:
             self._follow(writer, [run_id])
             writer.finish()
 
-    def follow_up(self, batch: Batch, run_id: str, signs: tuple[StoredSign, ...], *, is_watched: bool) -> None:
-        """Set what followed a run, and whether more may follow."""
-        writer = RunWriter(batch)
-        run = writer.get(run_id)
-        if run is not None:
-            writer.put(msgspec.structs.replace(run, signs=signs, is_watched=is_watched))
-            writer.finish()
-
     def forget_rows(self, batch: Batch, rows: Sequence[int]) -> None:
         """Remove memories from runs and recalls. Call before the rows are deleted."""
         batch.use_reserve()
         writer, gone = RunWriter(batch), frozenset(rows)
+        self._clear_former_signs(writer)
         for note in list(batch.recall_notes()):
             if gone.intersection(note.said_rows):
                 left = tuple(shown.without(gone) for shown in note.shown if shown.row not in gone)
@@ -129,19 +121,19 @@ class RunRecords:
         writer.finish()
 
     def _mark(self, writer: RunWriter, entries: Sequence[Entry]) -> list[str]:
-        """Add what events say to their runs; return the ids of the runs that gained a mark."""
-        said: dict[str, dict[str, Mark]] = {}
+        """Add the marks of events to their runs; return the ids of the runs that changed."""
+        marks_of: dict[str, dict[str, Mark]] = {}
         for entry in entries:
             run_id = entry.sign.run_id or self._run_of_recall(writer, entry.sign)
             if run_id is not None:
                 mark = _mark_of(writer.batch, entry)
                 is_placed = mark.role != "begin" and run_id != (writer.stored(run_id).name if entry.sign.run_id else "")
                 placed = msgspec.structs.replace(mark, is_placed=is_placed)
-                said.setdefault(run_id, {}).setdefault(mark.event_id, placed)
-        return [changed for run_id, marks in said.items() for changed in add_marks(writer, run_id, marks.values())]
+                marks_of.setdefault(run_id, {}).setdefault(mark.event_id, placed)
+        return [changed for run_id, marks in marks_of.items() for changed in add_marks(writer, run_id, marks.values())]
 
     def _run_of_recall(self, writer: RunWriter, sign: RunSign) -> str | None:
-        """Return the run of the first known recall; a recall without one gets a run with its own id."""
+        """Return the id of the run of the first known recall: without a run, the id of the recall itself."""
         for recall_id in sign.recall_ids:
             note = writer.batch.recall_note(recall_id)
             if note is not None:
@@ -166,19 +158,6 @@ class RunRecords:
             run_id for run_id in writer.changed() if _relevant(writer.before(run_id)) != _relevant(writer.get(run_id))
         ]
         relate(writer, changed, self.settings)
-        self._withdraw_signs(writer)
-
-    def _withdraw_signs(self, writer: RunWriter) -> None:
-        """Remove changed runs that speak no more for earlier ones, or begin elsewhere, from the signs of these."""
-        for later_id in writer.changed():
-            later, before = writer.get(later_id), writer.before(later_id)
-            if before is None or before.begin_row is None:
-                continue
-            citing = list(writer.batch.run_keys(CITING, before.begin_row, before.begin_row + 1))
-            for run in filter(None, map(writer.by_key, citing)):
-                left = tuple(sign for sign in run.signs if sign.run_id != later_id or holds(sign, later))
-                if left != run.signs:
-                    writer.put(msgspec.structs.replace(run, signs=left, is_watched=True))
 
     def _expire(self, writer: RunWriter, now_us: int) -> int:
         silent_since = now_us - _us(self.settings.expire_after_s)
@@ -187,6 +166,13 @@ class RunRecords:
             writer.put(msgspec.structs.replace(writer.get(run.id) or run, expired_us=now_us))
         return len(silent)
 
+    def _clear_former_signs(self, writer: RunWriter) -> None:
+        """Remove the signs that a version with implicit feedback stored, and mark their runs for relearning."""
+        keys = dict.fromkeys(_with_former_signs(writer.batch))
+        for run in filter(None, map(writer.by_key, keys)):
+            writer.put(msgspec.structs.replace(run, former_signs=(), was_watched=False))
+            writer.batch.change_lessons(run.id)
+
     def _runs_with(self, writer: RunWriter, rows: Sequence[int]) -> list[str]:
         found: dict[str, None] = {}
         for row in rows:
@@ -194,9 +180,13 @@ class RunRecords:
             run = None if record is None else writer.batch.run_of(record)
             if record is not None and record.run_id is not None:
                 found |= dict.fromkeys((record.run_id, *(() if run is None else (run.id,))))
-            keys = [*(use.run_key for use in writer.batch.uses(row)), *writer.batch.run_keys(CITING, row, row + 1)]
+            keys = [use.run_key for use in writer.batch.uses(row)]
             found |= dict.fromkeys(run.id for run in map(writer.by_key, keys) if run is not None)
         return list(found)
+
+
+def _with_former_signs(snapshot: Snapshot) -> Iterator[bytes]:
+    return (key for kind in FORMER_ENTRIES for key in snapshot.run_keys(kind))
 
 
 def _us(seconds: float) -> int:
@@ -251,6 +241,165 @@ def _without_rows(run: StoredTrajectory, gone: frozenset[int]) -> StoredTrajecto
         for mark in run.marks
     )
     inferred = tuple(pair for pair in run.inferred if pair[0] not in gone)
-    signs = () if run.begin_row in gone else tuple(sign for sign in run.signs if sign.row not in gone)
-    is_watched = run.is_watched or signs != run.signs
-    return msgspec.structs.replace(run, marks=marks, inferred=inferred, signs=signs, is_watched=is_watched)
+    return msgspec.structs.replace(run, marks=marks, inferred=inferred)
+
+
+# Ids used again. A begin after an end, under the same id, starts another run; a repeated begin before the end does not.
+# Which run an event means follows from its time alone, so neither the order of events nor their repetition matters: a
+# begin that is delivered again has its first time.
+
+
+def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
+    """Add the marks of events to the runs of an id; return the ids of the runs that changed.
+
+    A mark with `is_placed` is added to the run `run_id` itself, any other to the run that has this id at its time.
+    """
+    marks, changed = list(marks), list[str]()
+    placed = [mark for mark in marks if mark.is_placed]
+    if placed:
+        changed += _add(writer, run_id, placed)
+    timed = [mark for mark in marks if not mark.is_placed]
+    if timed:
+        name = writer.stored(run_id).name
+        for series in _series_of(writer, name, timed):
+            changed += _divide(writer, series, [mark for mark in timed if series.covers(mark.at_us)])
+    return changed
+
+
+class _Series(NamedTuple):
+    """Consecutive runs of one name, none of them forgotten, and the run after them, if any."""
+
+    name: str
+    runs: tuple[StoredTrajectory, ...]
+    following: StoredTrajectory | None
+
+    def covers(self, at_us: int) -> bool:
+        """Return whether the name means one of these runs at a time."""
+        is_before_end = self.following is None or at_us < self.following.since_us
+        return self.runs[0].since_us <= at_us and is_before_end
+
+
+def _series_of(writer: RunWriter, name: str, marks: Sequence[Mark]) -> Iterator[_Series]:
+    """Yield the runs that these marks may change: those that the name means at their times, and the one after them."""
+    first_us, last_us = min(mark.at_us for mark in marks), max(mark.at_us for mark in marks)
+    known: list[StoredTrajectory] = []
+    for run in writer.batch.runs_named(name):
+        known.insert(0, run)
+        if run.since_us <= first_us:
+            break
+    known = known or [StoredTrajectory(name)]
+    meant = sum(run.since_us <= last_us for run in known)
+    near: list[StoredTrajectory] = []
+    for run in known[: meant + 1]:
+        if not run.is_forgotten:
+            near.append(run)
+        elif near:
+            yield _Series(name, tuple(near), run)
+            near = []
+    if near:
+        yield _Series(name, tuple(near), next(iter(known[meant + 1 :]), None))
+
+
+def _divide(writer: RunWriter, series: _Series, marks: Iterable[Mark]) -> list[str]:
+    """Divide old and new marks among the runs of a series; return the ids of those that changed."""
+    name, runs, first = series.name, series.runs, series.runs[0]
+    new = _new_marks(marks, runs)
+    if not new:
+        return []
+    timed = [mark for run in runs for mark in run.marks if not mark.is_placed]
+    begins = _later_begins([*timed, *new])
+    if not begins and len(runs) == 1:
+        return _add(writer, first.id, new)
+    ids = {first.since_us: first.id} | {us: again_id(name, us) for us in begins}
+    divided: dict[str, list[Mark]] = {run_id: [] for run_id in ids.values()}
+    for run in runs:
+        for mark in run.marks:
+            divided[_run_for(ids, run, mark.at_us, is_placed=mark.is_placed)].append(mark)
+    for mark in new:
+        divided[_run_at(ids, mark.at_us)].append(mark)
+        writer.claim(mark.row, name)
+    before = first.again
+    for began_us, run_id in ids.items():
+        again = first.again if run_id == first.id else Again(name, began_us, None if before is None else before.at_us)
+        writer.put(msgspec.structs.replace(writer.stored(run_id), marks=tuple(divided[run_id]), again=again))
+        before = again
+    _link_following(writer, series, None if before is None else before.at_us)
+    _move_recalls(writer, series, ids, divided)
+    for run in runs:
+        if run.id not in divided:
+            unlink(writer, run.id)
+            writer.remove(run.id)
+    return list(dict.fromkeys((*divided, *(run.id for run in runs))))
+
+
+def _later_begins(marks: Iterable[Mark]) -> list[int]:
+    """Return the times of the begins that start another run, ascending."""
+    begins, has_begun, ended_us = list[int](), False, None
+    for mark in sorted(marks, key=lambda mark: (mark.at_us, mark.role != "begin")):
+        if mark.role == "begin":
+            if ended_us is not None and ended_us < mark.at_us:
+                begins.append(mark.at_us)
+                ended_us = None
+            has_begun = True
+        elif mark.role == "end" and has_begun:
+            ended_us = mark.at_us
+    return begins
+
+
+def _run_at(ids: Mapping[int, str], at_us: int) -> str:
+    """Return the run that the name means at a time; `ids` are the runs by when each begins."""
+    return ids[max(since_us for since_us in ids if since_us <= at_us)]
+
+
+def _run_for(ids: Mapping[int, str], run: StoredTrajectory, at_us: int, *, is_placed: bool) -> str:
+    """Return the run to which a mark or recall of a former run now belongs; a placed one stays while its run exists."""
+    if is_placed and run.id in ids.values():
+        return run.id
+    return _run_at(ids, run.since_us if is_placed else at_us)
+
+
+def _link_following(writer: RunWriter, series: _Series, before_us: int | None) -> None:
+    """Store when the last run of a series began: in the following run, without one in the first run of the name."""
+    following = series.following
+    if following is None:
+        writer.put(msgspec.structs.replace(writer.stored(series.name), last_us=before_us))
+    elif following.again is not None:
+        again = msgspec.structs.replace(following.again, before_us=before_us)
+        writer.put(msgspec.structs.replace(writer.stored(following.id), again=again))
+
+
+def _move_recalls(
+    writer: RunWriter, series: _Series, ids: Mapping[int, str], divided: Mapping[str, Sequence[Mark]]
+) -> None:
+    """Link each recall to the run whose events name it, else to the run that had the name at the recall's time."""
+    for run in series.runs:
+        for recall_id in run.recalls:
+            note = writer.batch.recall_note(recall_id)
+            if note is None:
+                continue
+            naming = (run_id for run_id, marks in divided.items() if any(_names(mark, recall_id) for mark in marks))
+            is_by_name = note.by_run == series.name and series.covers(note.at_us)
+            owner = next(naming, None) or _run_for(ids, run, note.at_us, is_placed=not is_by_name)
+            if owner != run.id:
+                link(writer, note, owner, is_guess=note.is_guess)
+
+
+def _names(mark: Mark, recall_id: str) -> bool:
+    return mark.role != "feedback" and recall_id in mark.recalls
+
+
+def _add(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:
+    """Add marks to one run, unless it is forgotten; return its id if any of them is new."""
+    run = writer.get_or_new(run_id)
+    new = [] if run is None else _new_marks(marks, [run])
+    if run is None or not new:
+        return []
+    for mark in new:
+        writer.claim(mark.row, run_id)
+    writer.put(msgspec.structs.replace(run, marks=(*run.marks, *new)))
+    return [run_id]
+
+
+def _new_marks(marks: Iterable[Mark], runs: Iterable[StoredTrajectory]) -> list[Mark]:
+    known = {mark.event_id for run in runs for mark in run.marks}
+    return [mark for mark in marks if mark.event_id not in known]

@@ -1,7 +1,7 @@
-"""The request of a stored run, and the run's public forms: `Trajectory`, and `SimilarRun` with its steps in words.
+"""Reads the request of a stored run, and converts runs to their public forms: `Trajectory`, and `SimilarRun` in words.
 
-A request is read from the memory that the begin event became, so forgetting that memory forgets it. Without comparable
-vectors two requests are compared by their words.
+The request is read from the memory of the begin event, so forgetting that memory forgets it. Two requests without
+comparable vectors are compared by their words.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections import Counter
 from itertools import islice
 from typing import NamedTuple
 
-from memory_agent.learning.implicit_quality import implicit_quality
 from memory_agent.learning.patterns import CUT, on_one_line
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, time_of
-from memory_agent.records.trajectories import ImplicitSign, Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
+from memory_agent.records.trajectories import Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
 from memory_agent.storage.recall_notes import RecallNote, request_digest
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.terms import fingerprint
@@ -23,7 +22,7 @@ from memory_agent.storage.trajectories import Mark, StoredTrajectory
 
 
 def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
-    """Return the public form of a run, without memories that were forgotten since."""
+    """Return the public form of a run, without forgotten memories."""
     request = request_of(snapshot, run)
     return Trajectory(
         id=run.id,
@@ -42,8 +41,6 @@ def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:
         steps=tuple(_step(snapshot, mark) for mark in run.marks if mark.role == "step"),
         used=_used(snapshot, run),
         is_cancelled=run.outcome == "cancelled",
-        implicit_quality=implicit_quality(run),
-        implicit=_implicit(snapshot, run),
         conclusions=tuple(_step(snapshot, mark) for mark in run.marks if mark.role in ("end", "feedback")),
     )
 
@@ -66,19 +63,6 @@ def _used(snapshot: Snapshot, run: StoredTrajectory) -> tuple[UsedMemory, ...]:
     )
 
 
-def _implicit(snapshot: Snapshot, run: StoredTrajectory) -> tuple[ImplicitSign, ...]:
-    return tuple(
-        ImplicitSign(
-            kind=sign.kind,
-            at=time_of(sign.at_us),
-            similarity=sign.similarity,
-            record_id=_id_of(snapshot, sign.row),
-            run_id=sign.run_id,
-        )
-        for sign in run.signs
-    )
-
-
 def _id_of(snapshot: Snapshot, row: int) -> str | None:
     record = snapshot.record(row)
     return None if record is None else record.id
@@ -88,7 +72,7 @@ MOST_STEPS = 32
 """Steps in words of one run: the first ones and the last."""
 LINE_CHARS = 160
 _MOST_RECALLED = 50
-_LITTLE_CHARS = 48  # behind what a memory says: to whom a step was assigned
+_LITTLE_CHARS = 48  # after the event's own words: for example, to whom a step was assigned
 
 
 def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | None:
@@ -115,8 +99,6 @@ def to_similar_run(snapshot: Snapshot, run: StoredTrajectory) -> SimilarRun | No
         took_s=None if run.began_us is None else max(run.ended_us - run.began_us, 0) / 1_000_000,
         recalled=tuple(record_id for record_id in ids if record_id is not None),
         used=_used(snapshot, run),
-        implicit_quality=implicit_quality(run),
-        implicit=_implicit(snapshot, run),
     )
 
 
@@ -133,7 +115,7 @@ def _steps(snapshot: Snapshot, run: StoredTrajectory) -> tuple[tuple[RunLine, ..
 
 
 def _because(snapshot: Snapshot, run: StoredTrajectory) -> RunLine | None:
-    """Return what was said by the event that gave the run its quality, else by its latest end."""
+    """Return the words of the event that gave the run its quality, else those of its latest end."""
     cause = run.revisions[-1].cause if run.revisions else None
     said = [mark for mark in run.marks if mark.role == "end" or (mark.role == "feedback" and mark.said_chars)]
     ends = [mark for mark in said if mark.role == "end"]
@@ -163,7 +145,7 @@ _WORD = re.compile(r"\w+")
 
 
 class RunRequest(NamedTuple):
-    """What a run was asked to do: text, digest, and its unit vector (d,) or None."""
+    """The request of a run: its text, the digest of the text, and its unit vector (d,) or None."""
 
     text: str
     digest: bytes
@@ -181,8 +163,8 @@ def request_of(snapshot: Snapshot, run: StoredTrajectory, *, with_vector: bool =
 
 
 def words_of(record: MemoryRecord, mark: Mark) -> str:
-    """Return what the memory of an event says, without its lead and what accompanies it."""
-    if not mark.said_chars or record.updated_at is not None:  # of an earlier version; replaced by hand
+    """Return the event's own words in the text of its memory, without introduction and additions."""
+    if not mark.said_chars or record.updated_at is not None:  # stored by a former version, or replaced by `remember`
         return record.text
     return record.text[mark.said_at : mark.said_at + mark.said_chars]
 
@@ -201,7 +183,7 @@ def likeness(one: RunRequest, other: RunRequest) -> float | None:
 
 
 def asks_for(note: RecallNote, request: RunRequest, least_similarity: float) -> bool:
-    """Return whether the query of a recall is this request, or lies near it."""
+    """Return whether the query of a recall is this request, or similar to it."""
     if note.request == request.digest:
         return True
     query = note.query

@@ -1,7 +1,7 @@
-"""The runs that one transaction changes: loaded once, recomputed on each put, their memories updated at the end.
+"""Loads and stores the runs that one transaction changes; updates their memories once, at the end.
 
 A run's end, quality and uses are functions of all its facts, so the order in which events arrive does not matter.
-`finish` copies a run's qualities to the memories it became, and its outcome to the utility of those it used.
+`finish` copies a run's quality to the memories it became, and its outcome to the utility of those it used.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from memory_agent.learning.attribution import used_memories
-from memory_agent.learning.implicit_quality import implicit_quality
 from memory_agent.learning.outcomes import ending
 from memory_agent.learning.run_views import RunRequest, request_of
 from memory_agent.storage.batch import Batch
@@ -21,7 +20,7 @@ MOST_STEPS = 1_000
 
 
 class RunWriter:
-    """Reads and writes runs by id within one batch. A forgotten run reads as None and cannot be put back."""
+    """Reads and writes runs by id within one batch. A forgotten run reads as None and is never restored."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
@@ -36,11 +35,11 @@ class RunWriter:
         return None if run is None or run.is_forgotten else run
 
     def stored(self, run_id: str) -> StoredTrajectory:
-        """Return the run as it is stored, a forgotten one too; an empty one when it is unknown."""
+        """Return the stored run, also a forgotten one; an empty run when it is unknown."""
         return self._load(run_id) or StoredTrajectory(run_id)
 
     def get_or_new(self, run_id: str) -> StoredTrajectory | None:
-        """Return the run, an empty one when it is unknown, or None when it is forgotten."""
+        """Return the run, an empty run when it is unknown, or None when it is forgotten."""
         run = self._load(run_id)
         return StoredTrajectory(run_id) if run is None else self.get(run_id)
 
@@ -85,7 +84,7 @@ class RunWriter:
             self.batch.update(msgspec.structs.replace(record, run_id=name))
 
     def notes_of(self, run: StoredTrajectory) -> list[RecallNote]:
-        """Return what is known of a run's recalls, in order of time."""
+        """Return the known recalls of a run, in order of time."""
         notes = (self.batch.recall_note(recall_id) for recall_id in run.recall_ids)
         return sorted((note for note in notes if note is not None), key=lambda note: (note.at_us, note.recall_id))
 
@@ -98,7 +97,7 @@ class RunWriter:
         return [run_id for run_id, now in self._now.items() if now != self._before[run_id]]
 
     def finish(self) -> None:
-        """Write the qualities of changed runs to their memories, and the utility of the memories they used."""
+        """Write the quality of changed runs to their memories, and the utility of the memories they used."""
         rows: set[int] = set()
         for run_id in self.changed():
             before, now = self._before[run_id], self._now[run_id]
@@ -140,16 +139,15 @@ class RunWriter:
         )
 
     def _pass_quality_on(self, before: StoredTrajectory | None, now: StoredTrajectory) -> None:
-        """Copy the qualities of a run to its memories, except those with a verdict of their own."""
-        implicit = implicit_quality(now)
-        is_same = before is not None and (before.quality, implicit_quality(before)) == (now.quality, implicit)
+        """Copy the quality of a run to its memories, except those with a verdict of their own."""
+        is_same = before is not None and before.quality == now.quality
         known = {mark.event_id for mark in before.marks} if before is not None and is_same else set()
         for mark in now.marks:
             if mark.row is None or mark.event_id in known or not _takes_quality(mark):
                 continue
             record = self.batch.record(mark.row)
-            if record is not None and (record.quality_score, record.implicit_quality) != (now.quality, implicit):
-                self.batch.update(msgspec.structs.replace(record, quality_score=now.quality, implicit_quality=implicit))
+            if record is not None and record.quality_score != now.quality:
+                self.batch.update(msgspec.structs.replace(record, quality_score=now.quality))
 
 
 def _takes_quality(mark: Mark) -> bool:

@@ -1,8 +1,8 @@
-"""What a user's runs say of shared items: counts and sums for the store of these, and nothing else.
+"""Reports how a user's runs used shared items, as counts and sums of qualities and nothing else.
 
 A report is stored before it is sent, and sent unchanged until it is answered, so that a crash neither loses it nor
-counts it twice. It covers the recalls that showed items and the runs that ended since the last one: of a run, the items
-that its events name and that its recalls showed, with the run's quality. Runs without a quality say nothing.
+counts it twice. It covers the recalls that showed items, and the runs that ended, since the previous report. A run with
+a quality counts for each item that its events name and its recalls showed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Version = tuple[str, str]
 
 
 class Outbox(msgspec.Struct, frozen=True, array_like=True):
-    """The reports that are not answered yet, and what is covered: until when, up to which number."""
+    """Unanswered reports, the end of the covered time, and the number of the latest report."""
 
     reports: tuple[Report, ...] = ()
     through_us: int = 0
@@ -30,8 +30,8 @@ class Outbox(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_AHEAD_US = 3_600_000_000
-"""How much of the history upkeep may read again, rather than store that there was nothing to report; and how far what
-is covered may be ahead of the clock."""
+"""How much of the history upkeep reads again instead of storing that there was nothing to report, and how far the
+covered time may be ahead of the clock."""
 _BLOB = "shared:outbox"
 _decoder = msgspec.msgpack.Decoder(Outbox)
 
@@ -43,43 +43,43 @@ def outbox_in(snapshot: Snapshot) -> Outbox:
 
 
 def outbox_blob(outbox: Outbox) -> tuple[str, bytes]:
-    """Return the name and the bytes under which an outbox is stored."""
+    """Return the name and the bytes of the blob that stores an outbox."""
     return _BLOB, msgspec.msgpack.encode(outbox)
 
 
 def filled(snapshot: Snapshot, outbox: Outbox, until_us: int) -> Outbox:
-    """Return the outbox with the reports of what happened since the last ones, until a time (exclusive).
+    """Return the outbox with reports of the time from the covered one until `until_us` (exclusive).
 
-    After a clock that was ahead for hours, what is covered ends at `until_us` again: else nothing would be reported
-    until the clock is there once more; what was reported meanwhile may then count again. Less is no such jump, and what
-    was covered stays so.
+    If the clock was ahead by more than an hour and was set back, the covered time is set back to `until_us`: otherwise
+    nothing would be reported until the clock is there again. What was reported meanwhile may then count twice. A
+    smaller step back changes nothing.
     """
     if not outbox.reports and outbox.through_us - until_us > MOST_AHEAD_US:
         return msgspec.structs.replace(outbox, through_us=until_us)
     if outbox.reports or until_us <= outbox.through_us or SHOWED_ITEMS not in snapshot.state.counters:
-        return outbox  # nothing to read through in upkeep, for a user who was never shown an item
-    said = sorted(_said(snapshot, outbox.through_us, until_us).items())
-    items = [_reported(version, *counts) for version, counts in said]
+        return outbox  # without recalls that showed items, there is no history to read
+    counted = sorted(_counted(snapshot, outbox.through_us, until_us).items())
+    items = [_reported(version, *counts) for version, counts in counted]
     parts = [tuple(items[start : start + LARGEST_REPORT]) for start in range(0, len(items), LARGEST_REPORT)]
     reports = tuple(Report(number=outbox.number + place, items=part) for place, part in enumerate(parts, 1))
     return Outbox(reports, until_us, outbox.number + len(reports))
 
 
 def _reported(version: Version, shown: int, uses: int, quality: float) -> ReportedItem:
-    """Return what a report says of a version, at most as much as one may say."""
-    told = min(uses, LARGEST_COUNT)
+    """Return the report on a version, limited to the largest count that a report may state."""
+    reported = min(uses, LARGEST_COUNT)
     mean = quality / uses if uses else 0.0
     return ReportedItem(
         item_id=version[0],
         version=version[1],
         retrievals=min(shown, LARGEST_COUNT),
-        uses=told,
-        quality=min(mean * told, float(told)),
+        uses=reported,
+        quality=min(mean * reported, float(reported)),
     )
 
 
-def _said(snapshot: Snapshot, since_us: int, until_us: int) -> dict[Version, tuple[int, int, float]]:
-    """Return how often each version was shown and used, and the sum of the qualities of the runs that used it."""
+def _counted(snapshot: Snapshot, since_us: int, until_us: int) -> dict[Version, tuple[int, int, float]]:
+    """Return, by version, how often it was shown and used, and the sum of the qualities of the runs that used it."""
     found: defaultdict[Version, tuple[int, int, float]] = defaultdict(lambda: (0, 0, 0.0))
     for note in snapshot.notes_between(since_us, until_us - 1):
         for version in note.items:
@@ -96,7 +96,7 @@ def _said(snapshot: Snapshot, since_us: int, until_us: int) -> dict[Version, tup
 
 
 def _used_by(snapshot: Snapshot, run: StoredTrajectory) -> Iterator[Version]:
-    """Yield the versions that a run's recalls showed and its events name, each once."""
+    """Yield each version that the run's recalls showed and its events name, once."""
     named = {name for mark in run.marks for name in mark.others}
     if named:
         notes = [note for recall_id in run.recall_ids if (note := snapshot.recall_note(recall_id)) is not None]

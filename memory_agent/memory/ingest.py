@@ -19,7 +19,7 @@ from hashlib import blake2b
 import msgspec
 
 from memory_agent.errors import InvalidInputError, UnhandledEventError
-from memory_agent.learning.run_records import Entry, RunRecords
+from memory_agent.learning import Entry, RunRecords
 from memory_agent.memory.vectors import MemoryVectors, PendingTexts
 from memory_agent.records.embedded import Embedded, embedded_text
 from memory_agent.records.memories import IngestReport, MemoryRecord, RejectedEvent

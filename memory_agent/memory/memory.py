@@ -26,9 +26,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
-from memory_agent.learning.consolidation import Consolidation
-from memory_agent.learning.learner import UserLearner
-from memory_agent.learning.run_records import RunRecords
+from memory_agent.learning import Consolidation, RunRecords, UserLearner
 from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake
 from memory_agent.memory.namespaces import Care, Erasure, Sona
 from memory_agent.memory.runs import Runs

@@ -20,11 +20,7 @@ from memory_agent.erasure.receipt import ErasureReceipt
 from memory_agent.erasure.retention import RetentionRules, RetentionSchedule
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError, MemoryAgentError
-from memory_agent.learning.consolidation import Consolidation
-from memory_agent.learning.export import export_runs, import_runs
-from memory_agent.learning.learner import UserLearner
-from memory_agent.learning.learner_file import saved_bytes
-from memory_agent.learning.lessons import RESET_BLOB
+from memory_agent.learning import Consolidation, UserLearner, export_runs, ignore_ended_runs, import_runs, saved_bytes
 from memory_agent.memory.vectors import MemoryVectors
 from memory_agent.recall.query import check_now
 from memory_agent.records.memories import Compacted, MemoryFilter
@@ -93,12 +89,9 @@ class Sona:
         """
         with self._in_use():
             with self._archive.batch() as batch:
-                runs = list(batch.trajectories())
-                last = max((run.number or 0 for run in runs), default=0)
-                batch.set_blob(RESET_BLOB, last.to_bytes(8, "big"))
-                batch.change_lessons()
+                ignored = ignore_ended_runs(batch)
             self._learner.follow(from_scratch=True)
-            return len(runs)
+            return ignored
 
     def export(self) -> bytes:
         """Return the ended runs with their recalls, for `load`. The data contains the queries.

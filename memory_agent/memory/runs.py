@@ -16,9 +16,7 @@ from typing import Any
 from ulid import ULID
 
 from memory_agent.errors import InvalidInputError, RunBegunError, RunEndedError, RunUnknownError, StoreError
-from memory_agent.learning.attribution import names_list, shown_row
-from memory_agent.learning.run_records import RunRecords
-from memory_agent.learning.run_views import to_trajectory, words_of
+from memory_agent.learning import RunRecords, names_list, shown_row, to_trajectory, words_of
 from memory_agent.recall.query import check_now
 from memory_agent.records.arguments import MOST_SIMILAR_RUNS, check_choice, check_text, check_whole
 from memory_agent.records.memories import IngestReport, microseconds, time_of

@@ -15,8 +15,7 @@ import msgspec
 from ulid import ULID
 
 from memory_agent.errors import InvalidInputError, UnavailableError
-from memory_agent.learning.patterns import words_without_figures
-from memory_agent.learning.shared_use import MOST_AHEAD_US, Outbox, filled, outbox_blob, outbox_in
+from memory_agent.learning import MOST_AHEAD_US, Outbox, filled, outbox_blob, outbox_in, words_without_figures
 from memory_agent.memory.mentions import mentions
 from memory_agent.recall.query import Query, check_now
 from memory_agent.records.arguments import check_choice, check_text, check_whole, located

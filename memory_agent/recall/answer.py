@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.learning.learner import Advice
+from memory_agent.learning import Advice
 from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.highlights import Highlight, beginning, highlight, highlight_of
 from memory_agent.recall.query import Query
@@ -46,7 +46,7 @@ from memory_agent.storage.recall_notes import (
     vector_of_query,
 )
 from memory_agent.storage.view import NO_NAME
-from sona.gate import Route
+from sona import Route
 
 _MOST_ORIGINS = 8
 _MOST_REQUESTS = 20
@@ -130,7 +130,7 @@ class Answering:
     def _failed(self, slots: Slots) -> int:
         """Return how many runs of these memories failed; one without a run counts by itself."""
         view = self._search.view
-        has_failed = view.qualities_with_runs(slots)[0] < FAILED_BELOW
+        has_failed = view.qualities_with_runs(slots) < FAILED_BELOW
         if not has_failed.any():
             return 0
         runs = view.runs[slots[has_failed]]
@@ -220,7 +220,6 @@ class Answering:
             "association": association,
             "shift": pick.shift,
             "quality": number(float(found.qualities[place])),
-            "implicit_quality": number(float(found.implicit[place])),
             "outcome": float(found.outcome[place]),
             "arm": pick.arm,
             "caused_by": self._advice.causes(pick.row) if association > 0 or pick.shift > 0 else [],

@@ -54,8 +54,8 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     `words` and `near` are how well the query's words are met, here, and here or beside it (`late_interaction`).
     `evidence` is the logit of its relevance by itself, `relevance` what follows with the others, NaN before that and
     where it is not known. `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
-    learner ranks. `qualities` are how the run of each ended, `implicit` with what followed it, NaN where that is not
-    known, `outcome` what it gains by that, all unset before their stage. `vouched` are those that runs
+    learner ranks. `qualities` are how the run of each ended, NaN where that is not known, `outcome` what it
+    gains by that, both unset before their stage. `vouched` are those that runs
     used so often for such requests that this alone makes them relevant. `is_all`: nothing else can answer.
     """
 
@@ -76,7 +76,6 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     association: Scores
     relevance: Scores
     qualities: Scores
-    implicit: Scores
     outcome: Scores
     vouched: Mask
     is_all: bool = False
@@ -139,7 +138,6 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         association=nothing,
         relevance=unknown,
         qualities=unknown,
-        implicit=unknown,
         outcome=nothing,
         vouched=np.zeros(slots.shape, dtype=np.bool_),
     )

@@ -202,17 +202,11 @@ def ending(quality: float) -> str:
 
 
 def endings(memory: RetrievedMemory) -> str:
-    """Return how the memory or its run ended, "" where unknown, and how often, if that was a failure more than once.
-
-    What is only inferred from what followed is marked so.
-    """
-    quality, implicit = memory.record.quality_score, memory.record.implicit_quality
-    if quality is None and implicit is None:
-        quality, implicit = memory.explanation.get("quality"), memory.explanation.get("implicit_quality")
+    """Return how the memory or its run ended, "" where unknown, and how often, if that was a failure more than once."""
+    quality = memory.record.quality_score
     if quality is None:
-        ended = "" if implicit is None else f"end not known ({_implicit(implicit)})"
-    else:
-        ended = f"ended: {_ended(quality, implicit)}"
+        quality = memory.explanation.get("quality")
+    ended = "" if quality is None else f"ended: {_ended(quality)}"
     return ", ".join(filter(None, (ended, f"failed {memory.failed} times" if memory.failed > 1 else "")))
 
 
@@ -266,16 +260,8 @@ def _outcome(origin: Origin) -> str:
     return "" if origin.quality_score is None else f": {_ended(origin.quality_score)}"
 
 
-def _ended(quality: float, implicit: float | None = None) -> str:
-    return f"{ending(quality)} ({_with_implicit(quality, implicit)})"
-
-
-def _with_implicit(quality: float, implicit: float | None) -> str:
-    return f"{round(quality, 2)}" + ("" if implicit is None else f"; {_implicit(implicit)}")
-
-
-def _implicit(implicit: float) -> str:
-    return f"{round(implicit, 2)} by what followed, inferred"
+def _ended(quality: float) -> str:
+    return f"{ending(quality)} ({round(quality, 2)})"
 
 
 def _span(elapsed: timedelta) -> str:
@@ -369,12 +355,11 @@ def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[s
     missing = len(result.runs)
     if common := _common_steps(result):
         entries.add(common)
-    known = {run.id for run in result.runs}
     for run in result.runs:
         heading = f"{len(entries.texts) + 1}. {_run_heading(run, now)}"
         for most_steps in (_MOST_STEPS, _FEW_STEPS, 0):
             steps = _shown_steps(run, most_steps)
-            if entries.add(f"{heading}\n{_quoted(_run_body(run, steps, known))}"):
+            if entries.add(f"{heading}\n{_quoted(_run_body(run, steps))}"):
                 lines = (run.request, *filter(None, (*steps, run.because)))
                 said |= {line.record_id for line in lines if line.is_whole}
                 missing -= 1
@@ -429,11 +414,8 @@ def _shown_steps(run: SimilarRun, most: int) -> list[RunLine | None]:
     return [*run.steps[: max(most - 1, 0)], None, *run.steps[-1:]] if most else []
 
 
-def _run_body(run: SimilarRun, steps: list[RunLine | None], known: Collection[str] = ()) -> str:
-    """Return a run in two lines: what was asked; what was done and how it ended.
-
-    `known` are the runs beside it, whose later success need not be mentioned.
-    """
+def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
+    """Return a run in two lines: what was asked; what was done and how it ended."""
     left_out = len(run.steps) + run.more_steps - sum(step is not None for step in steps)
     told = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
     done = _joined(told)
@@ -441,16 +423,10 @@ def _run_body(run: SimilarRun, steps: list[RunLine | None], known: Collection[st
     if run.end == "cancelled" or (run.quality is not None and ending(run.quality) == "failed"):
         word = "Cancelled" if run.end == "cancelled" else "Failed"
         line = f"{word} before" + (f": {done}" if done else "") + (f", because {why}" if why else "")
-        line += "; a related request worked later (inferred)" if _worked_later(run, known) else ""
     else:
-        said = None if run.quality is None else _with_implicit(run.quality, run.implicit_quality)
-        how = run.end if said is None else f"{_HOW.get(run.reason, run.end)} ({said})"
+        how = run.end if run.quality is None else f"{_HOW.get(run.reason, run.end)} ({round(run.quality, 2)})"
         line = f"Previously: {done + '; ' if done else ''}{how}" + (f": {why}" if why else "")
     return f"asked: {_visible(run.request.text)}\n{line}"
-
-
-def _worked_later(run: SimilarRun, known: Collection[str]) -> bool:
-    return any(sign.kind == "later_success" and sign.run_id not in known for sign in run.implicit)
 
 
 def _clause(line: RunLine) -> str:

@@ -29,7 +29,7 @@ from ulid import ULID
 
 from memory_agent.embedders import Pending
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
-from memory_agent.learning.learner import USUAL, Advice, UserLearner
+from memory_agent.learning import USUAL, Advice, UserLearner
 from memory_agent.recall.answer import Answering, note_of
 from memory_agent.recall.candidates import Candidates, shortlist
 from memory_agent.recall.context import context_block

@@ -19,9 +19,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.learning.patterns import WORKED
-from memory_agent.learning.run_views import to_similar_run
-from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
+from memory_agent.learning import WORKED, RunSteps, SharedStep, shared_steps, steps_of_failed_alone, to_similar_run
 from memory_agent.recall.answer import number
 from memory_agent.recall.candidates import highest, scored
 from memory_agent.recall.context import FAILED_BELOW
@@ -112,10 +110,10 @@ def _chosen(found: list[SimilarRun], most: int, snapshot: Snapshot) -> list[Simi
     return chosen if again is None else [again if run is worked[-1] else run for run in chosen]
 
 
-def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> Told:
+def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> RunSteps:
     rows = (snapshot.row_of_id(step.record_id) for step in run.steps)
     vectors = search.view.vectors_of([-1 if row is None else row for row in rows])
-    return Told(run.id, tuple(step.text for step in run.steps), vectors)
+    return RunSteps(run.id, tuple(step.text for step in run.steps), vectors)
 
 
 def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) -> tuple[CommonStep, ...]:

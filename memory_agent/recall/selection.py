@@ -38,7 +38,7 @@ from memory_agent.storage.indexes import Mask, Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.stop_words import STOP_WORDS
 from memory_agent.storage.terms import said_words
-from sona.interleaving import team_draft
+from sona import team_draft
 
 REQUEST_COSINE = 0.8
 """Cosine from which a request counts as the query in other words (decision 0017)."""
@@ -236,7 +236,7 @@ class FormerRequests:
         record = self._former[slot]
         others = _informative(record.text) - _informative(self._text)
         has_its_numbers = not any(any(map(str.isdigit, word)) for word in others)
-        quality = float(np.nan_to_num(qualities_of(self._search.view, np.array([slot]))[0][0], nan=-1.0))
+        quality = float(np.nan_to_num(qualities_of(self._search.view, np.array([slot]))[0], nan=-1.0))
         time_s, row = record.timestamp.timestamp(), int(self._search.view.rows[slot])
         return has_its_numbers, slot in self._same, quality, time_s, row
 

@@ -53,7 +53,7 @@ from memory_agent.records.shared_content import text_to_read
 from memory_agent.records.shared_requests import PendingItems
 from memory_agent.storage.terms import fingerprint, first_said_word, query_words
 from relay.log import log
-from sona.keyed_random import share
+from sona import share
 
 MOST_WAITED_S = 0.25
 """How long an answer waits for shared items after its own memories: a search of 100,000 items takes .02 s."""

@@ -27,11 +27,10 @@ never reach the first five (decision 0020). Whether the learner may rank is deci
     outcome = w_o * best * (quality - 1/2) * own^6        own = min(score / best, 1)        best = the best score
 
 `quality` is how the memory itself went, else its run; so it follows each revision: a retry, a later approval, feedback.
-A user's message has that of the run it began. What followed the run counts in, where it has an implicit quality, which
-never turns the order of two verdicts. Without a quality a memory neither gains nor loses. Former requests do not set
-`best`: nothing scores like the query's own words, and beside them all answers would be far below the best. A memory a
-tenth below the best gains or loses half as much, one at .6 a twentieth: a success passes a failure that scores up to
-some 30 % more, and a clearly better match stays first. It needs no learning and no gate, since it decides between
+A user's message has that of the run it began. Without a quality a memory neither gains nor loses. Former requests do
+not set `best`: nothing scores like the query's own words, and beside them all answers would be far below the best. A
+memory a tenth below the best gains or loses half as much, one at .6 a twentieth: a success passes a failure that scores
+up to some 30 % more, and a clearly better match stays first. It needs no learning and no gate, since it decides between
 memories that are about equally relevant and brings none in (decision 0021). Rejected by measurement: a weight that
 ignores the scale of the scores, which differs from query to query; lower powers, which cost relevance.
 
@@ -56,7 +55,7 @@ from memory_agent.settings import LearningSettings
 from memory_agent.storage.indexes import Mask, Scores, Slots
 from memory_agent.storage.terms import asks
 from memory_agent.storage.view import View
-from sona.learner import Adaptation
+from sona import Adaptation
 
 _FLOOR = 20
 """Candidates that lend nothing to each other: what the next best scores is the floor."""
@@ -119,8 +118,7 @@ def with_relevance(found: Candidates, search: Search, best: float) -> Candidates
     if ask_for_nothing_else((date.phrase for date in search.dates), search.words):
         of_then = search.view.within((date.since, date.until) for date in search.dates)
         likely = np.where(of_then[found.slots], 1.0, likely)
-    qualities, implicit = qualities_of(search.view, found.slots)
-    return replace(found, relevance=likely, qualities=qualities, implicit=implicit)
+    return replace(found, relevance=likely, qualities=qualities_of(search.view, found.slots))
 
 
 def relevant(found: Candidates, search: Search) -> Candidates:
@@ -212,24 +210,19 @@ def with_outcomes(found: Candidates, search: Search, is_request: Mask) -> Candid
     if best <= 0.0:
         return found
     own = np.minimum(np.maximum(totals / best, 0.0), 1.0)
-    counted = np.where(np.isnan(found.implicit), found.qualities, found.implicit)
-    apart = np.where(np.isnan(counted), 0.0, counted - _NEUTRAL)
+    apart = np.where(np.isnan(found.qualities), 0.0, found.qualities - _NEUTRAL)
     return replace(found, outcome=search.settings.outcome * best * apart * own**_STEEPNESS)
 
 
-def qualities_of(view: View, slots: Slots) -> tuple[Scores, Scores]:
-    """Return how each memory went (m,), else its run, else the run that a user's message began; NaN where unknown.
-
-    First as stated, then with what followed.
-    """
-    found, implicit = view.qualities_with_runs(slots)
-    (asked,) = (np.isnan(found) & np.isnan(implicit) & (view.sources[slots] == _MESSAGE)).nonzero()
+def qualities_of(view: View, slots: Slots) -> Scores:
+    """Return how each memory went (m,), else its run, else the run that a user's message began; NaN where unknown."""
+    found = view.qualities_with_runs(slots)
+    (asked,) = (np.isnan(found) & (view.sources[slots] == _MESSAGE)).nonzero()
     if asked.size:
         plans = _begun_by(view, slots[asked])
         is_known = plans >= 0
         found[asked[is_known]] = view.qualities[plans[is_known]]
-        implicit[asked[is_known]] = view.implicit[plans[is_known]]
-    return found, implicit
+    return found
 
 
 def _begun_by(view: View, messages: Slots) -> Slots:

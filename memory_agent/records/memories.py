@@ -61,8 +61,7 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     `quality_score` (0 to 1, or None) says how the episode ended, `utility` whether recalling it helped. `embedding` is
     a unit vector (d,), None unless requested and present. `type` is what its source calls it: the event's
     `event_type`, or any name of the caller's. `phase` is that of the work it belongs to. `updated_at` is when
-    `remember` last replaced it, None before. `implicit_quality` is how its run went with what followed counted in, None
-    where nothing did, or where somebody's verdict decides.
+    `remember` last replaced it, None before.
     """
 
     id: str
@@ -87,7 +86,6 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     type: str | None = None
     phase: str | None = None
     updated_at: datetime | None = None
-    implicit_quality: float | None = None
 
 
 class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -18,12 +18,10 @@ Reason = Literal["completed", "failed", "approved", "rejected", "rated", "retrie
 Attribution = Literal["feedback", "event", "overlap"]
 Arm = Literal["baseline", "learned"]
 RunRole = Literal["begin", "step", "end", "feedback"]
-SignKind = Literal["asked_again", "went_on", "later_success"]
 GateState = Literal["shadow", "trial", "on", "off"]
 
 RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 RUN_ENDS: tuple[RunEnd, ...] = get_args(RunEnd)
-SIGN_KINDS: tuple[SignKind, ...] = get_args(SignKind)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,27 +51,11 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None
 
 
-class ImplicitSign(msgspec.Struct, frozen=True, kw_only=True):
-    """What followed a run and nobody stated as a verdict on it.
-
-    `asked_again`: the same request soon after. `went_on`: the next message of the session is about something else.
-    `later_success`: a later run with a similar request succeeded, found by similarity and session. `similarity` is the
-    cosine of that request, or message, and the run's request. `record_id` is its memory, `run_id` the later run.
-    """
-
-    kind: SignKind
-    at: datetime
-    similarity: float
-    record_id: str | None = None
-    run_id: str | None = None
-
-
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     """One run, from its request to its end. `id` is the run's id, or that of a recall with feedback but no run.
 
     `quality` is None until the run ends, then that of the last revision. A run that was cancelled (`is_cancelled`) has
-    neither outcome nor quality, unless somebody rated it. `implicit` is what followed the run; `implicit_quality` is
-    its quality with that, None where the run's own verdict decides. `conclusions` are the events that ended or judged
+    neither outcome nor quality, unless somebody rated it. `conclusions` are the events that ended or judged
     it, in order; their memories say the summary, the error or the comment.
     """
 
@@ -90,8 +72,6 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()
     used: tuple[UsedMemory, ...] = ()
     is_cancelled: bool = False
-    implicit_quality: float | None = None
-    implicit: tuple[ImplicitSign, ...] = ()
     conclusions: tuple[Step, ...] = ()
 
 
@@ -110,7 +90,7 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
     it, or of the run that it retried. `steps` are at most 32, in order: the first ones and the last; `more_steps` lie
     between. A step without words, or whose memory was forgotten, is none. `because` is what the run said at its end, or
     who judged it; `reason` is that of its `quality`. `recalled` are memories that its recalls showed, `used` those it
-    used. `implicit` and `implicit_quality` are those of `Trajectory`.
+    used.
     """
 
     id: str
@@ -129,8 +109,6 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float | None = None
     recalled: tuple[str, ...] = ()
     used: tuple[UsedMemory, ...] = ()
-    implicit_quality: float | None = None
-    implicit: tuple[ImplicitSign, ...] = ()
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):

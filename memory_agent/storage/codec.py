@@ -98,7 +98,6 @@ class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
     type: str | msgspec.UnsetType | None = msgspec.UNSET  # of 0.1.0, which had no such field
     phase: str | None = None
     updated_us: int | None = None
-    implicit_quality: float | None = None
 
 
 _records = msgspec.msgpack.Decoder(_StoredRecord)
@@ -188,7 +187,6 @@ def encode_record(row: int, record: MemoryRecord) -> bytes:
         type=record.type,
         phase=record.phase,
         updated_us=None if record.updated_at is None else microseconds(record.updated_at, "updated_at"),
-        implicit_quality=record.implicit_quality,
     )
     return with_checksum(row, _deflate(_encode(stored)))
 
@@ -227,7 +225,6 @@ def _memory(stored: _StoredRecord, usage: Usage, vector: Embedding | None) -> Me
         type=_event_type(stored) if stored.type is msgspec.UNSET else stored.type,
         phase=stored.phase,
         updated_at=None if stored.updated_us is None else time_of(stored.updated_us),
-        implicit_quality=stored.implicit_quality,
     )
 
 

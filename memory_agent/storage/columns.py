@@ -48,7 +48,6 @@ _TYPES: dict[str, type[np.generic]] = {
     "phases": np.int32,
     "updated_us": np.int64,  # the time of the memory where it was never replaced
     "asks": np.bool_,
-    "implicit": np.float64,  # NaN for none
 }
 """The columns that hold a memory's fields, in the order of `Columns._values_of`."""
 
@@ -392,7 +391,6 @@ class Columns:
             self._number(record.phase),
             microseconds(record.updated_at or record.timestamp, "updated_at"),
             asks(record.text),
-            nan if record.implicit_quality is None else record.implicit_quality,
         )
 
     def _number(self, name: str | None) -> int:

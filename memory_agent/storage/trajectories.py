@@ -1,6 +1,6 @@
 """The stored form of a run: facts from its events and from other runs, and the fields derived from them. Pure.
 
-The facts (`marks`, `recalls`, `inferred`, `echoes`, `signs`) are sorted sets, so that neither the order of events nor
+The facts (`marks`, `recalls`, `inferred`, `echoes`) are sorted sets, so that neither the order of events nor
 their repetition matters. `learning` derives the other fields, which are stored for readers. No text is stored: the
 request is read from the memory of the begin event.
 
@@ -21,11 +21,12 @@ from typing import NamedTuple
 import msgspec
 
 from memory_agent.records.memories import time_of
-from memory_agent.records.trajectories import Attribution, Reason, RunEnd, RunRole, RunState, SignKind
+from memory_agent.records.trajectories import Attribution, Reason, RunEnd, RunRole, RunState
 from memory_agent.storage.codec import decode_packed, encode_packed, key_at, name_key, name_number, place
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
-WATCHED, CITING = b"w", b"c"
+FORMER_ENTRIES = b"w", b"c"
+"""Index entries of runs with `former_signs` or `was_watched`."""
 
 _NEVER_US = -(1 << 63)
 _USE = struct.Struct(">dqq")
@@ -103,25 +104,12 @@ class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
     cause: str | None = None
 
 
-class StoredSign(msgspec.Struct, frozen=True, array_like=True):
-    """Something that followed a run: a message or the begin of a later run, whose memory is `row`.
-
-    `similarity` is the cosine of its request and the run's.
-    """
-
-    at_us: int
-    kind: SignKind
-    row: int
-    similarity: float
-    run_id: str | None = None
-
-
 class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     """A run: facts first, then derived fields. `number` orders runs by when they first ended.
 
     `read` is the `output` from which `inferred` was derived. `last_us` is when a run last began again under this id. A
-    forgotten run keeps its id, `again` and `last_us` alone, so that no repeated event brings it back. While it
-    `is_watched`, `signs` may still change.
+    forgotten run keeps its id, `again` and `last_us` alone, so that no repeated event brings it back. `former_signs`
+    and `was_watched` are values of versions with implicit feedback (decision 0017); upkeep clears them.
     """
 
     id: str
@@ -143,8 +131,8 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     used: tuple[StoredUse, ...] = ()
     revisions: tuple[StoredRevision, ...] = ()
     read: bytes = b""
-    signs: tuple[StoredSign, ...] = ()
-    is_watched: bool = False
+    former_signs: tuple[tuple[int, str, int, float, str | None], ...] = ()
+    was_watched: bool = False
     again: Again | None = None
     last_us: int | None = None
 
@@ -169,13 +157,6 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
     def quality(self) -> float | None:
         """The current quality; None until the run ended."""
         return self.revisions[-1].quality if self.revisions else None
-
-    @property
-    def over_us(self) -> int | None:
-        """When it ended, else the time of its latest event; None without events of its own."""
-        if self.ended_us is not None:
-            return self.ended_us
-        return max((mark.at_us for mark in self.marks if mark.role != "feedback"), default=None)
 
     @property
     def parents(self) -> tuple[str, ...]:
@@ -213,7 +194,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
         """What the learner learns from it; empty before it ended."""
         if self.ended_us is None:
             return ()
-        return self.number, self.begin_row, self.quality, self.used, self.recall_ids, self.signs
+        return self.number, self.begin_row, self.quality, self.used, self.recall_ids
 
 
 class Use(NamedTuple):
@@ -266,9 +247,9 @@ def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
         entries[place(NUMBERED, trajectory.number) + key] = b""
     if ended is not None and trajectory.output != trajectory.read:
         entries[place(UNREAD, ended) + key] = b""
-    if trajectory.is_watched and trajectory.begin_row is not None:
-        entries[place(WATCHED, trajectory.marks[-1].at_us) + key] = b""
-    entries |= {place(CITING, sign.row) + key: b"" for sign in trajectory.signs}
+    if trajectory.was_watched and trajectory.begin_row is not None:
+        entries[place(FORMER_ENTRIES[0], trajectory.marks[-1].at_us) + key] = b""
+    entries |= {place(FORMER_ENTRIES[1], row) + key: b"" for _, _, row, _, _ in trajectory.former_signs}
     use = _encode_use(trajectory)
     return entries | {place(USING, used.row) + key: use for used in trajectory.used}
 

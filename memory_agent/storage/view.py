@@ -43,8 +43,8 @@ _MOST_MATCHING = 1_000
 class View:
     """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
-    `asks` says whose texts end with a question. `qualities` and `implicit` ones are NaN where there is none; `kinds`
-    and `sources` are places in `records.KINDS` and `records.SOURCES`; `runs` and `sessions` are numbers, `NO_NAME` for
+    `asks` says whose texts end with a question. `qualities` are NaN where there is none; `kinds` and
+    `sources` are places in `records.KINDS` and `records.SOURCES`; `runs` and `sessions` are numbers, `NO_NAME` for
     none.
     Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
     `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
@@ -70,7 +70,6 @@ class View:
         self.sources: npt.NDArray[np.uint8] = arrays["sources"]
         self.runs: npt.NDArray[np.int32] = arrays["runs"]
         self.asks: Mask = arrays["asks"]
-        self.implicit: npt.NDArray[np.float64] = arrays["implicit"]
         self.sessions: npt.NDArray[np.int32] = arrays["sessions"]
         self.vectors, self.words, self.word_bits = indexes
         self.live, self.applied = counts
@@ -158,21 +157,17 @@ class View:
         found: Slots = slots[(times_us >= since_us) & (times_us < until_us)]
         return found
 
-    def qualities_with_runs(self, slots: Slots) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return the quality and the implicit one of each slot (m,), else those of its run; NaN without.
-
-        The plans of a run have its qualities.
-        """
-        found, implicit, runs = self.qualities[slots], self.implicit[slots], self.runs[slots]
-        unknown = np.isnan(found) & np.isnan(implicit) & (runs != NO_NAME)
+    def qualities_with_runs(self, slots: Slots) -> npt.NDArray[np.float64]:
+        """Return the quality of each slot (m,), else that of its run, which its plans have; NaN without."""
+        found, runs = self.qualities[slots], self.runs[slots]
+        unknown = np.isnan(found) & (runs != NO_NAME)
         if unknown.any():
             plans = np.flatnonzero((self.sources == _PLAN) & self.alive)
             plans = plans[are_any(self.runs[plans], np.unique(runs[unknown]).tolist())]
-            for column, values in ((found, self.qualities[plans]), (implicit, self.implicit[plans])):
-                is_known = ~np.isnan(values)
-                of_run = dict(zip(self.runs[plans][is_known].tolist(), values[is_known].tolist(), strict=True))
-                column[unknown] = [of_run.get(run, np.nan) for run in runs[unknown].tolist()]
-        return found, implicit
+            plans = plans[~np.isnan(self.qualities[plans])]
+            of_run = dict(zip(self.runs[plans].tolist(), self.qualities[plans].tolist(), strict=True))
+            found[unknown] = [of_run.get(run, np.nan) for run in runs[unknown].tolist()]
+        return found
 
     def windows(self, slots: Slots, reach: int) -> Slots:
         """Return each slot among its neighbours in its session, by time and row: (m, 2 * reach + 1).

@@ -30,7 +30,7 @@ from memory_agent.evaluation.dataset import History, Question
 from memory_agent.evaluation.locomo import MAIN_CATEGORIES, read_locomo
 from memory_agent.evaluation.runs import ingested
 from memory_agent.evaluation.trial import Plan
-from memory_agent.learning.overlap import THRESHOLD, ShownText, statements, stem, weigh
+from memory_agent.learning.attribution import THRESHOLD, ShownText, statements, stem, weigh
 from memory_agent.memory import Memory
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
@@ -280,9 +280,9 @@ def page(lines: Iterable[str], machine: Mapping[str, str], now: datetime) -> str
         "# What a run used, by its own words",
         "",
         f"Written by `python -m ops.bench.attribution` on {now:%Y-%m-%d}; LoCoMo, conversations 0 to 4, categories 1",
-        "to 4; `memory_agent/learning/overlap.py` on what the shipped recall gives. Precision: of the memories named,",
-        "the share that was used. Found: of the used memories among those shown, the share named. The threshold was",
-        f"chosen on conversations 0 to 2; where nothing else is said it is {THRESHOLD:g}.",
+        "to 4; `memory_agent/learning/attribution.py` on answers of the shipped recall. Precision: of the memories",
+        "named, the share used. Found: of the used memories among those shown, the share named. The threshold was",
+        f"chosen on conversations 0 to 2; unless stated otherwise it is {THRESHOLD:g}.",
         "",
         "; ".join(f"{name}: {value}" for name, value in machine.items()) + ".",
         "",

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from memory_agent.learning.overlap import THRESHOLD, ShownText, weigh
+from memory_agent.learning.attribution import THRESHOLD, ShownText, weigh
 from ops.bench.counted_texts import CountedTexts
 
 _SHOWN = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from memory_agent.learning.overlap import statements, stem
+from memory_agent.learning.attribution import statements, stem
 
 
 class CountedTexts:

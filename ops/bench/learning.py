@@ -27,9 +27,8 @@ from memory_agent.settings import EmbedderSettings, LearningSettings
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store
 from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
+from sona import CAPACITY, Learner, Lesson, Vector
 from sona.checkpoint import to_bytes
-from sona.learner import CAPACITY, Learner
-from sona.lesson import Lesson, Vector
 
 TARGET_UPDATE_MS = 1.0
 TARGET_SLOWER_MS = 0.3

@@ -22,8 +22,9 @@ import numpy as np
 
 from memory_agent.embedders import open_embedder
 from memory_agent.knowledge.offers import said_by
-from memory_agent.learning.overlap import statements
-from memory_agent.learning.patterns import PastRun, patterns, words_without_figures
+from memory_agent.learning import words_without_figures
+from memory_agent.learning.attribution import statements
+from memory_agent.learning.patterns import PastRun, find_patterns
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.shared import SharedContent
 from memory_agent.settings import Settings
@@ -104,11 +105,11 @@ def of_patterns(runs: Sequence[PastRun]) -> str:
     groups: defaultdict[object, set[int]] = defaultdict(set)
     learned = 0
     for user in range(_USERS):
-        for pattern in patterns(runs[user::_USERS]):
-            words = words_without_figures(pattern)
+        for pattern in find_patterns(runs[user::_USERS]):
+            words = words_without_figures(pattern.record)
             if words:
                 learned += 1
-                groups[pattern.title, said(words)].add(user)
+                groups[pattern.record.title, said(words)].add(user)
     return f"learned patterns: {learned}, {sum(len(group) >= LEAST for group in groups.values())} groups"
 
 

@@ -3,11 +3,11 @@
     python -m ops.bench.outcomes FOLDER     ten minutes; writes ops/bench/outcomes.md
 
 FOLDER has `airline_runs_dev.json` and `swe_runs_dev.json`. All runs of a file are one user's memory, an hour apart, as
-their events: nothing is fed back and nothing learned. Each run's request is then asked in the name of that run, whose
-own memories are left out (`by_run`), and the answer is read as runs, each at the rank of its best memory.
+their events: nothing is fed back and nothing learned. Each run's request is then asked as that run, whose own
+memories are left out (`by_run`), and the answer is read as runs, each at the rank of its best memory.
 
 Arms: the weight of outcomes (`recall.outcome`), 0 as the baseline, and the control: the endings of all runs shuffled
-among them, the shipped weight. What the control gains is not owed to outcomes.
+among them, the shipped weight. A gain of the control does not come from outcomes.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.learning.patterns import PastRun, patterns
+from memory_agent.learning.patterns import PastRun, find_patterns
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import Settings
 from ops.bench.shared_steps import groups_of_patterns, groups_of_repositories, page_rows
@@ -65,7 +65,7 @@ def _task(run_id: str) -> int:
 
 def row(request: str, tasks: str, runs: Sequence[PastRun]) -> str:
     """Return the table row for these runs."""
-    found = patterns(runs)
+    found = [pattern.record for pattern in find_patterns(runs)]
     by_task = [Counter(map(_task, record.metadata["run_ids"])) for record in found]
     held = sum(map(Counter.total, by_task))
     mostly = sum(max(counts.values()) for counts in by_task)

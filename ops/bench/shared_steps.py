@@ -1,6 +1,6 @@
 """Whether successful runs share more steps with each other than with failed ones: real runs, outcomes permuted.
 
-Two runs share the steps that lie on a longest common subsequence of both (`learning/shared_steps`), here as a share of
+Two runs share the steps that lie on a longest common subsequence of both (`learning/patterns`), here as a share of
 their mean number of steps. Within each group, pairs of successful runs are compared with pairs of a successful and a
 failed one. A group is a pattern of an airline agent's requests, or the issues of one repository (the same issue rarely
 ended both ways). Chance is the same figure with the outcomes of each group shuffled; the interval is a bootstrap over
@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.embedders import Embedder
+from memory_agent.learning import RunSteps, shared_steps, steps_of_failed_alone
 from memory_agent.learning.patterns import PastRun, find_patterns
 from memory_agent.learning.run_views import MOST_STEPS
-from memory_agent.learning.shared_steps import Told, shared_steps, steps_of_failed_alone
 from memory_agent.records.embedded import Embedding
 
 _SHUFFLES = 1_999
@@ -36,7 +36,7 @@ Shares = npt.NDArray[np.float64]
 class Group(NamedTuple):
     """Runs of one kind, and whether each succeeded."""
 
-    runs: Sequence[Told]
+    runs: Sequence[RunSteps]
     worked: npt.NDArray[np.bool_]
 
 
@@ -71,7 +71,7 @@ def _row(name: str, groups: Sequence[Group], least: float, rng: np.random.Genera
     return f"| {' | '.join(cells)} |"
 
 
-def _shares(runs: Sequence[Told], least: float) -> Shares:
+def _shares(runs: Sequence[RunSteps], least: float) -> Shares:
     """Return (n, n): the share of their steps that each two of n runs took in the same order; NaN for a run itself."""
     found = np.full((len(runs), len(runs)), np.nan)
     for one, run in enumerate(runs):
@@ -134,7 +134,7 @@ def groups_of_repositories(file: Path, embedder: Embedder) -> list[Group]:
     told = [[step["thought"].strip()[:_STEP_CHARS] for step in run["steps"] if step["thought"].strip()] for run in runs]
     kept = [tuple(one if len(one) <= MOST_STEPS else [*one[: MOST_STEPS - 1], one[-1]]) for one in told]
     vectors = _vectors_of((step for steps in kept for step in steps), embedder)
-    by_repository: dict[str, list[tuple[Told, bool]]] = defaultdict(list)
+    by_repository: dict[str, list[tuple[RunSteps, bool]]] = defaultdict(list)
     for number, (run, steps) in enumerate(zip(runs, kept, strict=True)):
         repository = run["instance_id"].rpartition("-")[0]
         by_repository[repository].append((_told(f"run-{number}", steps, vectors), bool(run["resolved"])))
@@ -146,5 +146,5 @@ def _vectors_of(steps: Iterator[str], embedder: Embedder) -> dict[str, Embedding
     return dict(zip(different, embedder.embed_texts(different), strict=True))
 
 
-def _told(run_id: str, steps: tuple[str, ...], vectors: Mapping[str, Embedding]) -> Told:
-    return Told(run_id, steps, np.stack([vectors[step] for step in steps]) if steps else None)
+def _told(run_id: str, steps: tuple[str, ...], vectors: Mapping[str, Embedding]) -> RunSteps:
+    return RunSteps(run_id, steps, np.stack([vectors[step] for step in steps]) if steps else None)

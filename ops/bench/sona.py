@@ -1,9 +1,10 @@
 """The report of `ops.lab` as a page: the figures, and what they do and do not show.
 
     python -m ops.lab sona LOCOMO_FILE --runs AIRLINE_FILE --plot ops/bench/sona.png --json > report.json
-    python -m ops.bench.sona report.json          a second; writes ops/bench/sona.md
+    python -m ops.lab instant LOCOMO_FILE --json > instant.json
+    python -m ops.bench.sona report.json instant.json          a second; writes ops/bench/sona.md
 
-The prose is fixed; the figures come from the report.
+The prose is fixed; the figures come from the two reports.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import msgspec
 
 from memory_agent.cli.render import shown
 from ops.bench.machine import describe_machine
+from ops.lab.instant import InstantReport
 from ops.lab.report import LearningReport
-from ops.lab.tables import figures, tables
+from ops.lab.tables import figures, instant_table, tables
 
 PAGE = Path(__file__).with_name("sona.md")
 
@@ -32,6 +34,13 @@ half tested; intervals are 95 % of 10,000 resamples of whole conversations (airl
 {machine}.
 
 ![learning curve](sona.png)
+"""
+
+_INSTANT = """\
+The layer acts while the bank holds fewer than 16 exemplars (*cold*: each conversation after 15 lessons)
+and once it cannot hold every lesson (*full*: the conversations in one memory, 85 % of the questions taught, 512
+exemplars kept). Each course was taught once and asked with and without the layer; {seeds} seeds, {took:.0f} s; from
+`python -m ops.lab instant`.
 """
 
 _TAIL = """\
@@ -82,12 +91,19 @@ _TAIL = """\
 """
 
 
-def page(report: LearningReport, machine: dict[str, str], now: datetime) -> str:
-    """Return the report as Markdown."""
+def page(report: LearningReport, instant: InstantReport, machine: dict[str, str], now: datetime) -> str:
+    """Return the reports as Markdown."""
     described = "; ".join(f"{name}: {value}" for name, value in machine.items())
     parts = [_HEAD.format(date=now, machine=described), _list(figures(report))]
     parts += [f"## {title[0].upper()}{title[1:]}\n\n{_table(columns, rows)}" for title, columns, rows in tables(report)]
-    return "\n".join([*parts, _TAIL])
+    return "\n".join([*parts, instant_section(instant), _TAIL])
+
+
+def instant_section(report: InstantReport) -> str:
+    """Return the measurement of the instant layer as a section."""
+    title, columns, rows = instant_table(report)
+    about = _INSTANT.format(seeds=report.seeds, took=report.took_s)
+    return f"## {title[0].upper()}{title[1:]}\n\n{about}\n{_table(columns, rows)}"
 
 
 def _list(named: dict[str, object]) -> str:
@@ -100,12 +116,13 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page of the given report."""
-    if len(arguments) != 1:
+    """Write the page of the given reports."""
+    if len(arguments) != 2:
         print(__doc__, file=sys.stderr)
         return 2
     report = msgspec.json.decode(Path(arguments[0]).read_bytes(), type=LearningReport)
-    PAGE.write_text(page(report, describe_machine(), datetime.now(UTC)), encoding="utf-8")
+    instant = msgspec.json.decode(Path(arguments[1]).read_bytes(), type=InstantReport)
+    PAGE.write_text(page(report, instant, describe_machine(), datetime.now(UTC)), encoding="utf-8")
     return 0
 
 

@@ -12,7 +12,7 @@ from memory_agent.records.memories import RetrievedMemory
 from memory_agent.records.trajectories import SonaStatus
 from ops.demo.recurring import Page
 from ops.demo.story import Week
-from sona.gate import SHADOW_LESSONS
+from sona import SHADOW_LESSONS
 
 _KINDS_OF_PAGES = ((True, False), (True,), (False,))
 _PARTS = {

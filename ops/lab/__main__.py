@@ -31,6 +31,7 @@ def lab() -> None:
     \b
     Examples:
       python -m ops.lab sona locomo10.json --runs airline.json
+      python -m ops.lab instant locomo10.json
       python -m ops.lab sona --help
     """
 
@@ -128,6 +129,39 @@ def sona(
     if plot is not None and report.curve:
         draw_curve(report.curve, f"{report.users} conversations, {report.seeds} seeds", plot)
     print_document(report) if target.as_json else print_learning(report)
+
+
+@lab.command(short_help="What the instant layer of the learner adds.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Number of seeds.")
+@click.option("--jobs", "processes", type=click.IntRange(1, 64),
+              help="Processes, each with its own model. Default: one per core.")  # fmt: skip
+@common_options
+def instant(target: Target, file: Path, seeds: int, processes: int | None) -> None:
+    """Compare the learner with and without its instant layer, in the two states in which the layer acts.
+
+    \b
+    Examples:
+      python -m ops.lab instant locomo10.json
+      python -m ops.lab instant locomo10.json --seeds 5 --json > instant.json
+    """
+    from ops.lab.protocol import Protocol, measure_instant_layer
+    from ops.lab.tables import print_instant
+
+    protocol = Protocol(
+        settings=target.settings,
+        conversations=read_locomo(file),
+        runs=None,
+        seeds=seeds,
+        signals=(),
+        shown=10,
+        processes=processes or os.cpu_count() or 1,
+    )
+    if not protocol.histories:
+        raise InvalidInputError(str(file), "has no questions with evidence; there is nothing to measure")
+    with progress_bars() as progress:
+        report = measure_instant_layer(protocol, progress)
+    print_document(report) if target.as_json else print_instant(report)
 
 
 def _with_controls(signals: tuple[Signal, ...]) -> tuple[Signal, ...]:

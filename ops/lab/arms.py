@@ -105,7 +105,7 @@ ARMS: tuple[Arm, ...] = (
     Arm(SHUFFLED_CITE, "shuffled cite", "on", _BOTH, curve=True),
 )
 FEW = 2
-"""Seeds of arms that are there for comparison."""
+"""Seeds of arms that are measured only for comparison."""
 
 
 def chosen(signals: tuple[Signal, ...]) -> tuple[Arm, ...]:

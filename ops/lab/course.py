@@ -162,7 +162,7 @@ class Course:
 
 
 class _AtTime:
-    """A memory that is always asked at the same time."""
+    """Recalls from a memory at a fixed time."""
 
     def __init__(self, memory: Memory, now: datetime) -> None:
         self._memory = memory

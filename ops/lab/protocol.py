@@ -28,7 +28,7 @@ from memory_agent.embedders import open_embedder
 from memory_agent.evaluation.dataset import Dataset, History
 from memory_agent.evaluation.runs import Progress
 from memory_agent.settings import Settings
-from ops.lab import forgetting, gate_streams, planning, recurring_users, trials
+from ops.lab import forgetting, gate_streams, instant, planning, recurring_users, trials
 from ops.lab.airline import AirlineRuns
 from ops.lab.arms import FEW, Signal, chosen
 from ops.lab.course import Setup
@@ -61,7 +61,7 @@ class Protocol:
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of all experiments, question by question, without text. `model` is the one that made the vectors."""
+    """The results of all experiments, question by question, without text. `model` names the embedding model."""
 
     model: str
     took_s: float
@@ -75,7 +75,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 def run_protocol(protocol: Protocol, progress: Progress) -> Evidence:
     """Run all experiments. Raises `ModelError` without a model."""
     started_s = time.monotonic()
-    with _setup(protocol, progress) as setup, workers(setup, protocol.processes, progress) as staff:
+    with (
+        _setup(protocol, _events(protocol.histories), progress) as setup,
+        workers(setup, protocol.processes, progress) as staff,
+    ):
         evidence = Evidence(
             model=setup.embedder.info.stamp,
             took_s=0.0,
@@ -86,6 +89,23 @@ def run_protocol(protocol: Protocol, progress: Progress) -> Evidence:
             recurring=_recur(protocol, staff),
         )
     return msgspec.structs.replace(evidence, took_s=time.monotonic() - started_s)
+
+
+def measure_instant_layer(protocol: Protocol, progress: Progress) -> instant.InstantReport:
+    """Measure the instant layer alone on the conversations. Raises `ModelError` without a model."""
+    started_s = time.monotonic()
+    histories = protocol.histories
+    everything = merged(histories, _EVERYTHING)
+    events = {history.user: history.events(history.user) for history in (*histories, everything)}
+    jobs = instant.jobs(histories, everything, range(protocol.seeds))
+    with _setup(protocol, events, progress) as setup, workers(setup, protocol.processes, progress) as staff:
+        compared = [one for of_job in staff.run("instant layer", instant.run_job, jobs) for one in of_job]
+    return instant.InstantReport(
+        conversations=len(histories),
+        seeds=protocol.seeds,
+        took_s=round(time.monotonic() - started_s, 1),
+        gains=tuple(instant.summarise(compared)),
+    )
 
 
 def _learn(protocol: Protocol, staff: Workers) -> tuple[trials.Report, ...]:
@@ -120,13 +140,12 @@ def _plan(protocol: Protocol, staff: Workers) -> tuple[planning.Requested, ...]:
 
 
 @contextmanager
-def _setup(protocol: Protocol, progress: Progress) -> Iterator[Setup]:
-    """Yield the stores of all experiments; removed afterwards."""
+def _setup(protocol: Protocol, events: Mapping[str, Events], progress: Progress) -> Iterator[Setup]:
+    """Yield the stores of these events, by user; removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
         own = open_embedder(protocol.settings.embedder)
         try:
             embedder = CachingEmbedder(own)
-            events = _events(protocol.histories)
             stores = ingest_all(events, protocol.settings, Path(folder), embedder, progress)
             yield Setup(stores, embedder, protocol.shown)
         finally:

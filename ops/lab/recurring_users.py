@@ -95,7 +95,7 @@ def jobs(histories: Sequence[History], signals: Sequence[Signal], seeds: Iterabl
 
 
 def run_job(setup: Setup, job: UserJob) -> Lived:
-    """Live the runs of one user."""
+    """Simulate the runs of one user, then ask."""
     random = np.random.default_rng((job.seed, job.number, 5))
     questions = [job.history.answerable[place] for place in random.permutation(len(job.history.answerable))]
     matters, others = questions[:_MATTERS], questions[_MATTERS:]

@@ -19,7 +19,7 @@ import numpy as np
 
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled
 from memory_agent.records.embedded import Embedded, EmbeddedQuery, Embedding
-from sona.lesson import Array
+from sona import Array
 
 BETA = 0.75
 """The classic weight of the vector (Manning, Raghavan and Schütze, 2008, 9.1.1)."""

@@ -11,6 +11,7 @@ from ops.lab.arms import OFF
 from ops.lab.forgetting import Forgetting
 from ops.lab.gains import HEADLINE, Difference, Standing
 from ops.lab.gate_streams import GateSummary
+from ops.lab.instant import InstantReport
 from ops.lab.planning import SIMILARITY, Planning
 from ops.lab.recurring_users import RecurringSummary
 from ops.lab.report import LearningReport, Target, Taught
@@ -36,6 +37,7 @@ _RECURRING = ("signal", "users", "credited in each", "open by run 20", "by run 5
               "again, at 5", "new, at 1", "new, at 5")  # fmt: skip
 _PLANNING = ("held out", "requests", "arm", "number", "same task at 1", "at 3", "succeeded at 1", "at 3", "both at 1",
              "succeeded at 1, less similarity alone")  # fmt: skip
+_INSTANT = ("bank", "signal", "learner", "evidence", "answers", "changed", "at 1", "at 5", "at 10")
 _REACHED = {True: "yes", False: "NO", None: "cannot tell"}
 
 
@@ -66,6 +68,24 @@ def tables(report: LearningReport) -> list[Table]:
         ("airline: past runs for a request, %", _PLANNING, [*map(_planning, report.planning)]),
     ]
     return [table for table in found if table[2]]
+
+
+def print_instant(report: InstantReport) -> None:
+    """Print a measurement of the instant layer."""
+    print_table(*instant_table(report))
+    click.echo()
+    print_figures(
+        "figures", {"conversations": report.conversations, "seeds": report.seeds, "took": f"{report.took_s:.0f} s"}
+    )
+
+
+def instant_table(report: InstantReport) -> Table:
+    """Return the differences made by the instant layer, in % of the evidence found."""
+    rows: list[Row] = []
+    for gain in report.gains:
+        metrics = (spread(gain.differences[name]) for name in ("recall_at_1", HEADLINE, "recall_at_10"))
+        rows.append((gain.state, gain.signal, gain.parts, gain.group, gain.answers, gain.changed, *metrics))
+    return "the instant layer: evidence found with it, less without it, %", _INSTANT, rows
 
 
 def figures(report: LearningReport) -> dict[str, object]:

@@ -100,8 +100,6 @@ NEW = {
 """Verbs that the former version did not have."""
 ADDED = {
     "type",
-    "implicit",
-    "implicit_quality",
     "phase",
     "updated_at",
     "waiting",

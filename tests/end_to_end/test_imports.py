@@ -22,10 +22,11 @@ def document(*words: str) -> Any:
 
 
 def listed(*place: str) -> list[dict[str, Any]]:
-    """Return all memories, without facts inferred from their runs, which may arrive at any moment."""
+    """Return all memories."""
     page = document("list", "--limit", "100", *place)
     assert page["total"] == len(page["records"])
-    return [{name: value for name, value in record.items() if name != "implicit_quality"} for record in page["records"]]
+    records: list[dict[str, Any]] = page["records"]
+    return records
 
 
 def test_imported_sessions_are_recallable_when_wait_returns_and_repeating_changes_nothing(

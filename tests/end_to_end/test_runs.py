@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 
 from memory_agent import MemoryClient
 from relay import Publisher, relay_endpoints
@@ -61,48 +60,6 @@ def test_a_run_without_an_end_expires(daemon: DaemonProcess) -> None:
         publisher.publish(begun)
         client.wait(publisher.flush().acked_through, DEADLINE_S)
         wait_until(lambda: [run.state for run in client.runs.list()] == ["expired"])
-
-
-def test_a_user_who_asks_again_counts_against_the_run_until_somebody_approves_it(daemon: DaemonProcess) -> None:
-    began = datetime(2026, 2, 16, 10, tzinfo=UTC)
-    place = ("--user", "asker", "--data-dir", str(daemon.data_dir))
-    said = [
-        ("chat.user_msg", {"text": "Fix the race in the auth module"}),
-        ("conductor.run.started", {"run_id": "run-a", "objective": "Fix the race in the auth module"}),
-        ("conductor.run.completed", {"run_id": "run-a", "summary": "Put a mutex around the token refresh"}),
-        ("chat.user_msg", {"text": "Please fix the race condition in the auth module"}),
-    ]
-    events = [
-        {
-            "event_type": event_type,
-            "user_id": "asker",
-            "session_id": "s-1",
-            "timestamp": (began + timedelta(minutes=minute)).isoformat(),
-            "payload": payload,
-        }
-        for minute, (event_type, payload) in enumerate(said)
-    ]
-    with (
-        Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher,
-        MemoryClient("asker", data_dir=daemon.data_dir) as client,
-    ):
-        for event in events:
-            publisher.publish(event)
-        publisher.flush()
-        wait_until(lambda: (run := client.runs.get("run-a")) is not None and run.implicit != (), DEADLINE_S)
-        told = client.runs.get("run-a")
-        assert told is not None
-        assert [sign.kind for sign in told.implicit] == ["asked_again"]
-        assert (told.quality, round(told.implicit_quality or 0.0, 3)) == (0.8, 0.667)
-        shown = run("trajectory", "show", "run-a", *place).stdout
-        assert "what followed, inferred" in shown
-        assert "asked again" in shown
-        approval = {"event_type": "feedback.approved", "user_id": "asker", "payload": {"run_id": "run-a"}}
-        publisher.publish(approval)
-        client.wait(publisher.flush().acked_through, DEADLINE_S)
-        told = client.runs.get("run-a")
-        assert told is not None
-        assert (told.quality, told.implicit_quality) == (1.0, None)
 
 
 def test_a_system_event_of_a_run_from_a_client_goes_to_its_owner(daemon: DaemonProcess) -> None:

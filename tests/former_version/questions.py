@@ -107,7 +107,7 @@ the fiftieth, and asks for more.
 
 ADDED = frozenset({
     "type", "phase", "updated_at", "waiting", "excluded", "relevance", "learned", "failed",
-    "runs", "shared_steps", "failed_steps", "is_cancelled", "implicit", "implicit_quality",
+    "runs", "shared_steps", "failed_steps", "is_cancelled",
     "conclusions", "shared", "unpublished", "orgs", "tier", "passage_at", "offers", "ratings",
 })  # fmt: skip
 """Fields that later versions answer besides."""

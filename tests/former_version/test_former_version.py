@@ -175,7 +175,6 @@ def test_an_id_of_a_former_run_is_used_again_and_what_follows_is_inferred(root: 
         told(
             "again-end", "conductor.run.completed", 5, "s-again", run_id="pay-104", summary="Added an idempotency key"
         ),
-        told("asked", "chat.user_msg", 7, "s-later", text="Please charge each order only once"),
     ]
     with Memory.open(folder, embedder=embedder) as memory:
         former = {run.id: run for run in memory.runs.list(limit=100)}
@@ -186,9 +185,6 @@ def test_an_id_of_a_former_run_is_used_again_and_what_follows_is_inferred(root: 
         (new,) = runs.keys() - former.keys()
         assert new == "pay-104@2026-11-23T10:00:00Z"
         assert {run_id: runs[run_id] for run_id in former} == former
-        assert [sign.kind for sign in runs[new].implicit] == ["asked_again"]
-        memory.forget_session("s-later")
-        assert [run.implicit for run in memory.runs.list(limit=1)] == [()]
         memory.forget_session("s-again")
         assert {run.id: run for run in memory.runs.list(limit=100)} == former
         assert memory._archive.store.verify()

@@ -20,7 +20,7 @@ from target import OURS, Target, refused
 
 from memory_agent.erasure import intent_log
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
-from memory_agent.learning import learner_file
+from memory_agent.learning import learner
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.derived import ColumnsHeader
@@ -142,11 +142,11 @@ def _array_file() -> bytes:
 def _learner(folder: Path) -> None:
     store = _StoreOfNow(folder)
     store.key = user_key()
-    learner_file.load_learner(store)  # type: ignore[arg-type]
+    learner.load_learner(store)  # type: ignore[arg-type]
 
 
 def _locked_learner(data: bytes) -> bytes:
-    return user_key().cipher(learner_file._PURPOSE).seal(data, learner_file._ABOUT)
+    return user_key().cipher(learner._PURPOSE).seal(data, learner._ABOUT)
 
 
 def _intent(folder: Path) -> None:

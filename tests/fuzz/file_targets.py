@@ -27,7 +27,7 @@ from memory_agent.erasure.history import read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
 from memory_agent.knowledge import items
 from memory_agent.learning import export as runs_export
-from memory_agent.learning import learner_file
+from memory_agent.learning import learner
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import SharedContent
 from memory_agent.records.shared_content import attachment_of
@@ -42,9 +42,7 @@ from relay.access import key_file
 from relay.crypto import KeyRing
 from relay.disk import pages
 from relay.journal.sealing import Sealing
-from sona import checkpoint
-from sona.learner import Learner
-from sona.lesson import Comparison, Contest, Lesson
+from sona import Comparison, Contest, Learner, Lesson, checkpoint
 
 Read = Callable[[bytes], object]
 NUMBER = 7
@@ -276,14 +274,14 @@ class _StoreOfNow:
 
 
 def _kept(folder: Path) -> None:
-    learner_file.load_learner(_StoreOfNow(folder))  # type: ignore[arg-type]
+    learner.load_learner(_StoreOfNow(folder))  # type: ignore[arg-type]
 
 
 def _kept_file() -> bytes:
     state = codec.StoreState(lineage="l", stamp="s")
     folder = scratch() / "kept"
     folder.mkdir(exist_ok=True)
-    learner_file.save_learner(_StoreOfNow(folder), _learner(), learner_file.moment_in(state))  # type: ignore[arg-type]
+    learner.save_learner(_StoreOfNow(folder), _learner(), learner.moment_in(state))  # type: ignore[arg-type]
     return (folder / "sona.state").read_bytes()
 
 

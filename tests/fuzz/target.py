@@ -10,7 +10,7 @@ from typing import Literal
 
 from memory_agent.errors import MemoryAgentError
 from relay import RelayError
-from sona.errors import SonaError
+from sona import SonaError
 
 Form = Literal["msgpack", "json", "bytes"]
 CORPUS = Path(__file__).parent / "corpus"

@@ -10,6 +10,8 @@ from memory_agent.settings import Settings
 from ops.bench.sona import page
 from ops.lab.arms import CITE, OFF
 from ops.lab.course import FeedbackCounts, Figures
+from ops.lab.instant import Compared, InstantReport
+from ops.lab.instant import summarise as sum_instant
 from ops.lab.protocol import Evidence, Protocol
 from ops.lab.report import LearningReport, summarise
 from ops.lab.trials import STAGES, Answered, Report
@@ -44,16 +46,33 @@ def report() -> LearningReport:
     return msgspec.json.decode(msgspec.json.encode(summarise(protocol, evidence)), type=LearningReport)
 
 
+def instant_report() -> InstantReport:
+    compared = [
+        Compared(
+            state="cold",
+            signal="cite",
+            parts="bank alone",
+            unit=user,
+            is_repeated=True,
+            with_layer=Figures(0.5, 0.75, 1.0, 0.5),
+            without=Figures(0.5, 0.5, 1.0, 0.5),
+        )
+        for user in ("a", "b", "c")
+    ]
+    return InstantReport(conversations=3, seeds=2, took_s=7.0, gains=tuple(sum_instant(compared)))
+
+
 def test_a_page_has_the_figures_of_its_report_and_their_limits() -> None:
-    text = page(report(), {"cores": "2"}, NOW)
+    text = page(report(), instant_report(), {"cores": "2"}, NOW)
     assert "| cite | repeated | 3 | 25.0 | 53.4 | 75.0 | 0.400 | +3.4 (+3.4 to +3.4) | - | - |" in text
     assert "| cite | +0.0 (+0.0 to +0.0) |" in text
     assert "- took: 61 s" in text
+    assert "| cold | cite | bank alone | repeated | 3 | 3 | +0.0 (+0.0 to +0.0) | +25.0 (+25.0 to +25.0) |" in text
     assert text.index("## Targets") < text.index("## What this shows") < text.index("## What this does not show")
     assert "![learning curve](sona.png)" in text
 
 
 def test_tables_without_a_measurement_are_left_out() -> None:
-    text = page(report(), {}, NOW)
+    text = page(report(), instant_report(), {}, NOW)
     assert "airline: past runs" not in text.lower()
     assert "the gate, in charge" not in text.lower()

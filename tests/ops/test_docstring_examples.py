@@ -19,6 +19,8 @@ import numpy as np
 import pytest
 import structlog
 
+from sona import Adaptation, Learner, Lesson
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "memory_agent"))
 
 from served_gateway import gateway_without_ray
@@ -60,8 +62,6 @@ from relay import (
     read_event,
     relay_endpoints,
 )
-from sona.learner import Adaptation, Learner
-from sona.lesson import Lesson
 
 Names = dict[str, Any]
 World = Callable[[Path, Embedder], AbstractContextManager[Names]]

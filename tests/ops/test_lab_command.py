@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,15 @@ def test_the_module_runs_as_a_command() -> None:
     )
     assert done.returncode == 2
     assert "Missing argument 'FILE'" in done.stderr
+
+
+def test_the_instant_layer_is_measured_cold_and_full_with_both_signals(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        lab, ["instant", str(write_locomo(tmp_path, 2)), "--seeds", "1", "--jobs", "1", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert (report["conversations"], report["seeds"]) == (2, 1)
+    assert {(gain["state"], gain["signal"]) for gain in report["gains"]} <= set(
+        product(("cold", "full"), ("oracle", "cite"))
+    )

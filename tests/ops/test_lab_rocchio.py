@@ -14,7 +14,7 @@ from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import EmbedderSettings, LearningSettings
 from ops.lab.rocchio import BETA, MovedQueries, Rocchio
-from sona.lesson import Array
+from sona import Array
 
 NOTES = ("The kiln in the garage is hot", "Norway has long fjords", "The cello needs a new string", "Lunch is at noon")
 OFF = LearningSettings(mode="off")

@@ -15,7 +15,7 @@ NDIM = 16
 
 def unit_vectors(count: int, seed: int) -> Vector:
     vectors = np.random.default_rng(seed).normal(size=(count, NDIM)).astype(np.float32)
-    vectors[:, 0] += 2.0  # what all of them share
+    vectors[:, 0] += 2.0  # the common part
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 

@@ -15,7 +15,7 @@ RANKS = st.integers(1, 12).flatmap(
 
 
 @given(RANKS)
-def test_no_habit_of_places_gains_by_the_bet(ranks: list[int]) -> None:
+def test_no_use_by_position_alone_gains_by_the_bet(ranks: list[int]) -> None:
     odds = np.array([one.learned for one in odds_of(ranks)])
     means = np.cumsum(odds, axis=0) / np.arange(1, len(ranks) + 1)[:, None]
     assert np.all(means <= 1 + 1e-9)  # habits of the first m, of which every other one is a mixture
@@ -23,7 +23,7 @@ def test_no_habit_of_places_gains_by_the_bet(ranks: list[int]) -> None:
 
 
 @given(RANKS)
-def test_no_habit_of_learned_ranks_gains_by_the_opposite_bet(ranks: list[int]) -> None:
+def test_no_use_by_learned_rank_alone_gains_by_the_opposite_bet(ranks: list[int]) -> None:
     order = np.argsort(np.minimum(ranks, len(ranks) + 1), kind="stable")
     odds = np.array([one.baseline for one in odds_of(ranks)])[order]
     means = np.cumsum(odds, axis=0) / np.arange(1, len(ranks) + 1)[:, None]
@@ -45,7 +45,7 @@ def test_rankings_of_one_order_leave_the_wealth_as_it_is(ranks: list[int]) -> No
         assert sign_of(one) == 0
 
 
-def test_the_higher_a_used_memory_is_lifted_the_more_is_won() -> None:
+def test_the_higher_a_used_memory_is_raised_the_more_is_won() -> None:
     second, fifth = compare([2, 1, 3, 4, 5], [1]), compare([2, 3, 4, 5, 1], [4])
     assert second is not None
     assert fifth is not None
@@ -53,7 +53,7 @@ def test_the_higher_a_used_memory_is_lifted_the_more_is_won() -> None:
     assert sign_of(second) == sign_of(fifth) == 1
 
 
-def test_what_stands_before_a_lifted_memory_loses_when_it_is_used() -> None:
+def test_using_a_memory_above_a_raised_one_counts_against_the_learned_ranking() -> None:
     result = compare([2, 3, 4, 5, 1], [0])
     assert result is not None
     assert result.learned[1] < 1 < result.baseline[1]

@@ -61,7 +61,7 @@ def test_no_pull_overshoots_the_anchor(seed: int, strength: float, rate: float) 
     springs, at = taut(seed, strength), drawn(seed + 7, SIZE)
     after = at - springs.pull(at, rate)
     before, left = at - springs.held, after - springs.held
-    assert (left * before >= -1e-12).all()  # not on the other side
+    assert (left * before >= -1e-12).all()  # never past the anchor
     assert (abs(left) < abs(before)).all()
 
 

@@ -91,7 +91,7 @@ def test_uses_by_place_alone_turn_the_learner_on_in_at_most_36_of_1000_users(hab
         told_until(gate, comparisons(HABITS[habit], 150, seed), lambda it: it.state != "trial")
         turned += gate.state == "on"
     assert turned / users <= 1 / THRESHOLD + 3 * np.sqrt((1 / THRESHOLD) / users)
-    assert turned > 0 or habit != "whatever is shown"  # luck does occur: the bound is what holds it
+    assert turned > 0 or habit != "whatever is shown"  # some are turned on by luck, within the bound
 
 
 def test_uses_that_the_learned_ranking_predicts_turn_it_on_within_ten_runs() -> None:
@@ -153,7 +153,7 @@ def test_a_learner_is_not_tried_before_two_credited_lessons() -> None:
     assert {gate.route(str(number)) for number in range(200)} == {"baseline"}
     gate.credit()
     assert gate.state == "trial"
-    assert (gate.evidence().won, gate.evidence().evidence) == (0, 1.0)  # what came before is not betted on
+    assert (gate.evidence().won, gate.evidence().evidence) == (0, 1.0)  # earlier comparisons do not count
 
 
 @pytest.mark.parametrize("idle", [CREDIT, None, TIED], ids=["credit", "no contest", "ties"])
@@ -195,7 +195,7 @@ def test_the_wealth_is_the_mean_over_four_bets(won: int, lost: int) -> None:
 def test_a_coin_is_turned_on_in_at_most_one_of_28_trials() -> None:
     expected, *later = [chance_of_on(0.5, THRESHOLD * 2**trial) for trial in range(3)]
     assert 0.0 < expected <= 1 / 28
-    assert expected + sum(later) <= 1 / 14 - 1 / 112  # what all later trials together may add
+    assert expected + sum(later) <= 1 / 14 - 1 / 112  # the most that all later trials add
     seeds = 250
     turned_on = 0
     for seed in range(seeds):

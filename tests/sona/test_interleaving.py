@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sona.interleaving import Pick, contest, team_draft
-from sona.keyed_random import draw, share
+from sona.interleaving import Pick, contest, draw, share, team_draft
 from sona.lesson import Contest
 
 RANKINGS = st.lists(st.integers(0, 12), unique=True, max_size=10)
@@ -81,7 +80,7 @@ def test_each_ranking_picks_first_in_half_of_the_recalls_in_every_round() -> Non
     first = np.array([[pick.arm == "learned" for pick in picks[::2]] for picks in lists])
     assert np.abs(first.mean(axis=0) - 0.5).max() < 4 * 0.5 / np.sqrt(len(lists))
     correlation = np.corrcoef(first.T) - np.eye(5)
-    assert np.abs(correlation).max() < 4 / np.sqrt(len(lists))  # rounds are tossed for one by one
+    assert np.abs(correlation).max() < 4 / np.sqrt(len(lists))  # rounds are independent
     assert len({tuple(picks) for picks in lists}) == 2**5
 
 
@@ -107,7 +106,7 @@ def test_using_every_shown_item_decides_no_contest() -> None:
     assert contest(picks, {2, 3, 4, 6}) == Contest(learned=2, baseline=2)
     assert contest(picks[:3], {2, 3, 4}) is None
     assert contest(picks[:2], {2, 3}) is None
-    assert contest(picks[:1], {2}) == Contest(learned=1, baseline=0)  # of one item, all is something
+    assert contest(picks[:1], {2}) == Contest(learned=1, baseline=0)  # a list of one item decides
 
 
 def test_random_use_prefers_neither_ranking() -> None:
@@ -132,7 +131,7 @@ def test_using_the_first_item_of_one_ranking_prefers_that_ranking() -> None:
 
 def test_draws_are_the_same_in_every_process() -> None:
     program = (
-        "from sona.keyed_random import draw; print([draw(key, 'route') for key in ('', 'a', 'ä\\ud800', 'x' * 300)])"
+        "from sona.interleaving import draw; print([draw(key, 'route') for key in ('', 'a', 'ä\\ud800', 'x' * 300)])"
     )
     printed = [
         subprocess.run(

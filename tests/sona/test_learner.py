@@ -33,7 +33,7 @@ def test_a_used_memory_is_reached_by_a_similar_request() -> None:
     assert reached[102] > 0.4
 
 
-def test_of_equally_near_lessons_the_lowest_numbers_are_named() -> None:
+def test_of_equally_near_lessons_the_lowest_numbers_are_returned() -> None:
     learner = Learner.from_lessons(NDIM, Topics().lessons(1))
     adaptation = learner.adapt(Topics().request(0))
     assert adaptation is not None
@@ -124,7 +124,7 @@ def test_a_memory_used_only_by_a_forgotten_run_is_no_longer_reached() -> None:
     assert 100 not in after.reached.memories
 
 
-def test_a_bad_run_reaches_nothing_until_its_quality_is_revised() -> None:
+def test_uses_by_a_bad_run_reach_nothing_until_its_quality_is_revised() -> None:
     topics = Topics()
     lesson = topics.lesson(1, 0)
     learner = Learner.from_lessons(NDIM, [lesson, topics.lesson(2, 1)])
@@ -177,7 +177,7 @@ def test_the_gate_counts_a_lesson_once_over_all_revisions() -> None:
         learner.learn(replace(lesson, quality=0.9))
         learner.learn(replace(lesson, used=(200,)))
     evidence = learner.gate.evidence()
-    assert (evidence.state, evidence.credited, evidence.won) == ("trial", 5, 4)  # one came before the trial
+    assert (evidence.state, evidence.credited, evidence.won) == ("trial", 5, 4)  # the first one came before the trial
 
 
 def test_the_gate_opens_when_the_learned_ranking_keeps_winning_and_never_by_itself() -> None:

@@ -59,7 +59,7 @@ def with_parameters(parameters: Array) -> MicroLora:
 
 def test_a_new_adapter_is_the_identity_bit_for_bit() -> None:
     adapter = MicroLora(NDIM)
-    requests = np.random.default_rng(0).normal(size=(20, NDIM))  # not even their length
+    requests = np.random.default_rng(0).normal(size=(20, NDIM))  # bit for bit, so not even normalised
     assert all(adapter.adapt(x).tobytes() == x.tobytes() for x in requests)
     narrow = requests[0].astype(np.float32)
     assert (adapter.adapt(narrow) == narrow).all()
@@ -85,7 +85,7 @@ def test_a_step_is_gradient_descent_on_the_mean_loss_of_its_examples() -> None:
     adapter.step(examples)
     before, slope = adapter.parameters, adapter.gradients(examples).mean(axis=0)
     adapter.step(examples)
-    assert adapter.spectral_norm < 1.0  # or the cap would have had its share
+    assert adapter.spectral_norm < 1.0  # so the cap did not change the step
     assert np.allclose(adapter.parameters, before - 0.05 * slope, atol=1e-12)
 
 
@@ -138,7 +138,7 @@ def test_no_request_is_ever_stretched_by_more_than_the_cap(seed: int, weight: fl
         exact = float(np.linalg.norm(down @ up, 2))
         assert adapter.spectral_norm == pytest.approx(exact, rel=1e-6, abs=1e-9)
         assert exact <= 1.0 + 1e-9
-    assert weight < 1e4 or exact > 0.99  # the cap was reached, so that it was tried
+    assert weight < 1e4 or exact > 0.99  # so the cap was reached
 
 
 def test_an_adapted_request_has_unit_length() -> None:
@@ -207,7 +207,7 @@ def test_replay_and_ewc_keep_an_old_project_that_a_new_one_would_wipe_out() -> N
     both = np.mean([after_two_projects(seed, strength=10.0, replay=True) for seed in range(3)], axis=0)
     assert bare[0] < 0.2  # all but forgotten
     assert bare[1] > 0.9
-    assert ewc[0] > bare[0] + 0.4  # by the ewc alone
+    assert ewc[0] > bare[0] + 0.4  # without replay
     assert both[0] > 0.85
     assert both[1] > 0.8
 

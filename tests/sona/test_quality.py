@@ -1,4 +1,4 @@
-"""Laws of the baselines: exact removal, independence of order, the clip, advantage and weight."""
+"""Laws of the baselines: exact removal, independence of order, the clip and the weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sona.errors import DamagedStateError
-from sona.quality import Baselines, advantage, weight
+from sona.quality import Baselines, weight
 
 KINDS = st.sampled_from(["run", "deploy"])
 QUALITIES = st.floats(0.0, 1.0)
@@ -111,8 +111,7 @@ def test_an_impossible_state_is_refused(state: list[object]) -> None:
         Baselines.from_bytes(msgspec.msgpack.encode(state))
 
 
-def test_the_advantage_may_be_negative_and_the_weight_may_not() -> None:
-    assert advantage(0.4, 0.6) == pytest.approx(-0.2)
+def test_the_weight_is_clipped_at_zero_and_scaled_by_credit() -> None:
     assert weight(0.4, 0.6, credit=1.0) == 0.0
     assert weight(0.8, 0.6, credit=1.0) == pytest.approx(0.5)
     assert weight(0.8, 0.6, credit=0.5) == pytest.approx(0.25)

@@ -12,7 +12,7 @@ from served_gateway import Served, gateway_in_new_folder
 
 from memory_agent import Memory, MemoryClient, MemoryStats
 from memory_agent.errors import InvalidInputError, RunUnknownError, StoreError
-from memory_agent.learning.export import read_export
+from memory_agent.learning import read_export
 from memory_agent.storage.folders import known_users, user_folder
 from relay import ALL_SCOPES, create_key
 

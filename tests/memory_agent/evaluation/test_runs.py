@@ -15,7 +15,7 @@ from memory_agent.evaluation.report import summarise
 from memory_agent.evaluation.runs import Prepared, ingested, run_embedded
 from memory_agent.evaluation.trial import Plan, Run
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings
-from sona.centering import WARM_UP
+from sona import WARM_UP
 
 DAY = datetime(2026, 2, 16, tzinfo=UTC)
 TEXTS = (

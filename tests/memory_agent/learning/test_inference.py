@@ -84,7 +84,7 @@ def unread(memory: Memory) -> int:
         return sum(1 for _ in snapshot.run_keys(UNREAD))
 
 
-def test_a_run_that_reports_in_a_memorys_own_facts_used_it_at_half_credit(memory: Memory) -> None:
+def test_a_run_that_repeats_the_facts_of_a_memory_used_it_at_half_credit(memory: Memory) -> None:
     answer = ran(memory, "r", 0, USED)
     assert used(memory) == []
     assert memory.sona.consolidate(LATER)
@@ -96,7 +96,7 @@ def test_a_run_that_reports_in_a_memorys_own_facts_used_it_at_half_credit(memory
 
 
 def test_runs_wait_while_the_columns_are_rebuilt(memory: Memory) -> None:
-    """Words are then counted in a part of the memories, and rare ones would seem to say more."""
+    """Words would be counted in only some of the memories, so common words would look rare."""
     ran(memory, "r", 0, USED)
     archive = memory._archive
     with archive._writing:  # the rebuild has to wait for its end
@@ -108,7 +108,7 @@ def test_runs_wait_while_the_columns_are_rebuilt(memory: Memory) -> None:
     assert [name for name, *_ in used(memory)] == [id_of(memory, MUTEX)]
 
 
-def test_a_summary_counts_like_a_report(memory: Memory) -> None:
+def test_a_summary_is_read_like_a_report(memory: Memory) -> None:
     ran(memory, "r", 0, "Looked around", summary="Set allkeys-lru and 512 MB on Redis, hot keys stay.")
     memory.sona.consolidate(LATER)
     assert [name for name, *_ in used(memory)] == [id_of(memory, REDIS)]
@@ -132,7 +132,7 @@ def test_output_before_the_recall_does_not_come_from_its_answer(memory: Memory) 
     assert used(memory) == []
 
 
-def test_a_runs_own_reports_are_not_what_it_used_when_a_recall_shows_them(memory: Memory) -> None:
+def test_a_runs_own_reports_do_not_count_as_used(memory: Memory) -> None:
     memory.ingest([begin("r", 0, QUESTION), step("r", 1, 1, summary=f"Logins on staging: {USED}")], now=LATER)
     answer = memory.recall(QUESTION, 10, now=at(2), deadline_ms=60_000)
     assert any(found.record.run_id == "r" for found in answer.memories)
@@ -171,7 +171,7 @@ def test_uses_stated_for_one_recall_do_not_prevent_inference_for_another(memory:
     )
 
 
-def test_a_run_is_read_once_and_again_when_it_says_more(memory: Memory) -> None:
+def test_a_run_is_read_once_and_again_when_its_output_grows(memory: Memory) -> None:
     ran(memory, "r", 0, ELSEWHERE)
     memory.sona.consolidate(LATER)
     before = memory._archive.store.last_change, memory._archive.store.lessons_version

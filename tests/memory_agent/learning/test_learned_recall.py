@@ -36,7 +36,7 @@ def arms(result: RecallResult) -> set[str]:
 
 
 @pytest.mark.parametrize("settings", [ON, AUTO])
-def test_with_nothing_learned_answers_are_those_of_the_usual_ranking_byte_by_byte(
+def test_with_nothing_learned_answers_equal_the_usual_ranking_byte_for_byte(
     tmp_path: Path, untaught: Path, embedder: Embedder, settings: LearningSettings
 ) -> None:
     answers = []
@@ -48,7 +48,7 @@ def test_with_nothing_learned_answers_are_those_of_the_usual_ranking_byte_by_byt
 
 
 @pytest.mark.parametrize(("taught", "state"), [(1, "shadow"), (9, "trial")])
-def test_until_the_gate_opens_answers_are_those_of_the_usual_ranking_byte_by_byte(
+def test_until_the_gate_opens_answers_equal_the_usual_ranking_byte_for_byte(
     tmp_path: Path, untaught: Path, embedder: Embedder, taught: int, state: str
 ) -> None:
     company = open_company(copied(untaught, tmp_path / "taught"), embedder, AUTO)
@@ -75,7 +75,9 @@ def test_memories_used_for_similar_requests_rise_above_closer_ones(
     assert after >= 13
 
 
-def test_an_answer_names_what_was_learned_and_from_which_runs(tmp_path: Path, taught: Path, embedder: Embedder) -> None:
+def test_an_answer_explains_what_was_learned_and_from_which_runs(
+    tmp_path: Path, taught: Path, embedder: Embedder
+) -> None:
     company = open_company(copied(taught, tmp_path / "on"), embedder, ON)
     thing, result = company.ask(42)
     best = result.memories[0]
@@ -181,7 +183,7 @@ def test_naming_every_shown_memory_credits_nothing_and_opens_no_gate(
     company.memory.close()
 
 
-def test_recalls_that_a_run_asked_for_are_credited_with_how_it_ended(
+def test_recalls_by_a_run_are_credited_with_the_runs_outcome(
     tmp_path: Path, untaught: Path, embedder: Embedder
 ) -> None:
     company = open_company(copied(untaught, tmp_path / "on"), embedder, ON)
@@ -227,7 +229,7 @@ def test_no_memory_can_rise_by_more_than_the_parts_allow(tmp_path: Path, taught:
     company.memory.close()
 
 
-def test_a_run_that_asks_is_not_shown_its_own_words(tmp_path: Path, untaught: Path, embedder: Embedder) -> None:
+def test_a_recall_by_a_run_omits_the_runs_own_memories(tmp_path: Path, untaught: Path, embedder: Embedder) -> None:
     company = open_company(copied(untaught, tmp_path / "on"), embedder, OFF)
     company.memory.runs.begin("Bring the login page back to life", "run-7")
     others = company.memory.recall("Bring back to life the login page", 3, deadline_ms=60_000, min_relevance=0)

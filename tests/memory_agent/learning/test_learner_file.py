@@ -78,7 +78,7 @@ def test_after_forgetting_a_session_the_learner_is_the_one_that_never_saw_it(
                 adaptation.direction.tobytes(),
                 adaptation.reached.memories.tolist(),
                 adaptation.reached.amounts.tobytes(),
-                learner.gate.evidence().credited,  # its comparisons stay those that were made
+                learner.gate.evidence().credited,  # comparisons made earlier stay
                 learner.baselines.to_bytes(),
                 learner.prior.to_bytes(),
                 learner.instant.to_bytes(),
@@ -125,7 +125,7 @@ def open_and_load(folder: Path, embedder: Embedder, parcel: bytes) -> int:
         company.memory.close()
 
 
-def test_a_run_that_asks_often_and_cites_once_is_one_lesson_and_one_comparison_to_the_gate(
+def test_a_run_with_many_recalls_and_one_citation_counts_once_in_the_gate(
     tmp_path: Path, untaught: Path, embedder: Embedder
 ) -> None:
     company = open_company(copied(untaught, tmp_path / "auto"), embedder, AUTO)
@@ -163,7 +163,7 @@ def test_a_duplicate_of_a_shown_memory_is_credited_as_that_memory(tmp_path: Path
     company.memory.close()
 
 
-def test_forgetting_what_was_not_used_takes_no_credit_from_what_was(
+def test_forgetting_an_unused_memory_leaves_the_credit_of_used_ones(
     tmp_path: Path, untaught: Path, embedder: Embedder
 ) -> None:
     company = open_company(copied(untaught, tmp_path / "auto"), embedder, AUTO)

@@ -1,4 +1,4 @@
-"""Recalls linked to a run: those it names, those made in its name, those for the same request."""
+"""Recalls are linked to a run that names them, made them, or has the same request."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def recalls(memory: Memory, run_id: str) -> tuple[str, ...]:
     return run.recall_ids
 
 
-def test_a_recall_made_in_the_name_of_a_run_belongs_to_it_before_and_after_it_began(memory: Memory) -> None:
+def test_a_recall_by_a_run_is_linked_to_it_before_and_after_the_run_begins(memory: Memory) -> None:
     note(memory, RECALLS[0], 0, [], by_run="r")
     memory.ingest([begin("r", 1)], now=LATER)
     note(memory, RECALLS[1], 2, [], by_run="r")
-    assert recalls(memory, "r") == tuple(RECALLS[:2])  # before anything was written for its sake
+    assert recalls(memory, "r") == tuple(RECALLS[:2])  # before the link was written
     memory.ingest([end("r", 3)], now=LATER)
     note(memory, RECALLS[2], 4, [], by_run="r")
     memory.expire(at(5))
     assert recalls(memory, "r") == tuple(RECALLS[:3])
 
 
-def test_a_recall_made_in_the_name_of_a_run_is_found_after_a_restart(tmp_path: Path) -> None:
+def test_a_recall_by_a_run_is_linked_after_a_restart(tmp_path: Path) -> None:
     with without_model(tmp_path / "a") as memory:
         note(memory, RECALLS[0], 0, [], by_run="r")
     with without_model(tmp_path / "a") as memory:

@@ -68,7 +68,7 @@ def prepared(memory: Memory) -> list[str]:
     return things
 
 
-def test_the_story_is_what_its_events_say(in_order: State) -> None:
+def test_the_runs_of_the_story_match_its_events(in_order: State) -> None:
     runs, records, utilities = in_order
     assert list(runs) == [RECALLS[1], "four", "three", "two", "one"]
     told = {name: [(revision.reason, round(revision.quality, 3)) for revision in run.revisions]

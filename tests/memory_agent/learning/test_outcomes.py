@@ -28,7 +28,7 @@ def test_an_open_run_has_no_quality_whatever_is_stated() -> None:
     assert ending(judged, [Echo("later", 1, 5), Echo("again", 0, 6)]) == (None, None, ())
 
 
-def test_an_end_alone_says_completed_or_failed() -> None:
+def test_an_end_event_completes_or_fails_a_run() -> None:
     assert told([BEGIN, DONE]) == [(0.8, "completed", 9, "e-9")]
     assert told([mark(9, outcome="failed")]) == [(0.0, "failed", 9, "e-9")]
 
@@ -50,10 +50,10 @@ def test_of_two_ends_the_later_one_counts() -> None:
 
 def test_a_completed_run_that_was_retried_is_worth_half() -> None:
     assert told([DONE], Echo("again", 0, 20))[1:] == [(0.4, "retried", 20, "again")]
-    assert told([DONE], Echo("again", 0, 4))[1:] == [(0.4, "retried", 9, "again")]  # it holds once the run has ended
+    assert told([DONE], Echo("again", 0, 4))[1:] == [(0.4, "retried", 9, "again")]  # effective from the end
 
 
-def test_a_failure_stays_one_whatever_later_runs_say() -> None:
+def test_a_failed_run_stays_failed_whatever_later_runs_do() -> None:
     failed = [mark(9, outcome="failed")]
     assert told(failed, Echo("again", 0, 20), Echo("later", 1, 30)) == [(0.0, "failed", 9, "e-9")]
 
@@ -69,7 +69,7 @@ def test_the_nearest_success_counts_and_further_ones_add_nothing() -> None:
     assert told([DONE], *echoes) == told([DONE], *reversed(echoes))
 
 
-def test_the_success_of_the_retry_itself_does_not_lift_what_it_retries_but_that_of_another_does() -> None:
+def test_a_retry_does_not_raise_the_run_it_retries_but_another_success_does() -> None:
     again = (Echo("again", 0, 20), Echo("again", 1, 20))
     assert told([DONE], *again)[-1][:2] == (0.4, "retried")
     assert told([DONE], *again, Echo("other", 1, 40))[-1][:2] == (0.9, "later_success")
@@ -92,7 +92,7 @@ def test_a_trajectory_of_feedback_alone_ends_with_it() -> None:
     assert ending([BEGIN, mark(5, "feedback", named=(1,))], ()).ended_us is None
 
 
-def test_a_run_speaks_for_earlier_ones_by_what_it_is_worth_without_later_ones() -> None:
+def test_a_run_raises_earlier_runs_by_its_own_quality_without_later_successes() -> None:
     assert succeeded([DONE], [Echo("later", 1, 20)])
     assert not succeeded([DONE], [Echo("again", 0, 20), Echo("later", 1, 30)])
     assert not succeeded([DONE, mark(10, "feedback", quality=0.5, reason="rated")], [])

@@ -43,7 +43,7 @@ class CountingEmbedder(Embedder):
         return self._embedder.count_tokens(text, timeout_s)
 
     def close(self) -> None:
-        """It belongs to the module."""
+        """Do nothing; the module closes the embedder."""
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def opened(folder: Path, embedder: Embedder, **settings: Any) -> Memory:
 def run(
     number: int, objective: str = EXPORT, session: str | None = None, *, fails: bool = False
 ) -> list[dict[str, Any]]:
-    """A run of a day of its own, in a session of its own unless one is given."""
+    """A run on its own day, in its own session unless one is given."""
     name, minute = f"run-{number}", number * DAY
     session = session or f"s-{number}"
     told = step(name, 1, minute + 1, summary="Set encoding to utf-8 in export.toml", session_id=session)
@@ -99,7 +99,7 @@ def id_of(memory: Memory, event_id: str) -> str:
     return record.id
 
 
-def test_three_runs_alike_become_a_memory_that_recall_finds_and_that_says_how_often_and_how_they_ended(
+def test_three_similar_runs_become_a_recallable_memory_with_count_and_outcomes(
     memory: Memory,
 ) -> None:
     ingest(memory, run(1, session="a"), run(2, session="a", fails=True), run(3, session="b"))
@@ -159,7 +159,7 @@ def test_nothing_is_written_or_embedded_without_changes(tmp_path: Path, embedder
         assert memory._archive.store.verify() == 13
 
 
-def test_a_pattern_belongs_to_no_run_and_is_nothing_that_its_runs_used_by_their_own_words(memory: Memory) -> None:
+def test_a_pattern_belongs_to_no_run_and_its_runs_did_not_use_it(memory: Memory) -> None:
     filler = [event(f"f-{n}", "chat.user_msg", n, text=f"Day {n}: read logs of build {n}") for n in range(40)]
     memory.ingest(filler, now=LATER)
     ingest(memory, *(run(number) for number in range(1, 4)))
@@ -174,7 +174,7 @@ def test_a_pattern_belongs_to_no_run_and_is_nothing_that_its_runs_used_by_their_
     run_4 = memory.runs.get("run-4")
     assert run_4 is not None
     credited = [(use.record_id, use.how) for use in run_4.used]
-    assert credited == [(pattern.id, "overlap")]  # it read there what the others had done
+    assert credited == [(pattern.id, "overlap")]  # it repeats what the pattern says of other runs
     memory.ingest([step("run-4", 9, 4 * DAY + 3, summary="Nothing else")], now=LATER)
     memory.sona.consolidate(LATER)
     run_4 = memory.runs.get("run-4")
@@ -243,7 +243,7 @@ def test_removing_a_pattern_removes_it_from_runs_that_used_it(memory: Memory) ->
     assert memory._archive.store.verify() > 0
 
 
-def test_without_runs_alike_or_switched_off_there_is_no_pattern(tmp_path: Path, embedder: CountingEmbedder) -> None:
+def test_without_similar_runs_or_switched_off_there_is_no_pattern(tmp_path: Path, embedder: CountingEmbedder) -> None:
     runs = [run(number) for number in range(1, 4)]
     with opened(tmp_path / "alice", embedder) as memory:
         memory.sona.consolidate(LATER)
@@ -341,7 +341,7 @@ def test_runs_forgotten_while_patterns_are_computed_are_in_none(
     assert "Exported 4 invoices" not in only(memory).text
 
 
-def test_steps_in_other_words_are_shared_by_their_vectors_and_go_with_the_memory_of_one(memory: Memory) -> None:
+def test_steps_in_other_words_are_shared_until_the_memory_of_one_is_forgotten(memory: Memory) -> None:
     said = (
         ("Create the project structure", "Add the dependencies", "Write the tests"),
         ("Create the structure", "Add the dependencies to Cargo.toml", "Write tests for the module"),

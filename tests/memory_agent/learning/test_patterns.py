@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ulid import ULID
 
-from memory_agent.learning.patterns import LEAST_RUNS, PastRun, patterns
+from memory_agent.learning.patterns import LEAST_RUNS, PastRun, find_patterns
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.trajectories import Outcome
 
@@ -18,6 +18,10 @@ START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 NDIM = 384
 
 LOGIN, INVOICES, CACHE = (np.random.default_rng(seed).standard_normal(NDIM) for seed in range(3))
+
+
+def patterns(runs: Sequence[PastRun]) -> list[MemoryRecord]:
+    return [found.record for found in find_patterns(runs)]
 
 
 def near(
@@ -65,7 +69,7 @@ def many() -> list[PastRun]:
     return [run(n, topics[names[n % 3]], objective=names[n % 3]) for n in range(30)]
 
 
-def test_three_alike_runs_of_different_days_are_a_pattern_that_says_what_was_asked_how_often_and_how_it_ended() -> None:
+def test_three_similar_runs_on_different_days_are_a_pattern_with_request_count_and_outcomes() -> None:
     record = only([run(1, quality=1.0), run(2), run(3, outcome="failed", quality=0.0), run(4, quality=0.4)])
     assert record.kind == "pattern"
     assert record.source == "trajectory_outcome"
@@ -152,7 +156,7 @@ def test_the_order_of_runs_does_not_matter() -> None:
     assert patterns(shuffled) == patterns(runs)
 
 
-def test_when_runs_are_forgotten_the_pattern_is_that_of_the_rest_or_gone() -> None:
+def test_forgetting_runs_reduces_or_removes_their_pattern() -> None:
     runs = [run(1, quality=1.0, steps=["a secret step"]), run(2), run(3), run(4)]
     assert "a secret step" in only(runs).text
     rest = only(runs[1:])
@@ -172,7 +176,7 @@ def test_the_steps_are_those_of_the_best_run_and_the_newest_of_equals() -> None:
     assert "What the best run did (2026-03-05, quality 1.00): read the log; added a lock" in only(runs).text
 
 
-def test_where_no_run_succeeded_no_steps_are_recommended() -> None:
+def test_without_a_successful_run_no_steps_are_recommended() -> None:
     runs = [run(number, outcome="failed", quality=0.0, steps=["restarted it"]) for number in range(3)]
     assert "best run" not in only(runs).text
     assert "restarted it" not in only(runs).text

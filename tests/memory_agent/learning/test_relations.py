@@ -49,7 +49,7 @@ def test_requests_that_are_not_retries(memory: Memory, minute: float, objective:
     assert quality(memory, "one") == (0.8, "completed")
 
 
-def test_a_retry_that_begins_while_the_first_run_goes_on_counts_once_that_one_has_ended(memory: Memory) -> None:
+def test_a_retry_begun_during_the_first_run_counts_once_the_first_run_ended(memory: Memory) -> None:
     take(memory, begin("one", 0), begin("two", 10, SAME_WORDS))
     assert quality(memory, "one") == (None, None)
     take(memory, end("one", 50))
@@ -63,7 +63,7 @@ def test_a_failed_run_that_is_tried_again_stays_a_failed_one(memory: Memory) -> 
     assert quality(memory, "one") == (0.0, "failed")
 
 
-def test_an_event_may_say_outright_that_it_tries_again_whatever_the_words(memory: Memory) -> None:
+def test_an_event_may_name_the_run_that_it_retries(memory: Memory) -> None:
     take(memory, whole("two", 500, "Bake bread", retry_of="one"), whole("one", 0))
     assert quality(memory, "one") == (0.4, "retried")
 
@@ -73,7 +73,7 @@ def test_a_child_of_a_run_is_not_its_retry(memory: Memory) -> None:
     assert quality(memory, "one") == (0.8, "completed")
 
 
-def test_success_speaks_for_three_links_back_and_no_further(memory: Memory) -> None:
+def test_a_success_raises_runs_at_most_three_links_back(memory: Memory) -> None:
     take(memory, whole("one", 0, "Task one"))
     for number, name in enumerate(["two", "three", "four"]):
         earlier = ["one", "two", "three"][number]
@@ -85,7 +85,7 @@ def test_success_speaks_for_three_links_back_and_no_further(memory: Memory) -> N
     assert quality(memory, "one") == (0.825, "later_success")
 
 
-def test_a_chain_of_runs_is_lifted_by_its_last_one(memory: Memory) -> None:
+def test_the_last_run_of_a_chain_raises_the_others(memory: Memory) -> None:
     take(memory, begin("one", 0, "Task one"), failure("one", 1), whole("a", 100, "Task a", previous_run_id="one"))
     take(memory, begin("b", 200, "Task b", previous_run_id="a"), end("b", 205, approved=False))
     take(memory, begin("c", 300, "Task c", parent_run_id="b"), end("c", 305, approved=False))
@@ -107,7 +107,7 @@ def test_a_success_that_is_revised_is_withdrawn_from_earlier_runs(memory: Memory
         assert snapshot.trajectory("only-named") is None
 
 
-def test_a_later_run_that_used_the_same_memory_and_succeeded_speaks_for_the_earlier_one(memory: Memory) -> None:
+def test_a_later_success_that_used_the_same_memory_raises_the_earlier_run(memory: Memory) -> None:
     things = things_to_use(memory)
     take(memory, begin("one", 0), end("one", 5, memory_ids=things[:2]))
     take(memory, begin("two", 100, "Bake bread"), end("two", 105, memory_ids=things[1:3]))
@@ -118,7 +118,7 @@ def test_a_later_run_that_used_the_same_memory_and_succeeded_speaks_for_the_earl
     assert [quality(memory, name)[1] for name in ("one", "two", "three")] == ["completed", "later_success", "completed"]
 
 
-def test_runs_side_by_side_that_used_the_same_memory_do_not_speak_for_each_other(memory: Memory) -> None:
+def test_overlapping_runs_that_used_the_same_memory_do_not_raise_each_other(memory: Memory) -> None:
     things = things_to_use(memory)
     take(memory, begin("one", 0), begin("two", 1, "Bake bread"))
     take(memory, end("one", 5, memory_ids=things[:1]), end("two", 6, memory_ids=things[:1]))

@@ -93,7 +93,7 @@ def in_order() -> Iterator[State]:
         yield state_of(memory)
 
 
-def test_a_start_after_the_end_is_another_run_and_the_former_one_stays_as_it_was(in_order: State) -> None:
+def test_a_begin_after_the_end_starts_another_run_and_leaves_the_former_unchanged(in_order: State) -> None:
     runs, records, owners = in_order
     two, three = again("one", 20), again("one", 40)
     assert list(runs) == ["other", three, two, "one"]
@@ -106,7 +106,7 @@ def test_a_start_after_the_end_is_another_run_and_the_former_one_stays_as_it_was
     ]
     assert (records["one-step-1"], records["two-step"], records["three-begin"]) == (0.0, 1.0, 0.0)
     assert owners == {RECALLS[0]: "one", RECALLS[1]: two, RECALLS[2]: three}
-    assert len(runs["one"].used) == 2, "what is said of a recall belongs to its run, whatever began since"
+    assert len(runs["one"].used) == 2, "feedback on a recall belongs to its run, even if another began since"
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -123,7 +123,7 @@ def test_any_order_with_any_repetition_gives_the_same_runs(in_order: State, data
         assert state_of(memory) == in_order
 
 
-def test_a_start_that_is_delivered_again_or_told_twice_begins_nothing(memory: Memory) -> None:
+def test_a_repeated_begin_starts_no_run(memory: Memory) -> None:
     told = [begin("one", 0), end("one", 5)]
     memory.ingest(told, now=LATER)
     memory.ingest(told[:1], now=LATER)
@@ -131,7 +131,7 @@ def test_a_start_that_is_delivered_again_or_told_twice_begins_nothing(memory: Me
     assert [run.id for run in memory.runs.list()] == ["one"]
 
 
-def test_what_is_said_of_a_run_under_its_full_id_is_its_own(memory: Memory) -> None:
+def test_an_event_with_the_full_id_belongs_to_that_run(memory: Memory) -> None:
     memory.ingest(story(prepared(memory)), now=LATER)
     two = again("one", 20)
     memory.ingest([named(step(two, 9, 60), "two-later")], now=LATER)
@@ -142,7 +142,7 @@ def test_what_is_said_of_a_run_under_its_full_id_is_its_own(memory: Memory) -> N
     assert [len(run.steps) for run in memory.runs.list() if run.id == again("one", 19)] == [2]
 
 
-def test_a_session_that_is_forgotten_takes_one_run_of_an_id_and_no_repeat_brings_it_back(memory: Memory) -> None:
+def test_forgetting_a_session_forgets_one_run_of_an_id_for_good(memory: Memory) -> None:
     told = story(prepared(memory))
     memory.ingest(told, now=LATER)
     two, three = again("one", 20), again("one", 40)
@@ -156,7 +156,7 @@ def test_a_session_that_is_forgotten_takes_one_run_of_an_id_and_no_repeat_brings
     assert memory.runs.list()[0].objective == "Mow the lawn"
 
 
-def test_what_a_run_said_under_an_id_used_again_is_not_left_out_of_the_next_ones_recall(tmp_path: Path) -> None:
+def test_memories_of_a_former_run_with_the_same_id_are_recalled(tmp_path: Path) -> None:
     with without_model(tmp_path / "alice") as memory:
         memory.ingest([begin("one", 0), step("one", 1, 2), failure("one", 5)], now=at(6))
         memory.ingest([named(begin("one", 200), "two-begin"), named(step("one", 2, 202), "two-step")], now=at(203))

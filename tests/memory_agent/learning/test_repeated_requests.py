@@ -32,7 +32,7 @@ REQUESTS = tuple(wording.format("check why the nightly backup of the orders data
 
 
 @pytest.mark.parametrize("mode", ["off", "on"])
-def test_every_run_of_a_request_that_recurs_is_shown_what_answers_it_and_is_credited(
+def test_each_run_of_a_recurring_request_is_shown_the_answer_and_credits_it(
     tmp_path: Path, embedder: Embedder, mode: str
 ) -> None:
     settings = LearningSettings(mode="on" if mode == "on" else "off")

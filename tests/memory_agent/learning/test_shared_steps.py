@@ -10,28 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.embedders import Embedder
-from memory_agent.learning.shared_steps import MOST_RUNS, Told, shared_steps, steps_of_failed_alone
+from memory_agent.learning.patterns import MOST_RUNS, RunSteps, shared_steps, steps_of_failed_alone
 
-Embed = Callable[..., Told]
+Embed = Callable[..., RunSteps]
 
 SCAFFOLD = ("Create the project structure", "Add the dependencies", "Write the tests")
 OTHER = ("Scaffold the project structure", "Add the dependencies to Cargo.toml", "Write integration tests")
 THIRD = ("Read the docs", "Create the structure", "Add dependencies", "Write tests for the module")
 
 
-def told(run_id: str, *steps: str) -> Told:
-    return Told(run_id, steps)
+def told(run_id: str, *steps: str) -> RunSteps:
+    return RunSteps(run_id, steps)
 
 
 @pytest.fixture
 def embedded(embedder: Embedder) -> Embed:
-    def embed(run_id: str, *steps: str) -> Told:
-        return Told(run_id, steps, np.stack(embedder.embed_texts(list(steps))))
+    def embed(run_id: str, *steps: str) -> RunSteps:
+        return RunSteps(run_id, steps, np.stack(embedder.embed_texts(list(steps))))
 
     return embed
 
 
-def said(runs: list[Told]) -> list[tuple[str, tuple[str, ...]]]:
+def said(runs: list[RunSteps]) -> list[tuple[str, tuple[str, ...]]]:
     return [tuple(step) for step in shared_steps(runs)]
 
 
@@ -43,7 +43,7 @@ def test_steps_in_other_words_are_shared_in_their_order_with_the_runs_that_took_
     assert all("Ask" not in step.text for step in shared)
 
 
-def test_what_two_runs_did_in_opposite_order_is_not_shared() -> None:
+def test_steps_in_opposite_order_are_not_shared() -> None:
     (step,) = shared_steps([told("one", "lint", "deploy"), told("two", "deploy", "lint")])
     assert step.runs == ("one", "two")
 
@@ -57,7 +57,7 @@ def test_half_of_the_runs_and_at_least_two_must_share_a_step() -> None:
     assert said([told("one", "lint")]) == said([]) == said([told("one"), told("two")]) == []
 
 
-def test_the_order_of_runs_decides_only_whose_words_are_quoted() -> None:
+def test_the_order_of_runs_changes_only_which_run_is_quoted() -> None:
     runs = [told("one", "a1 begin", "check", "b1 end"), told("two", "a1 begin", "b1 end"), told("three", "a1 begin")]
     shared = {step.text: set(step.runs) for step in shared_steps(runs)}
     assert shared == {step.text: set(step.runs) for step in shared_steps(runs[::-1])}

@@ -20,7 +20,7 @@ from memory_agent.errors import (
     StoreEncryptedError,
     StoreNotEncryptedError,
 )
-from memory_agent.learning.learner_file import load_learner
+from memory_agent.learning import load_learner
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import StoreSettings

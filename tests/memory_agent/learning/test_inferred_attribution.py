@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from memory_agent.learning.overlap import MOST_STATEMENTS, THRESHOLD, ShownText, overlaps, statements, stem, weigh
+from memory_agent.learning.attribution import MOST_STATEMENTS, THRESHOLD, ShownText, overlaps, statements, stem, weigh
 
 AUTH = "The auth race was fixed by guarding the token refresh with a mutex in session_manager.rs."
 CACHE = "Redis evicted hot keys, so the cache ran with allkeys-lru and 512 MB."
@@ -52,7 +52,7 @@ def used(output: str, request: str = "why do logins fail?", shown: Sequence[Show
         ("PGBOUNCER_POOL was missing.", 4),
     ],
 )
-def test_a_run_that_says_a_memorys_names_numbers_files_or_settings_used_it(output: str, row: int) -> None:
+def test_an_output_with_a_memorys_names_numbers_files_or_settings_used_it(output: str, row: int) -> None:
     assert used(output) == [row]
 
 
@@ -81,7 +81,7 @@ def test_the_requests_own_words_credit_nothing() -> None:
     assert used("Looked at the mutex in session_manager.rs that guards the token refresh.", request) == []
 
 
-def test_words_that_all_shown_memories_have_credit_none_of_them() -> None:
+def test_words_in_all_shown_memories_credit_none_of_them() -> None:
     shown = [
         ShownText(row, f"{name} deploys zeppelin to Antwerp.")
         for row, name in enumerate(("Ann Lee", "Bo Larsen", "Cy Young"), 1)
@@ -142,7 +142,7 @@ def test_accents_case_and_other_scripts_are_read(form: str) -> None:
 
 
 @pytest.mark.parametrize("output", ["", "   \n\n", "?!.", "🚀🚀", "\x00"])
-def test_an_output_without_words_credits_nothing_and_asks_nothing_of_the_store(output: str) -> None:
+def test_an_output_without_words_credits_nothing_and_reads_no_counts(output: str) -> None:
     store = CountedTexts(FILLER)
     assert weigh(output, "why?", SHOWN, store) == []
     assert store.asked == []

@@ -1,0 +1,165 @@
+"""Measures the instant layer: the shipped learner against the same learner without its instant layer.
+
+The layer acts only while the bank is nearly empty, and once it cannot hold every lesson, so it is measured in these two
+states. *Cold*: each conversation after 15 lessons, asked half of its other questions. *Full*: all conversations in one
+memory, 85 % of their questions taught, which is more than the bank's 512 exemplars; the rest is asked. Each course is
+taught once, with the layer, and asked with and without it, so both answers rank with the same lessons. The bank is
+measured alone and with the other parts of the learner, as shipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, get_args
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+
+from memory_agent.evaluation.dataset import History, Question
+from ops.lab.arms import ARMS, BANK, Arm, Signal
+from ops.lab.course import Figures, Setup, course
+from ops.lab.gains import METRICS, Array, Difference, difference
+from sona import Learner
+
+State = Literal["cold", "full"]
+STATES: tuple[State, ...] = get_args(State)
+SIGNALS: tuple[Signal, ...] = ("oracle", "cite")
+Parts = Literal["bank alone", "as shipped"]
+PARTS: tuple[Parts, ...] = get_args(Parts)
+Group = Literal["repeated", "new"]
+GROUPS: tuple[Group, ...] = get_args(Group)
+
+_COLD_LESSONS = 15
+_FULL_SHARE = 0.85
+_BANK_ALONE = next(arm.parts for arm in ARMS if arm.name == BANK)
+
+
+@dataclass(frozen=True)
+class InstantJob:
+    """One course. `place` is the position of the history, part of its random seed."""
+
+    state: State
+    seed: int
+    place: int
+    history: History
+    signal: Signal
+    parts: Parts
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """One question asked with and without the instant layer; `is_repeated`: it shares evidence with a taught one."""
+
+    state: State
+    signal: Signal
+    parts: Parts
+    unit: str
+    is_repeated: bool
+    with_layer: Figures
+    without: Figures
+
+
+class InstantGain(msgspec.Struct, frozen=True, kw_only=True):
+    """The differences made by the layer, by metric; `changed` counts the answers whose metrics it changed."""
+
+    state: State
+    signal: Signal
+    parts: Parts
+    group: Group
+    answers: int
+    changed: int
+    differences: dict[str, Difference]
+
+
+class InstantReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement of the layer."""
+
+    conversations: int
+    seeds: int
+    took_s: float
+    gains: tuple[InstantGain, ...]
+
+
+def jobs(histories: Sequence[History], everything: History, seeds: Sequence[int]) -> list[InstantJob]:
+    """Return the courses to run: each history cold, and `everything` full."""
+    places: list[tuple[State, int, History]] = [
+        *(("cold", place, history) for place, history in enumerate(histories)),
+        ("full", len(histories), everything),
+    ]
+    return [
+        InstantJob(state, seed, place, history, signal, parts)
+        for seed in seeds
+        for state, place, history in places
+        for signal in SIGNALS
+        for parts in PARTS
+    ]
+
+
+def run_job(setup: Setup, job: InstantJob) -> list[Compared]:
+    """Teach one course and ask its test questions with and without the layer."""
+    random = np.random.default_rng((job.seed, job.place, 7))
+    questions = job.history.answerable
+    shuffled = [questions[place] for place in random.permutation(len(questions))]
+    most = _COLD_LESSONS if job.state == "cold" else round(len(shuffled) * _FULL_SHARE)
+    train, rest = shuffled[:most], shuffled[most:]
+    test = rest[: len(rest) // 2] if job.state == "cold" else rest
+    arm = Arm("instant layer", job.signal, "on", (), parts=_BANK_ALONE if job.parts == "bank alone" else {})
+    with course(setup, arm, job.history, random) as taught:
+        taught.teach(train)
+        with_layer = taught.ask(test)
+        with _without_layer():
+            without = taught.ask(test)
+    return list(_compared(job, train, test, with_layer, without))
+
+
+def summarise(compared: Sequence[Compared]) -> list[InstantGain]:
+    """Return the differences by state, signal, parts and group, without empty groups."""
+    by_kind: dict[tuple[State, Signal, Parts, Group], list[Compared]] = {}
+    for one in compared:
+        group: Group = "repeated" if one.is_repeated else "new"
+        by_kind.setdefault((one.state, one.signal, one.parts, group), []).append(one)
+    kinds = product(STATES, SIGNALS, PARTS, GROUPS)
+    return [_gain(*kind, by_kind[kind]) for kind in kinds if kind in by_kind]
+
+
+def _compared(
+    job: InstantJob,
+    train: Sequence[Question],
+    test: Sequence[Question],
+    with_layer: dict[str, Figures],
+    without: dict[str, Figures],
+) -> Iterator[Compared]:
+    taught_items = {item for question in train for item in question.relevant}
+    for question in test:
+        yield Compared(
+            state=job.state,
+            signal=job.signal,
+            parts=job.parts,
+            unit=job.history.user if job.state == "cold" else next(iter(question.relevant)).split("/")[0],
+            is_repeated=not taught_items.isdisjoint(question.relevant),
+            with_layer=with_layer[question.id],
+            without=without[question.id],
+        )
+
+
+def _gain(state: State, signal: Signal, parts: Parts, group: Group, compared: Sequence[Compared]) -> InstantGain:
+    ahead: Array = np.array([one.with_layer for one in compared]) - np.array([one.without for one in compared])
+    return InstantGain(
+        state=state,
+        signal=signal,
+        parts=parts,
+        group=group,
+        answers=len(compared),
+        changed=int((ahead != 0.0).any(axis=1).sum()),
+        differences=dict(zip(METRICS, difference(ahead, [one.unit for one in compared]), strict=True)),
+    )
+
+
+@contextmanager
+def _without_layer() -> Iterator[None]:
+    """Turn the layer off inside the block; no setting does."""
+    with patch.object(Learner, "uses_instant", False):
+        yield

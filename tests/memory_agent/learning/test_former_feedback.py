@@ -1,0 +1,78 @@
+"""Folders of versions with implicit feedback open, and upkeep removes what these versions inferred."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from run_samples import LATER, OBJECTIVE, SMALL, note, things_to_use, whole
+
+from memory_agent.embedders import Embedder
+from memory_agent.memory import Memory
+from memory_agent.settings import Settings
+from memory_agent.storage import codec
+from memory_agent.storage.snapshot import RECORDS, RUN_INDEX
+from memory_agent.storage.trajectories import FORMER_ENTRIES
+
+RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
+
+
+def former_entries(memory: Memory) -> int:
+    with memory._archive.store.snapshot() as snapshot:
+        return sum(key[:1] in FORMER_ENTRIES for key, _ in snapshot._transaction.scan(RUN_INDEX))
+
+
+def infer_as_before(memory: Memory) -> None:
+    """Store a sign and a watch of the run `one`, as a version with implicit feedback did."""
+    with memory._archive.batch() as batch:
+        run = batch.trajectory("one")
+        assert run is not None
+        row = run.begin_row
+        assert row is not None
+        signs = ((run.marks[-1].at_us + 60_000_000, "asked_again", row, 0.93, None),)
+        batch.put_trajectory(msgspec.structs.replace(run, former_signs=signs, was_watched=True))
+
+
+def test_upkeep_removes_the_signs_of_a_former_version_and_the_learner_learns_their_runs_again(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    with Memory.open(tmp_path / "alice", embedder=embedder, settings=Settings(store=SMALL)) as memory:
+        (thing, *_) = things_to_use(memory)
+        note(memory, RECALL, -2, [thing], OBJECTIVE)
+        first, last = whole("one", 0, OBJECTIVE)
+        assert not memory.ingest([first, last], now=LATER).rejected
+        infer_as_before(memory)
+        assert former_entries(memory) == 2
+        assert memory._archive.store.verify()
+    with Memory.open(tmp_path / "alice", embedder=embedder, settings=Settings(store=SMALL)) as memory:
+        version = memory._archive.store.lessons_version
+        memory.expire(LATER)
+        assert former_entries(memory) == 0
+        assert memory._archive.store.lessons_version > version
+        assert memory._archive.store.verify()
+        run = memory.runs.get("one")
+        assert run is not None
+        assert run.quality == 0.8
+
+
+def test_forgetting_a_memory_removes_the_signs_of_a_former_version(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "alice", embedder=embedder, settings=Settings(store=SMALL)) as memory:
+        (thing, *_) = things_to_use(memory)
+        assert not memory.ingest(whole("one", 0, OBJECTIVE), now=LATER).rejected
+        infer_as_before(memory)
+        memory.forget([thing])
+        assert former_entries(memory) == 0
+        assert memory._archive.store.verify()
+
+
+def test_a_record_with_an_inferred_quality_is_read_without_it(tmp_path: Path, embedder: Embedder) -> None:
+    with Memory.open(tmp_path / "alice", embedder=embedder, settings=Settings(store=SMALL)) as memory:
+        things_to_use(memory)
+        with memory._archive.store.snapshot() as snapshot:
+            row, record = next(iter(snapshot.scan()))
+            value = snapshot._transaction.get(RECORDS, codec.row_key(row))
+        assert value is not None
+        stored = msgspec.msgpack.decode(codec._inflate(row, codec.without_checksum(row, value, "record")))
+        former = codec.with_checksum(row, codec._deflate(msgspec.msgpack.encode([*stored, 0.67])))
+        read = codec.decode_record(row, former, codec.usage_of(record))
+        assert msgspec.structs.replace(read, embedding=None) == msgspec.structs.replace(record, embedding=None)
