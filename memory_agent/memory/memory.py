@@ -24,21 +24,22 @@ from ulid import ULID
 
 from memory_agent.embedders import Embedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.erasure.eraser import Erasure
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake
-from memory_agent.memory.namespaces import Care, Erasure, Sona
+from memory_agent.memory.namespaces import Care, Sona
+from memory_agent.memory.record_checks import checked_record, masked_record
 from memory_agent.memory.runs import Runs
 from memory_agent.memory.sharing import Shared
-from memory_agent.memory.stated_record import check_ids, checked_record, masked_record
 from memory_agent.memory.vectors import MemoryVectors, Progress
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import QueryDefaults, check_now, make_query
-from memory_agent.records.arguments import RecallOptions
+from memory_agent.records.arguments import RecallOptions, check_ids
 from memory_agent.records.memories import (
     IngestReport,
     Kind,
@@ -365,7 +366,7 @@ class Memory:
         >>> [found.text for found in memory.get([record.id, "unknown"])]
         ['Staging needs the VPN']
         """
-        wanted = check_ids(ids)
+        wanted = check_ids("ids", ids)
         with self._call():
             rows = [self._archive.store.row_of_id(one) for one in wanted if one]
             found = self._archive.store.records([row for row in rows if row is not None], with_embedding)

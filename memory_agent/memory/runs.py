@@ -1,8 +1,8 @@
 """`Memory.runs`: begin, step, end and rate runs, and read them.
 
 Each change is ingested as an event, like those of a conductor; a repeated `event_id` is ignored. `learning` derives
-quality and credit from the events. Events are facts and count however late or often they arrive, whereas a call that
-contradicts the stored run raises an error.
+quality and credit from the events. An event counts however late or often it arrives; a call that contradicts the stored
+run raises an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from memory_agent.learning.attribution import names_list, shown_row
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.learning.run_views import to_trajectory, words_of
 from memory_agent.recall.query import check_now
-from memory_agent.records.arguments import MOST_SIMILAR_RUNS, check_choice, check_text, check_whole
+from memory_agent.records.arguments import (
+    MOST_SIMILAR_RUNS,
+    check_choice,
+    check_ids,
+    check_not_blank,
+    check_share,
+    check_text,
+    check_whole,
+)
 from memory_agent.records.memories import IngestReport, microseconds, time_of
 from memory_agent.records.trajectories import (
     RUN_ENDS,
@@ -97,7 +105,7 @@ class Runs:
         >>> run.id, run.state, run.objective
         ('run-7', 'open', 'Users get signed out')
         """
-        check_words("objective", objective)
+        check_not_blank("objective", objective)
         moment = check_now(now)
         given = event_id if run_id is None else run_id  # so that a repeat begins the same run
         name = str(ULID.from_datetime(moment)) if given is None else check_name("run_id", given)
@@ -128,7 +136,7 @@ class Runs:
         >>> [(used.how, used.credit) for used in run.used]
         [('event', 1.0)]
         """
-        check_words("text", text)
+        check_not_blank("text", text)
         name = check_name("run_id", run_id)
         moment = check_now(now)
         payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
@@ -168,7 +176,7 @@ class Runs:
             check_text("summary", summary)
             payload[text_field] = summary
         if quality is not None:
-            payload["quality"] = check_quality(quality)
+            payload["quality"] = check_share("quality", quality)
         moment = check_now(now)
         with self._changing:
             run = self._stored_run(name, moment)
@@ -401,7 +409,7 @@ def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None,
         "memory_ids": check_names("used", used),
     }
     if quality is not None:
-        payload["quality"] = check_quality(quality)
+        payload["quality"] = check_share("quality", quality)
     if comment is not None:
         check_text("comment", comment)
         payload["comment"] = comment
@@ -410,16 +418,9 @@ def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None,
     return payload
 
 
-def check_words(field: str, text: str) -> None:
-    """Raise `InvalidInputError` for anything but a text that is not blank."""
-    check_text(field, text)
-    if not text.strip():
-        raise InvalidInputError(field, "is empty")
-
-
 def check_name(field: str, name: str) -> str:
-    """Return an id of at most 256 characters, without white space around it."""
-    check_words(field, name)
+    """Return an id of at most 256 characters, without surrounding white space. Raises `InvalidInputError`."""
+    check_not_blank(field, name)
     if len(name.strip()) > _NAME_CHARS:
         raise InvalidInputError(field, f"has {len(name)} characters, at most {_NAME_CHARS} are allowed")
     return name.strip()
@@ -427,15 +428,7 @@ def check_name(field: str, name: str) -> str:
 
 def check_names(field: str, names: Sequence[str]) -> list[str]:
     """Return the distinct ids, at most 200."""
-    if isinstance(names, str | bytes) or not isinstance(names, Sequence):
-        raise InvalidInputError(field, "must be a list of ids")
-    if len(names) > MOST_IDS:
-        raise InvalidInputError(field, f"has {len(names)} ids, at most {MOST_IDS} are allowed")
-    return list(dict.fromkeys(check_name(field, name) for name in names))
-
-
-def check_quality(quality: object) -> float:
-    """Return a quality. Raises `InvalidInputError` for anything but a number from 0 to 1."""
-    if isinstance(quality, bool) or not isinstance(quality, int | float) or not 0 <= quality <= 1:
-        raise InvalidInputError("quality", "must be a number from 0 to 1")
-    return float(quality)
+    ids = check_ids(field, names)
+    if len(ids) > MOST_IDS:
+        raise InvalidInputError(field, f"has {len(ids)} ids, at most {MOST_IDS} are allowed")
+    return list(dict.fromkeys(check_name(field, one) for one in ids))

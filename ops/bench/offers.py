@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from memory_agent.embedders import open_embedder
-from memory_agent.knowledge.offers import said_by
+from memory_agent.knowledge.offers import match_key
 from memory_agent.learning.overlap import statements
 from memory_agent.learning.patterns import PastRun, patterns, words_without_figures
 from memory_agent.records.embedded import Embedding
@@ -60,7 +60,7 @@ def offered(airline: Sequence[Run], swe: Sequence[Run]) -> dict[str, set[int]]:
 
 def said(text: str) -> object:
     """Return what is equal for sentences that say the same, by the rule of the product."""
-    return said_by(SharedContent(item_id="", content_type="pattern", title="-", summary=text, version="1"))
+    return match_key(SharedContent(item_id="", content_type="pattern", title="-", summary=text, version="1"))
 
 
 def same_words(users: Mapping[str, set[int]]) -> str:

@@ -192,7 +192,7 @@ def _given(reader: Memory, text: str) -> list[FoundItem]:
     asked = make_query(text, TOP_K, None, None, DEADLINE_MS, {"tiers": BOTH}, QueryDefaults(SETTINGS.recall, _NOW))
     pending = reader.shared.begin_search(asked)
     assert pending is not None
-    return pending.result(DEADLINE_MS)
+    return pending(DEADLINE_MS)
 
 
 def _recalled(

@@ -17,8 +17,7 @@ import pytest
 from memory_agent import MemoryClient
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.records.memories import RecallResult
-from memory_agent.records.shared import GlobalRecord
-from memory_agent.records.shared_requests import SharedChange
+from memory_agent.records.shared import GlobalRecord, SharedChange
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, Identity, Scope, Subscriber, create_key, relay_endpoints
 

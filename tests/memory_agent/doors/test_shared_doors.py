@@ -39,7 +39,7 @@ from memory_agent.recall.fence import CLOSE
 from memory_agent.records.memories import Tier
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES
-from memory_agent.records.shared_requests import AnyAsk, Caller, ForgetUser, ReadLog, Rights
+from memory_agent.records.shared_requests import AnySharedRequest, Caller, ForgetUser, ReadLog, Rights
 from memory_agent.settings import EmbedderSettings, Settings, SharedSettings
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, BrokerSettings, RelaySettings, Scope, create_key, revoke_key
@@ -462,7 +462,7 @@ def test_a_users_items_go_when_nothing_of_the_user_is_under_way(doors: Doors, mo
     user_id, answer = f"gone-{doors.door}", Knowledge.ask
     awake = []
 
-    def noting(self: Knowledge, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
+    def noting(self: Knowledge, caller: Caller, ask: AnySharedRequest, timeout_s: float = 10.0) -> Any:
         if isinstance(ask, ForgetUser):
             awake.append(user_id in doors.served.host._memories)
         return answer(self, caller, ask, timeout_s)
@@ -486,7 +486,7 @@ def test_an_erasure_says_that_the_journal_names_what_was_not_told(
 ) -> None:
     ask = RemoteKnowledge.ask
 
-    def away(self: RemoteKnowledge, caller: Caller, asked: AnyAsk, timeout_s: float) -> Any:
+    def away(self: RemoteKnowledge, caller: Caller, asked: AnySharedRequest, timeout_s: float) -> Any:
         if isinstance(asked, ReadLog):
             raise UnavailableError("the store is away")
         return ask(self, caller, asked, timeout_s)
@@ -503,7 +503,7 @@ def test_an_erasure_says_that_the_journal_names_what_was_not_told(
 def test_a_damaged_store_keeps_no_user_from_being_erased(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     user_id, answer = f"sent-{doors.door}", Knowledge.ask
 
-    def damaged(self: Knowledge, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
+    def damaged(self: Knowledge, caller: Caller, ask: AnySharedRequest, timeout_s: float = 10.0) -> Any:
         if isinstance(ask, ForgetUser):
             raise StoreDamagedError("its pages")
         return answer(self, caller, ask, timeout_s)

@@ -24,7 +24,7 @@ from test_publish_log import changes_in
 
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.erasure.history import fingerprint
+from memory_agent.erasure.logs import fingerprint
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.figures import Contribution
 from memory_agent.knowledge.pseudonyms import FIGURES, FILE, OFFERERS, OFFERS

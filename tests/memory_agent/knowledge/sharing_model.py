@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from figures_model import Names, Tally, Version
 
-from memory_agent.erasure.history import fingerprint
-from memory_agent.records.shared_requests import SharedChange
+from memory_agent.erasure.logs import fingerprint
+from memory_agent.records.shared import SharedChange
 from relay import SHARED_USER
 
 GROUPS = {

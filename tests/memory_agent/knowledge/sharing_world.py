@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from memory_agent.embedders import Embedder
-from memory_agent.erasure import history
+from memory_agent.erasure import logs
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.figures import Part, Standing
 from memory_agent.knowledge.items import place_in
@@ -22,7 +22,7 @@ from memory_agent.knowledge.stored_figures import StoredParts, parts_in, standin
 from memory_agent.memory import Memory
 from memory_agent.records.shared import FoundItem, GlobalRecord, PublishPreview
 from memory_agent.records.shared_content import digest_of
-from memory_agent.records.shared_requests import AnyAsk, Caller, PendingItems, Rights, SearchItems
+from memory_agent.records.shared_requests import AnySharedRequest, Caller, PendingItems, Rights, SearchItems
 from memory_agent.settings import EncryptionSettings, Settings, SharedSettings
 from memory_agent.storage import derived
 from memory_agent.storage.folders import user_folder
@@ -51,7 +51,7 @@ class World:
         self.settings = settings or Settings(shared=UNLIMITED, encryption=encryption, relay=_SMALL)
         self.answers: list[tuple[str, object]] = []
         """All that the store answered, with who asked."""
-        self.asked: list[tuple[Caller, AnyAsk]] = []
+        self.asked: list[tuple[Caller, AnySharedRequest]] = []
         """All that left a user's memory."""
         self.on_answer: Callable[[], None] = lambda: None
         """Called after each answer of the store, before a user's memory has it."""
@@ -177,7 +177,7 @@ class Heard:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: AnySharedRequest, timeout_s: float) -> Any:
         self._world.asked.append((caller, ask))
         answer = self._world.shared.ask(caller, ask, timeout_s)
         self._world.answers.append((caller.user_id, answer))
@@ -186,19 +186,14 @@ class Heard:
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         self._world.asked.append((caller, ask))
-        return _HeardSearch(self._world, caller, self._world.shared.begin_search(caller, ask, timeout_s))
+        search = self._world.shared.begin_search(caller, ask, timeout_s)
 
+        def awaited(timeout_s: float) -> list[FoundItem]:
+            found = search(timeout_s)
+            self._world.answers.append((caller.user_id, found))
+            return found
 
-class _HeardSearch:
-    def __init__(self, world: World, caller: Caller, search: PendingItems) -> None:
-        self._world = world
-        self._caller = caller
-        self._search = search
-
-    def result(self, timeout_s: float) -> list[FoundItem]:
-        found = self._search.result(timeout_s)
-        self._world.answers.append((self._caller.user_id, found))
-        return found
+        return awaited
 
 
 @contextmanager
@@ -230,6 +225,6 @@ def after_each_step(do: Callable[[], None]) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(environment.Environment, "write", write)
-        for place, name in ((history, "_append"), (environment, "replace_by_copy"), (derived, "write_arrays")):
+        for place, name in ((logs, "_append"), (environment, "replace_by_copy"), (derived, "write_arrays")):
             patched.setattr(place, name, followed(getattr(place, name)))
         yield

@@ -15,7 +15,7 @@ from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.pseudonyms import SECRET
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
-from memory_agent.records.shared_requests import AnyAsk, Caller, PendingItems, SearchItems
+from memory_agent.records.shared_requests import AnySharedRequest, Caller, PendingItems, SearchItems
 from memory_agent.settings import Settings
 from memory_agent.storage.snapshot import Snapshot
 from ops.bench.cost import python_calls
@@ -61,7 +61,7 @@ class ListedStore:
         self._knowledge = knowledge
         self._steps = steps
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> object:
+    def ask(self, caller: Caller, ask: AnySharedRequest, timeout_s: float) -> object:
         return self._knowledge.ask(caller, ask, timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:

@@ -18,7 +18,7 @@ from memory_agent.errors import UnavailableError
 from memory_agent.knowledge import Knowledge
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_requests import (
-    AnyAsk,
+    AnySharedRequest,
     Caller,
     ForgetUser,
     PendingItems,
@@ -41,7 +41,7 @@ class Between:
         self.is_lost = False
         self.is_away = False
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: AnySharedRequest, timeout_s: float) -> Any:
         if self.is_away:
             raise UnavailableError("away")
         answer = self._knowledge.ask(caller, ask, timeout_s)

@@ -22,11 +22,11 @@ from memory_agent.care.offline import erase
 from memory_agent.care.restoration import restore_all
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.request import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.pseudonyms import OFFERS
-from memory_agent.records.shared import GlobalRecord, OfferedPattern
-from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, Report, ReportedItem, SharedChange, Untold
+from memory_agent.records.shared import GlobalRecord, OfferedPattern, SharedChange
+from memory_agent.records.shared_requests import Caller, ForgetUser, PendingChanges, ReadLog, Report, ReportedItem
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.batch import Batch
 from relay import SHARED_USER
@@ -224,10 +224,10 @@ def test_runs_and_ratings_of_those_who_offered_it_do_not_count(world: World) -> 
 def told(world: World) -> list[SharedChange]:
     """What followers are told since they were last told."""
     caller, changes = Caller(user_id=SHARED_USER), list[SharedChange]()
-    untold: Untold = world.shared.ask(caller, ReadLog())
+    untold: PendingChanges = world.shared.ask(caller, ReadLog())
     while untold.through:
         changes += [change for _, change in untold.changes]
-        untold = world.shared.ask(caller, ReadLog(told=untold.through))
+        untold = world.shared.ask(caller, ReadLog(after=untold.through))
     return changes
 
 
@@ -490,9 +490,9 @@ def move_an_offer(batch: Batch) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lose_an_offer, "an item names an offer that says something else"),
+        (lose_an_offer, "an item names an offer with other words"),
         (damage_an_offer, "an offer cannot be read"),
-        (move_an_offer, "an offer is not that of its user"),
+        (move_an_offer, "an offer is stored for another user"),
     ],
 )
 def test_verify_finds_offers_that_are_not_whole(world: World, change: Callable[[Batch], None], fault: str) -> None:

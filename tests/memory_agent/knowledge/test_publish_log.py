@@ -21,11 +21,11 @@ from memory_agent.care.restoration import restore_user
 from memory_agent.care.verification import verify_folder
 from memory_agent.daemon import announcer as announcer_module
 from memory_agent.daemon.announcer import Announcer
-from memory_agent.erasure.history import fingerprint
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.logs import fingerprint
+from memory_agent.erasure.request import Selection
 from memory_agent.knowledge import publish_log
-from memory_agent.records.shared import GlobalRecord
-from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, SharedChange
+from memory_agent.records.shared import GlobalRecord, SharedChange
+from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog
 from memory_agent.settings import EmbedderSettings, EncryptionSettings, Settings
 from memory_agent.storage.folders import user_folder
 from relay import (

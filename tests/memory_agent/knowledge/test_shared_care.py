@@ -22,7 +22,7 @@ from memory_agent.care.offline import erase, erase_user
 from memory_agent.care.restoration import Restored, replay_user, restore_all, restore_user
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.request import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.pseudonyms import FIGURES, NAME, PARTS, place_of

@@ -11,8 +11,8 @@ import pytest
 from memory_samples import NOW, message
 
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.intent_log import INTENT_FILE
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.logs import INTENT_FILE
+from memory_agent.erasure.request import Selection
 from memory_agent.errors import (
     EncryptionKeyMissingError,
     MemoryAgentError,

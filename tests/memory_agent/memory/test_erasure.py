@@ -18,9 +18,16 @@ from memory_samples import START, message
 
 from memory_agent.care.export import export_lines
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.history import fingerprint, note_erasure, note_reimported_ids, read_history
-from memory_agent.erasure.intent_log import INTENT_FILE, Intent, read_intent, write_intent
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.logs import (
+    INTENT_FILE,
+    fingerprint,
+    note_erasure,
+    note_reimported_ids,
+    read_history,
+    read_intent,
+    write_intent,
+)
+from memory_agent.erasure.request import Intent, Selection
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.memory import Memory
 from memory_agent.records.memories import Exclusion, MemoryFilter

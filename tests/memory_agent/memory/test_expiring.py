@@ -15,10 +15,11 @@ import pytest
 from test_erasure import SECRET, files_with
 
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
+from memory_agent.erasure import eraser
+from memory_agent.erasure.logs import INTENT_FILE, read_intent
 from memory_agent.erasure.retention import RETENTION_FILE, RetentionRules, is_due_while_closed
 from memory_agent.errors import InvalidInputError, SettingsError
-from memory_agent.memory import Memory, namespaces
+from memory_agent.memory import Memory
 from memory_agent.settings import RetentionRule, RetentionSettings, load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
@@ -162,7 +163,7 @@ def files_and_bytes(folder: Path) -> dict[str, bytes]:
 
 
 def test_selecting_expired_memories_excludes_other_selections(tmp_path: Path, embedder: Embedder) -> None:
-    from memory_agent.erasure.selection import Selection
+    from memory_agent.erasure.request import Selection
 
     with pytest.raises(InvalidInputError):
         Selection(expired=True, session_id="s-1").check()
@@ -188,8 +189,8 @@ def test_a_store_with_more_expired_than_the_limit_is_due_at_once(tmp_path: Path,
 def test_a_host_scans_a_large_memory_only_after_waking(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespaces, "_AGED_AT_WAKING", 2)
-    monkeypatch.setattr(namespaces, "_LOOKED_AT_WAKING", 4)
+    monkeypatch.setattr(eraser, "_EXPIRED_AT_OPENING", 2)
+    monkeypatch.setattr(eraser, "_SCANNED_AT_OPENING", 4)
     filled(tmp_path, embedder, *(told(number, 40 * DAY) for number in range(5)))
     with opened(tmp_path, embedder, USUAL, role="host") as memory:
         assert memory.stats().memories == 5

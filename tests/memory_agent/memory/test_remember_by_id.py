@@ -15,8 +15,7 @@ from memory_samples import NOW, message, texts
 
 from memory_agent.care.export import export_lines, import_lines
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.history import read_history
-from memory_agent.erasure.intent_log import read_intent
+from memory_agent.erasure.logs import read_history, read_intent
 from memory_agent.errors import StoreError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
