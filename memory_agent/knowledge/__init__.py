@@ -11,13 +11,12 @@ from __future__ import annotations
 from memory_agent.knowledge.clients import KnowledgeOnFiles, RemoteKnowledge
 from memory_agent.knowledge.items import all_offerers, check_item, file_of_item
 from memory_agent.knowledge.publish_log import add_published
-from memory_agent.knowledge.store import Knowledge, SearchQuota, faults_of_knowledge
+from memory_agent.knowledge.store import Knowledge, faults_of_knowledge
 
 __all__ = [
     "Knowledge",
     "KnowledgeOnFiles",
     "RemoteKnowledge",
-    "SearchQuota",
     "add_published",
     "all_offerers",
     "check_item",

@@ -244,7 +244,7 @@ class Knowledge(Memory):
             case Report():
                 return self._count(caller, ask)
             case ReadLog():
-                return self._read_log(ask.told)
+                return self._read_log(ask.after)
 
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
@@ -386,10 +386,10 @@ class Knowledge(Memory):
                     log_rated(batch, record, check_now(None))
             write_due(batch, ())
 
-    def _read_log(self, told: int) -> PendingChanges:
-        if told:
+    def _read_log(self, after: int) -> PendingChanges:
+        if after:
             with self._archive.batch() as batch:
-                drop_sent(batch, told)
+                drop_sent(batch, after)
         with self._archive.store.snapshot() as snapshot:
             return pending_changes(snapshot)
 

@@ -57,7 +57,7 @@ _ENDS = {
     "cancelled": ("conductor.run.cancelled", "reason"),
 }
 
-TakeIn = Callable[[Event], IngestReport]
+IngestEvent = Callable[[Event], IngestReport]
 FindRuns = Callable[[str, int, float | None], Sequence[SimilarRun]]
 
 
@@ -69,18 +69,18 @@ class Runs:
         user_id: str,
         archive: Archive,
         run_records: RunRecords,
-        take_in: TakeIn,
+        ingest: IngestEvent,
         find: FindRuns,
         stored_text: Callable[[str], str],
         in_use: InUse,
     ) -> None:
-        """`take_in` ingests an event. `find` returns runs similar to a text, given a limit and a minimum relevance.
+        """`ingest` stores an event. `find` returns runs similar to a text, given a limit and a minimum relevance.
         `stored_text` returns a text as it would be stored.
         """
         self._user_id = user_id
         self._archive = archive
         self._run_records = run_records
-        self._take_in = take_in
+        self._ingest = ingest
         self._find = find
         self._stored_text = stored_text
         self._in_use = in_use
@@ -288,7 +288,7 @@ class Runs:
         )
 
     def _known(self, name: str, moment: datetime) -> Trajectory:
-        """Return the run that a name denotes at this time."""
+        """Return the run that has this id at this time."""
         stored = self._stored(name, moment)
         run = None if stored is None else self.get(stored.id)
         if run is None:
@@ -325,7 +325,7 @@ class Runs:
             raise _ended(run)
         if begin is None:
             return False
-        if request != self._words_kept(objective) or session not in (None, run.session_id):
+        if request != self._stored_words(objective) or session not in (None, run.session_id):
             raise RunBegunError(run.id, _shown_time(begin.at_us))
         return set(recalls) <= set(run.recall_ids)
 
@@ -338,10 +338,10 @@ class Runs:
             return False
         with self._in_use(), self._archive.store.snapshot() as snapshot:
             rows = {snapshot.row_of_id(memory_id) for memory_id in named}
-            is_same_text = summary is None or _words(snapshot, end) == self._words_kept(summary)
+            is_same_text = summary is None or _words(snapshot, end) == self._stored_words(summary)
         return is_same_text and rows <= {row for mark in run.marks for row in mark.named}
 
-    def _words_kept(self, text: str) -> Sequence[str]:
+    def _stored_words(self, text: str) -> Sequence[str]:
         return self._stored_text(text).split()
 
     def _settle_recalls(self) -> None:
@@ -369,9 +369,9 @@ class Runs:
             actor_id=actor_id,
             payload=payload,
         )
-        report = self._take_in(event)
+        report = self._ingest(event)
         if report.rejected:
-            raise StoreError(f"{event_type} was not taken in: {report.rejected[0].reason}")
+            raise StoreError(f"{event_type} was rejected: {report.rejected[0].reason}")
 
 
 def _run_at(snapshot: Snapshot, name: str, moment: datetime) -> StoredTrajectory | None:
@@ -383,7 +383,7 @@ def _has_ended(run: StoredTrajectory, moment: datetime) -> bool:
 
 
 def _has_event(run: StoredTrajectory, event_id: str | None) -> bool:
-    """Whether a call with this event id was carried out before."""
+    """Whether the run has an event with this id, so that a call is a repeat."""
     return event_id in {mark.event_id for mark in run.marks}
 
 

@@ -155,18 +155,8 @@ class Shared:
         check_admitted(content.access_policy, self.caller.rights.policies)
         if offer:
             check_offer(content)
-        texts = texts_of(content)
-        return PublishPreview(
-            content=content,
-            digest=digest_of(content),
-            made_at=check_now(now),
-            masked=dict(masked_kinds(*texts.values())),
-            mentions=mentions(texts, (self.caller.user_id,)),
-            memory_id=memory_id,
-            memory_state=None if record is None else _state_of(record),
-            is_offer=offer,
-            replaces=None if item_id is None else self._former(item_id, is_offer=offer),
-        )
+        former = None if item_id is None else self._former(item_id, is_offer=offer)
+        return self._previewed(content, record, check_now(now), former, is_offer=offer)
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
@@ -364,6 +354,28 @@ class Shared:
         except MemoryAgentError as error:
             return partial(_fail, error)
 
+    def _previewed(
+        self,
+        content: SharedContent,
+        record: MemoryRecord | None,
+        now: datetime,
+        former: FormerVersion | None,
+        *,
+        is_offer: bool,
+    ) -> PublishPreview:
+        texts = texts_of(content)
+        return PublishPreview(
+            content=content,
+            digest=digest_of(content),
+            made_at=now,
+            masked=dict(masked_kinds(*texts.values())),
+            mentions=mentions(texts, (self.caller.user_id,)),
+            memory_id=None if record is None else record.id,
+            memory_state=None if record is None else _state_of(record),
+            is_offer=is_offer,
+            replaces=former,
+        )
+
     def _send(self, report: Report) -> None:
         try:
             self._ask(report)
@@ -399,7 +411,7 @@ class Shared:
         return record
 
     def _confirmed(self, preview: PublishPreview | Mapping[str, Any], *, is_offer: bool) -> PublishPreview:
-        """Return a preview after checking that it is unchanged and still valid. Raises `InvalidInputError`."""
+        """Return a preview, after checking that it is unchanged and still valid. Raises `InvalidInputError`."""
         shown = preview if isinstance(preview, PublishPreview) else converted("preview", preview, PublishPreview)
         if shown.is_offer != is_offer:
             raise InvalidInputError(
@@ -477,8 +489,8 @@ def _title_of(record: MemoryRecord) -> str:
 
 def _state_of(record: MemoryRecord) -> str:
     """Return a digest of the content of a memory."""
-    said = (record.id, record.text, record.title, record.tags, record.kind)
-    return sha256(msgspec.msgpack.encode(said)).hexdigest()
+    content = (record.id, record.text, record.title, record.tags, record.kind)
+    return sha256(msgspec.msgpack.encode(content)).hexdigest()
 
 
 def _tags(tags: object) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that a run used. `credit` is 1 if it was named; .5 if it was inferred, or named with all others shown."""
+    """A memory that a run used. `credit` is 1 if it was named, .5 if inferred, or named with all others shown."""
 
     record_id: str
     how: Attribution

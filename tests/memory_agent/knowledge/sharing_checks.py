@@ -1,5 +1,7 @@
-"""What holds after each step of a world in which users share: no file, answer, event, message or log says more than the
-model (`sharing_model`) allows, and figures are what it counts.
+"""Invariants after each step of a story about shared items.
+
+Files, answers, events, messages and logs contain no more than the model (`sharing_model`) allows, and the figures match
+its counts.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _opened: list[Embedder] = []
 
 
 def embedder() -> Embedder:
-    """The real one, opened once for all stories."""
+    """The real embedder, opened once for all stories."""
     if not _opened:
         _opened.append(open_embedder(EmbedderSettings(allow_download=False)))
     return _opened[0]
@@ -70,7 +72,8 @@ def refused(ask: Callable[[str], object], item_id: str) -> tuple[object, ...]:
 
 
 class CheckedSharing(RuleBasedStateMachine):
-    """Several users, the store and the relay on disk, and the model. `is_encrypted`: then files hold nothing at all."""
+    """Several users, the store and the relay on disk, and the model. With `is_encrypted`, files contain no mark at all.
+    """
 
     is_encrypted = False
 
@@ -82,7 +85,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.capturing = structlog.testing.capture_logs()
         self.logs = self.capturing.__enter__()
         self.leaving: set[str] = set()  # the marks that users send to the store in a step
-        self.said_by_many: dict[str, tuple[str, str]] = {}  # by policy, the marks of what many offer
+        self.said_by_many: dict[str, tuple[str, str]] = {}  # by policy, the marks of words that many users offer
         self.lines = self.recalls = 0
         if self.is_encrypted:
             (self.root / "keys").mkdir(mode=0o700)
@@ -101,7 +104,7 @@ class CheckedSharing(RuleBasedStateMachine):
         parts = verify_folder(self.world.data_dir, self.world.settings, quiet)
         assert [part.findings for part in parts if part.findings] == []
         self.no_log_quotes_anybody()
-        assert self.lines >= self.recalls  # else this would look for lines where none are
+        assert self.lines >= self.recalls  # otherwise the check would search for lines that do not exist
         self.capturing.__exit__(None, None, None)
         shutil.rmtree(self.root)
 
@@ -121,12 +124,12 @@ class CheckedSharing(RuleBasedStateMachine):
         assert marks_in(msgspec.json.encode(answer)) <= self.model.may_see(user)
 
     def keep_up(self) -> None:
-        """The upkeep of the store."""
+        """Do the upkeep of the store."""
         self.world.shared.expire()
         self.settled()
 
     def settled(self) -> None:
-        """Follow in the model what upkeep did, and take over the ids of what it proposed."""
+        """Update the model after upkeep, and take over the ids of the items that it proposed."""
         proposed = self.model.settle(self.world.shared._authors.pseudonym)
         with self.world.shared._archive.store.snapshot() as snapshot:
             new = {record.title: record for _, record in snapshot.scan() if record.id not in self.model.items}
@@ -142,7 +145,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.model.is_purged = True
 
     def publishes(self, item: Item) -> None:
-        """Take over an item that is published."""
+        """Add a published item to the model."""
         (record,) = self.world.shared.get([item.id], with_embedding=True)
         item.vector = half(record.embedding)
         with self.world.shared._archive.store.snapshot() as snapshot:
@@ -150,7 +153,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.model.publish(item, standing.key)
 
     def tell_all(self) -> None:
-        """Tell followers all that there is, and check what each of them reads."""
+        """Publish all pending changes to followers, and check what each of them reads."""
         self.model.tell()
         self.followers.tell()
         self.followers.compact()
@@ -162,7 +165,7 @@ class CheckedSharing(RuleBasedStateMachine):
             assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
 
     def pseudonyms(self) -> set[str]:
-        """What the store calls its users, and called the erased ones."""
+        """The pseudonyms of the users, including former ones of erased users."""
         return self.model.pseudonyms | {self.world.shared._authors.pseudonym(user) for user in EVERYBODY}
 
     @invariant()
@@ -171,7 +174,7 @@ class CheckedSharing(RuleBasedStateMachine):
         gone = set() if model.is_purged else model.left
         allowed = set() if self.is_encrypted else model.published() | gone
         assert marks_in(data) <= allowed
-        assert self.is_encrypted or model.published() <= marks_in(data)  # else this would look for the wrong bytes
+        assert self.is_encrypted or model.published() <= marks_in(data)  # else the check looks for wrong bytes
         assert not any(user.encode() in data for user in EVERYBODY)
         live = {item.vector for item in model.items.values()} if model.is_purged else model.public
         hidden = model.vectors if self.is_encrypted else model.vectors - live
@@ -184,7 +187,9 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def no_event_says_more_than_what_is_there(self) -> None:
-        """The journal has no word, vector or user of anybody, and ids of items that were there when they were told."""
+        """Check that the journal has no word, vector or user, and only ids of items that existed when they were
+        announced.
+        """
         model, data = self.model, self.followers.bytes_of_the_journal()
         assert not marks_in(data)
         assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
@@ -208,7 +213,7 @@ class CheckedSharing(RuleBasedStateMachine):
             admitted, found = self.model.admitted(user), self.world.found(user, SAYINGS[0], *GROUPS[user])
             assert found.keys() <= admitted.keys()
             texts = {admitted[id_].marks for id_ in found}
-            assert {item.marks for item in admitted.values()} == texts  # of the same words one is enough
+            assert {item.marks for item in admitted.values()} == texts  # one of several equal offers
             self.heard(user, list(found.values()))
             own = self.memory(user).shared.published()
             assert {one.id: one.version for one in own} == {
@@ -233,7 +238,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.world.answers.clear()
 
     def reaches_by_id(self, user: str) -> None:
-        """Items that admit a user; any other is as one that does not exist."""
+        """Check that each item is visible to the users that its policy admits, and missing for all others."""
         shared, visible = self.memory(user).shared, self.model.admitted(user) | self.model.of_author(user)
         asks: list[Callable[[str], object]] = [shared.item, shared.attachment, partial(shared.rate, rating=1.0)]
         unknown = [refused(ask, UNKNOWN) for ask in asks]
@@ -260,7 +265,8 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def figures_are_made_of_what_living_users_contributed(self) -> None:
-        """Each part is there once, without the author's, whatever was repeated, interrupted, erased or restored."""
+        """Check that each part exists once, and none of the author, after any repeat, interruption, erasure or restore.
+        """
         names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
         with self.world.shared._archive.store.snapshot() as snapshot:
             kept = {

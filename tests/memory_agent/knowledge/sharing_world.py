@@ -1,4 +1,4 @@
-"""A data folder with some users and what they share, opened in this process as a daemon's hosts open it."""
+"""A data folder of users who share items, opened in this process as the hosts of a daemon open it."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from relay import SHARED_USER, BusSettings, JournalSettings
 from relay.disk import Transaction, environment
 
 UNLIMITED = SharedSettings(searches=1_000_000)
-_SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # which a crash copies
+_SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # a crash copies these
 
 
 def with_id(preview: PublishPreview, item_id: str) -> PublishPreview:
-    """The preview as if the new item's id, which nobody chooses, had been this one."""
+    """Return the preview with this id for the new item, which is otherwise random."""
     content = msgspec.structs.replace(preview.content, item_id=item_id)
     return msgspec.structs.replace(preview, content=content, digest=digest_of(content))
 
 
 class World:
-    """The store of shared items, and users' memories that are opened when they are first asked for."""
+    """The store of shared items, and the memories of users, opened on first use."""
 
     def __init__(
         self, data_dir: Path, embedder: Embedder | None, settings: Settings | None = None, keys: Path | None = None
@@ -76,7 +76,7 @@ class World:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Close it in the block: LMDB opens a file once in a process."""
+        """Close the store inside the context, since LMDB opens a file only once in a process."""
         self.close()
         try:
             yield
@@ -84,7 +84,7 @@ class World:
             self.open()
 
     def crash(self, copy: Path | None = None) -> None:
-        """Go on from the files as they are, or as they were in `copy`, as if the process had been killed."""
+        """Continue with the current files, or those of `copy`, as if the process had been killed."""
         aside = self.data_dir.with_name("crashed")
         shutil.rmtree(aside, ignore_errors=True)
         if copy is None:
@@ -106,11 +106,11 @@ class World:
 
     @property
     def folder(self) -> Path:
-        """Where the store of shared items lies."""
+        """The folder of the store of shared items."""
         return user_folder(self.data_dir, SHARED_USER)
 
     def user(self, user_id: str, *groups: str, is_admin: bool = False) -> Memory:
-        """A user's memory, as a caller with these organisations and tiers has it."""
+        """Return a user's memory for a caller with these organisations and tiers."""
         if user_id not in self._memories:
             self._memories[user_id] = Memory.open(
                 user_folder(self.data_dir, user_id),
@@ -123,7 +123,7 @@ class World:
         return self._memories[user_id].with_rights(Rights(groups=groups, is_admin=is_admin))
 
     def keep_up(self, user_id: str) -> Memory:
-        """A user's memory, after the upkeep that writes what waits, as its host has it: without a caller's rights."""
+        """Return a user's memory after upkeep, as its host has it: without the rights of a caller."""
         memory = self.user(user_id)
         memory.expire()
         return memory
@@ -136,12 +136,12 @@ class World:
         return shared.confirm(shared.preview(text[:80], text, attachment=data, **fields), data)
 
     def found(self, user_id: str, query: str, *groups: str) -> dict[str, FoundItem]:
-        """What a user finds, whatever its relevance, by id."""
+        """Return the items that a user finds at any relevance, by id."""
         found = self.user(user_id, *groups).shared.search(query, 100, min_relevance=0.0)
         return {one.item.id: one for one in found}
 
     def bytes_of_the_store(self) -> bytes:
-        """The bytes of all its files, and of the history of what was taken away."""
+        """The bytes of all its files, and of the history of erasures."""
         return bytes_below(self.folder) + bytes_below(self.data_dir / "erasures")
 
     def __enter__(self) -> Self:
@@ -152,7 +152,7 @@ class World:
 
 
 def parts_of(snapshot: Snapshot, item_id: str) -> dict[str, tuple[Standing, dict[bytes, Part]]]:
-    """By version of an item: what is known of it, and the part of each user."""
+    """Return the figures of each version of an item, with the part of each user."""
     place = place_in(snapshot, item_id)
     users = [user for _, at, user in parts_in(snapshot) if at == place]
     found = {}
@@ -163,7 +163,7 @@ def parts_of(snapshot: Snapshot, item_id: str) -> dict[str, tuple[Standing, dict
 
 
 def copy_folder(folder: Path, target: Path) -> None:
-    """Copy a data folder but for its sockets."""
+    """Copy a data folder, except for its sockets."""
     shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.sock"))
 
 
@@ -172,7 +172,7 @@ def bytes_below(folder: Path) -> bytes:
 
 
 class Heard:
-    """The store, with lists of what it was asked and what it answered. Satisfies `SharedStore`."""
+    """The store, with lists of requests and answers. Satisfies `SharedStore`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -198,9 +198,9 @@ class Heard:
 
 @contextmanager
 def after_each_step(do: Callable[[], None]) -> Iterator[None]:
-    """Call `do` after each step that reaches the disk: commits, the history, files that are put in place.
+    """Call `do` after each step that changes the disk: commits, the history, replaced files.
 
-    Between two of them a kill leaves what one of them left. Other threads make no step meanwhile.
+    A kill between two steps leaves the result of the earlier one. Other threads make no steps meanwhile.
     """
     stepping = threading.RLock()
 
@@ -220,7 +220,7 @@ def after_each_step(do: Callable[[], None]) -> Iterator[None]:
         with ExitStack() as step:
             with begin_write(self) as transaction:
                 yield transaction
-                step.enter_context(stepping)  # before the commit: whoever waits for a commit must not hold it
+                step.enter_context(stepping)  # before the commit, for which other threads may wait
             do()
 
     with pytest.MonkeyPatch.context() as patched:

@@ -1,4 +1,4 @@
-"""What followers hear of shared items: each change once, and those alone whom the policy admits hear it."""
+"""Events for followers of shared items: each change once, and only to readers that the policy admits."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Deployment:
         return shared.confirm(shared.preview(title, f"{title} needs the VPN", access_policy=policy, **fields))
 
     def entries(self, name: str, user_id: str = SHARED_USER) -> list[JournalEntry]:
-        """The entries that a follower's key reads."""
+        """Return the entries that a follower's key reads."""
         if name not in self.tokens:
             orgs = {group[4:] for group in GROUPS[name] if group.startswith("org:")}
             tier = "pro" if PRO in GROUPS[name] else None
@@ -96,7 +96,7 @@ class Deployment:
             return subscriber.fetch(0, 1_000, user_id=user_id).entries
 
     def heard(self, name: str = "both") -> Heard:
-        """What a follower hears: the kind, and the id or else the fingerprint of the item."""
+        """Return what a follower receives: the kind, and the id or else the fingerprint of the item."""
         changes = changes_in(self.entries(name))
         return [(change.kind, change.item_id or change.item) for change in changes]
 
@@ -124,7 +124,7 @@ def here() -> Iterator[Deployment]:
 
 
 def changes_in(entries: list[JournalEntry]) -> list[SharedChange]:
-    """The changes that journal entries hold, one in each."""
+    """Return the change in each of the journal entries."""
     changes = [change for entry in entries if (change := SharedChange.in_entry(entry))]
     assert len(changes) == len(entries)
     return changes
@@ -138,7 +138,7 @@ def quiet(*_: object) -> None:
     return None
 
 
-def test_each_change_reaches_those_whom_the_policy_admits_and_nobody_else(here: Deployment) -> None:
+def test_each_change_reaches_only_readers_that_the_policy_admits(here: Deployment) -> None:
     items = {policy: here.publish(policy.replace(":", " "), policy) for policy in (PUBLIC, ACME, PRO)}
     here.tell()
     for name, groups in GROUPS.items():
@@ -155,7 +155,7 @@ def test_each_change_reaches_those_whom_the_policy_admits_and_nobody_else(here: 
         assert here.heard(name) == admitted
 
 
-def test_an_event_says_what_is_published_and_nothing_of_its_words_or_its_author(here: Deployment) -> None:
+def test_an_event_has_the_item_id_but_no_text_and_no_author(here: Deployment) -> None:
     item = here.publish("The quokka", ACME, version="7.1")
     here.tell()
     (entry,) = here.entries("member")
@@ -176,7 +176,7 @@ def test_an_event_says_what_is_published_and_nothing_of_its_words_or_its_author(
         assert SharedChange.in_entry(msgspec.structs.replace(entry, **other)) is None
 
 
-def test_only_a_key_that_reads_may_follow_and_a_revoked_one_hears_no_more(here: Deployment) -> None:
+def test_only_keys_that_may_read_can_follow_until_they_are_revoked(here: Deployment) -> None:
     here.publish("The quokka")
     here.tell()
     assert len(here.heard("member")) == 1
@@ -191,13 +191,13 @@ def test_only_a_key_that_reads_may_follow_and_a_revoked_one_hears_no_more(here: 
         here.entries("nobody", "member")
 
 
-def test_what_is_unpublished_leaves_the_journal_but_for_its_fingerprint(here: Deployment) -> None:
+def test_the_journal_keeps_only_the_fingerprint_of_an_unpublished_item(here: Deployment) -> None:
     item, kept = here.publish("The quokka"), here.publish("The other")
     here.tell()
     assert here.journal_holds(item.id)
     here.world.user("ann").shared.unpublish(item.id)
     here.world.shared.expire()
-    assert item.id.encode() not in here.world.bytes_of_the_store()  # with the log, which is not told yet
+    assert item.id.encode() not in here.world.bytes_of_the_store()  # with the log, which is not announced yet
     here.tell()
     assert here.heard() == [("published", kept.id), ("unpublished", gone(item))]
     with Subscriber(*here.broker.endpoints) as local:
@@ -207,7 +207,7 @@ def test_what_is_unpublished_leaves_the_journal_but_for_its_fingerprint(here: De
     assert here.journal_holds(gone(item))
 
 
-def test_what_came_and_went_before_it_was_told_is_told_as_gone_alone(here: Deployment) -> None:
+def test_an_item_removed_before_its_announcement_is_announced_only_as_removed(here: Deployment) -> None:
     item = here.publish("The quokka")
     here.publish("The quokka two", version="2", item_id=item.id)
     other = here.publish("Another")
@@ -218,13 +218,13 @@ def test_what_came_and_went_before_it_was_told_is_told_as_gone_alone(here: Deplo
     assert changes_in(here.entries("both"))[0].version == "2"
 
 
-def test_encrypted_neither_the_log_nor_the_journal_shows_whom_or_what_it_tells(tmp_path: Path) -> None:
+def test_an_encrypted_log_and_journal_show_neither_items_nor_readers(tmp_path: Path) -> None:
     with deployment(keys=tmp_path / "keys") as here:
         item, went = here.publish("The quokka", ACME), here.publish("The other", ACME)
         here.tell()
         here.world.user("ann").shared.unpublish(went.id)
-        for _ in range(2):  # before it is told, and after it
-            stored = here.world.bytes_of_the_store().replace(gone(went).encode(), b"", 1)  # the history has it
+        for _ in range(2):  # before and after its announcement
+            stored = here.world.bytes_of_the_store().replace(gone(went).encode(), b"", 1)  # the history contains it
             for text in (item.id, went.id, gone(item), gone(went), "acme", "published"):
                 assert not here.journal_holds(text)
                 assert text.encode() not in stored
@@ -232,7 +232,7 @@ def test_encrypted_neither_the_log_nor_the_journal_shows_whom_or_what_it_tells(t
         assert here.heard("member") == [("published", item.id), ("unpublished", gone(went))]
 
 
-def test_another_policy_takes_an_item_from_those_whom_it_admits_no_more(here: Deployment) -> None:
+def test_a_change_of_policy_announces_removal_to_the_former_readers(here: Deployment) -> None:
     item = here.publish("The quokka", PRO)
     here.tell()
     here.publish("The quokka", ACME, version="2", item_id=item.id)
@@ -243,13 +243,13 @@ def test_another_policy_takes_an_item_from_those_whom_it_admits_no_more(here: De
     assert here.heard("nobody") == []
 
 
-def test_a_rating_is_told_when_it_is_released_and_says_nothing_of_who_rated(here: Deployment) -> None:
+def test_a_rating_is_announced_at_its_release_without_its_rater(here: Deployment) -> None:
     item = here.publish("The quokka")
     here.tell()
     raters = [f"rater-{number}" for number in range(5)]
 
     def rate(names: list[str], rating: float | None) -> Heard:
-        """Rate it, with upkeep and telling after each of them."""
+        """Rate an item, with upkeep and announcement after each rating."""
         for name in names:
             here.world.user(name).shared.rate(item.id, rating)
             here.world.shared.expire()
@@ -260,7 +260,7 @@ def test_a_rating_is_told_when_it_is_released_and_says_nothing_of_who_rated(here
     assert rate(raters[4:], 1.0) == [("rated", item.id)]
     assert rate(raters[:4], 0.0) == [("rated", item.id)]
     assert rate(raters[4:], 0.0) == [("rated", item.id)] * 2
-    assert rate(raters, 0.0) == [("rated", item.id)] * 2  # as before
+    assert rate(raters, 0.0) == [("rated", item.id)] * 2  # unchanged
     pseudonyms = {here.world.shared._authors.pseudonym(name) for name in raters}
     for entry in here.entries("both"):
         assert not any(name.encode() in entry.data for name in (*raters, *pseudonyms))
@@ -272,7 +272,7 @@ def test_a_rating_is_told_when_it_is_released_and_says_nothing_of_who_rated(here
     assert here.heard() == [("unpublished", gone(item))]
 
 
-def test_erasing_a_rater_is_not_told(here: Deployment) -> None:
+def test_erasing_a_rater_is_not_announced(here: Deployment) -> None:
     item = here.publish("The quokka")
     for number in range(6):
         here.world.user(f"rater-{number}").shared.rate(item.id, 1.0)
@@ -286,7 +286,7 @@ def test_erasing_a_rater_is_not_told(here: Deployment) -> None:
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_what_an_erased_user_shared_is_told_as_gone(here: Deployment, *, is_served: bool) -> None:
+def test_items_of_an_erased_user_are_announced_as_removed(here: Deployment, *, is_served: bool) -> None:
     items = [here.publish(f"Quokka {number}", ACME) for number in range(3)]
     here.tell()
     author = items[0].author_id
@@ -307,7 +307,7 @@ def test_what_an_erased_user_shared_is_told_as_gone(here: Deployment, *, is_serv
         assert not any(word.encode() in entry.data for word in (author, *(item.id for item in items)))
 
 
-def test_an_item_that_is_erased_by_its_id_goes_from_the_journal(here: Deployment) -> None:
+def test_an_item_erased_by_id_disappears_from_the_journal(here: Deployment) -> None:
     item = here.publish("The quokka", ACME)
     here.tell()
     assert here.journal_holds(item.id)
@@ -341,8 +341,8 @@ def test_a_journal_that_fails_keeps_no_user_from_being_erased(
     here.world.open()
 
 
-def test_an_erasure_says_that_a_full_journal_names_what_went(here: Deployment) -> None:
-    """The daemon that starts when there is room takes it out."""
+def test_a_receipt_states_that_a_full_journal_still_has_the_removed_items(here: Deployment) -> None:
+    """The daemon that starts when there is room removes it."""
     item = here.publish("The quokka", ACME)
     here.tell()
     with Publisher(here.broker.endpoints.ingest) as publisher:
@@ -363,9 +363,9 @@ def test_an_erasure_says_that_a_full_journal_names_what_went(here: Deployment) -
     assert here.heard("member") == [("unpublished", gone(item))]
 
 
-def test_killed_at_any_step_each_change_is_told_once(tmp_path: Path) -> None:
+def test_a_kill_at_any_step_announces_each_change_once(tmp_path: Path) -> None:
     copies: list[Path] = []
-    copying = threading.Lock()  # the relay has a thread of its own
+    copying = threading.Lock()  # the relay has its own thread
     with deployment() as here:
         first, moved = here.publish("The first", ACME), here.publish("The moved")
         here.tell()
@@ -403,12 +403,12 @@ def test_killed_at_any_step_each_change_is_told_once(tmp_path: Path) -> None:
     assert len(seen) == 5  # after each of the changes
 
 
-def test_a_repeat_has_the_id_of_the_event_that_was_told(here: Deployment) -> None:
+def test_a_repeated_event_has_the_same_id(here: Deployment) -> None:
     item = here.publish("The quokka")
     for number in range(5):
         here.world.user(f"rater-{number}").shared.rate(item.id, 1.0)
     here.world.shared.expire()
-    for _ in range(2):  # killed before the log knew of the acknowledgement
+    for _ in range(2):  # killed before the log received the acknowledgement
         told = here.world.shared.ask(Caller(user_id="x"), ReadLog())
         events = [change.to_event(event_id) for event_id, change in told.changes]
         with Publisher(here.broker.endpoints.ingest) as publisher:
@@ -421,7 +421,7 @@ def test_a_repeat_has_the_id_of_the_event_that_was_told(here: Deployment) -> Non
     assert here.heard() == [("published", item.id), ("rated", item.id)]
 
 
-def test_changes_of_all_kinds_are_told_together_in_their_order(
+def test_changes_of_all_kinds_are_announced_together_in_order(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     erased = counted(monkeypatch, "erase")
@@ -442,11 +442,11 @@ def test_changes_of_all_kinds_are_told_together_in_their_order(
     assert here.world.shared.ask(Caller(user_id="x"), ReadLog()).through == 0
 
 
-def test_a_repeat_erases_nothing_of_what_it_tells(here: Deployment) -> None:
+def test_a_repeated_batch_erases_none_of_its_own_events(here: Deployment) -> None:
     item = here.publish("The quokka", PRO)
     here.tell()
     here.publish("The quokka", ACME, version="2", item_id=item.id)
-    with Publisher(here.broker.endpoints.ingest) as publisher:  # killed before the log knew of the acknowledgement
+    with Publisher(here.broker.endpoints.ingest) as publisher:  # killed before the log received the acknowledgement
         for told in here.world.shared.ask(Caller(user_id="x"), ReadLog()).events:
             publisher.publish(told)
         assert not publisher.flush().pending
@@ -455,10 +455,10 @@ def test_a_repeat_erases_nothing_of_what_it_tells(here: Deployment) -> None:
     assert here.heard("payer") == [("unpublished", gone(item))]
 
 
-def test_what_goes_soon_after_another_goes_from_the_journal_with_others(
+def test_removals_in_quick_succession_are_erased_from_the_journal_together(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each erasure looks through the journal's events of shared items, and each compaction copies its file."""
+    """Each erasure reads the journal's events of shared items, and each compaction copies its file."""
     items = [here.publish(f"Quokka {number}") for number in range(20)]
     here.tell()
     erased, compacted = counted(monkeypatch, "erase"), counted(monkeypatch, "compact")
@@ -489,7 +489,7 @@ def test_what_goes_soon_after_another_goes_from_the_journal_with_others(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
-    """A list that grows with each call of a method of any journal."""
+    """Return a list that grows with each call of a method of any journal."""
     calls: list[str] = []
     do = getattr(Journal, method)
 
@@ -501,7 +501,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
     return calls
 
 
-def test_while_the_relay_is_away_the_log_keeps_what_is_to_be_told(here: Deployment) -> None:
+def test_the_log_keeps_changes_while_the_relay_is_unavailable(here: Deployment) -> None:
     items = [here.publish(f"Quokka {number}") for number in range(3)]
     here.broker.stop()
     with pytest.raises(RelayUnavailableError):
@@ -512,7 +512,7 @@ def test_while_the_relay_is_away_the_log_keeps_what_is_to_be_told(here: Deployme
     assert here.heard() == [("published", item.id) for item in items]
 
 
-def test_a_backup_has_the_log_and_what_was_told_is_not_told_again(here: Deployment, tmp_path: Path) -> None:
+def test_a_backup_contains_the_log_and_no_change_is_announced_again(here: Deployment, tmp_path: Path) -> None:
     item, other = here.publish("The quokka"), here.publish("The other")
     here.broker.stop()
     with here.world.closed():
@@ -550,7 +550,7 @@ def test_without_a_daemon_the_log_keeps_the_latest_entries(here: Deployment, mon
 
 
 @pytest.mark.parametrize("value", [None, b"\xc1"])
-def test_verify_finds_a_log_that_is_not_whole(here: Deployment, value: bytes | None) -> None:
+def test_verify_finds_an_incomplete_log(here: Deployment, value: bytes | None) -> None:
     for number in range(3):
         here.publish(f"Quokka {number}")
     assert faults(here) == []

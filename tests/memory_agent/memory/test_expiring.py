@@ -155,7 +155,7 @@ def test_a_dry_run_counts_by_rule_and_changes_nothing(tmp_path: Path, embedder: 
         planned = memory.erasure.erase_expired(now=NOW, dry_run=True)
         assert (planned.by_rule, planned.memories, planned.complete) == ({"progress": 2}, 2, False)
         assert files_and_bytes(tmp_path) == before
-        assert memory.erasure.age(NOW) == 2  # and it did not count as having been looked at
+        assert memory.erasure.age(NOW) == 2  # and it did not count as a scan
 
 
 def files_and_bytes(folder: Path) -> dict[str, bytes]:
@@ -174,7 +174,7 @@ def test_a_store_is_scanned_at_most_once_per_interval(tmp_path: Path, embedder: 
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, 40 * DAY), told(2, 29.5 * DAY)], now=NOW)
         assert memory.erasure.age(NOW) == 1
-        assert memory.erasure.age(NOW + 0.9 * DAY) == 0  # the second one is too old by now
+        assert memory.erasure.age(NOW + 0.9 * DAY) == 0  # the second memory has expired by now
         assert memory.erasure.age(NOW + DAY) == 1
         memory.ingest([told(3, 60 * DAY)], now=NOW)
         assert memory.erasure.age(NOW - 5 * DAY) == 1  # the clock was reset
@@ -200,14 +200,14 @@ def test_a_host_scans_a_large_memory_only_after_waking(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Whether a closed memory must be scanned in this many days."""
+    """Return whether a closed memory must be scanned in this many days."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )
 
 
 def test_a_closed_memory_is_due_when_something_expires(tmp_path: Path, embedder: Embedder) -> None:
-    assert not due(tmp_path, 0)  # there is no such user
+    assert not due(tmp_path, 0)  # a user that does not exist
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, 20 * DAY), told(2, 10 * DAY)], now=NOW)
         memory.erasure.age(NOW)
@@ -227,7 +227,7 @@ def test_changed_rules_and_other_writers_make_a_user_due(tmp_path: Path, embedde
     longer = rules(msgspec.structs.replace(PROGRESS, age_s=60 * DAY_S))
     assert due(tmp_path, 0, longer)
     assert not due(tmp_path, 0, rules())
-    with opened(tmp_path, embedder) as memory:  # by a process without rules, which leaves no note
+    with opened(tmp_path, embedder) as memory:  # by a process without rules, which saves no schedule
         memory.ingest([told(2, 50 * DAY)], now=NOW)
     assert due(tmp_path, 0)
     with opened(tmp_path, embedder, USUAL) as memory:
