@@ -62,7 +62,7 @@ def creates_store(ask: SharedRequest[Any]) -> bool:
 def answer_without_store(ask: SharedRequest[Any]) -> Any:
     """Return the answer to a read without a store. Raises `InvalidInputError` for an item by id."""
     if isinstance(ask, _UNKNOWN):
-        raise InvalidInputError("item_id", "is no shared item that this user may see")
+        raise InvalidInputError("item_id", "is not a shared item that this user may see")
     if isinstance(ask, Unpublish):
         return UnpublishReceipt(item_id=ask.item_id, found=False, at=check_now(None))
     if isinstance(ask, ReadLog):

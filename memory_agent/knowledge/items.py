@@ -190,7 +190,7 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
     try:
         about = about_of(record)
     except (KeyError, msgspec.MsgspecError) as error:
-        raise InvalidInputError("record", "is no item that a user shared") from error
+        raise InvalidInputError("record", "is not a shared item") from error
     summary, body = parts_of_text(record.text, about.summary_chars)
     content = SharedContent(
         item_id=record.id,
@@ -209,7 +209,7 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
     if file != attachment_of(data, None if file is None or data is None else file.name):
         raise InvalidInputError("attachment", "is not the file that the item names")
     if record != record_of(content, about.author, record.timestamp) or not is_pseudonym(about.author):
-        raise InvalidInputError("record", "is not as its item was published")
+        raise InvalidInputError("record", "differs from the item as it was published")
 
 
 def _size_of(record: MemoryRecord, about: About) -> int:

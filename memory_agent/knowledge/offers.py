@@ -83,15 +83,15 @@ def write_offer(batch: Batch, author: str, content: SharedContent, now: datetime
     known = own.get(content.item_id)
     if known is not None:
         if known.content != content:
-            raise InvalidInputError("item_id", "is that of another offer of this user: preview a new one")
+            raise InvalidInputError("item_id", "is the id of another offer of this user: preview a new one")
         return _shown(known, items_offered_by(batch, author))
     if len(own) >= MOST_OFFERS:
-        raise InvalidInputError("item_id", "is one offer too many of this user: take others back first")
+        raise InvalidInputError("item_id", "is one offer too many of this user: withdraw others first")
     if item_in(batch, content.item_id) is not None:
-        raise InvalidInputError("item_id", "is that of an item that is published: preview a new one")
+        raise InvalidInputError("item_id", "is the id of a published item: preview a new one")
     key = match_key(content)
     if any(match_key(offer.content) == key for offer in own.values()):
-        raise InvalidInputError("preview", "says what this user offers already")
+        raise InvalidInputError("preview", "has the same words as another offer of this user")
     offer = Offer(content=content, at=now)
     _keep(batch, author, own | {content.item_id: offer})
     batch.set_blob(CHANGED, secrets.token_bytes(8))

@@ -261,7 +261,7 @@ class Knowledge(Memory):
             if known is not None and is_repeat(known, record):
                 return shown_item(batch, known, standing_in(batch, known))
             if self.erasure.is_forgotten(record.id, now):
-                raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
+                raise InvalidInputError("item_id", "is the id of an unpublished item: preview a new one")
             self._check_new(batch, known, record)
             if known is None:
                 admit()
@@ -299,7 +299,7 @@ class Knowledge(Memory):
         check_offer(content)
         with self._archive.batch() as batch:
             if self.erasure.is_forgotten(content.item_id, now):
-                raise InvalidInputError("item_id", "is that of an offer that was taken back: preview a new one")
+                raise InvalidInputError("item_id", "is the id of a withdrawn offer: preview a new one")
             return write_offer(batch, own, content, now)
 
     def _propose(self, now: datetime) -> None:
@@ -332,15 +332,15 @@ class Knowledge(Memory):
         record = self._visible(caller, self._archive.store.record_of_id(ask.item_id))
         own = self._authors.pseudonym(caller.user_id)
         if about_of(record).author == own:
-            raise InvalidInputError("item_id", "is an item of one's own")
+            raise InvalidInputError("item_id", "is one of the user's own items")
         version = about_of(record).version if ask.version is None else ask.version
         with self._archive.batch() as batch:
             if own in offerers_of(batch, record.id):
-                raise InvalidInputError("item_id", "is an item of one's own, among others")
+                raise InvalidInputError("item_id", "is one of the user's own items, offered with others")
             place = place_in(batch, record.id)
             standings = standings_at(batch, place)
             if (standing := standings.get(version)) is None:
-                raise InvalidInputError("version", f"{version} is no version of this item")
+                raise InvalidInputError("version", f"{version} is not a version of this item")
             figures = Figures(standing, StoredParts(batch, place, version))
             if figures.rate(own.encode(), ask.rating):
                 write_standings(batch, place, standings)
@@ -509,7 +509,7 @@ class Knowledge(Memory):
             about = about_of(record)
             if about.policy in caller.rights.policies or about.author == self._authors.pseudonym(caller.user_id):
                 return record
-        raise InvalidInputError("item_id", "is no shared item that this user may see")
+        raise InvalidInputError("item_id", "is not a shared item that this user may see")
 
     def _rows_of(self, author: str) -> list[int]:
         view = self._archive.settled_view()

@@ -50,7 +50,7 @@ MOST_RUNS = 1_000
 MOST_IDS = 200
 _NAME_CHARS = 256
 _NOT_STORED = "is not stored, was forgotten, or is a shared item that was not shown"
-_LIST = "all memories that were shown were named, which says nothing about any of them"
+_LIST = "all memories that were shown were named, which does not distinguish them"
 _ENDS = {
     "completed": ("conductor.run.completed", "summary"),
     "failed": ("conductor.run.failed", "error"),

@@ -151,7 +151,7 @@ class Shared:
         )
         content = self._masked(content)
         if access_policy is None and item_id is not None:
-            raise InvalidInputError("access_policy", "is missing: state for whom the next version is")
+            raise InvalidInputError("access_policy", "is missing: state the policy of the next version")
         check_admitted(content.access_policy, self.caller.rights.policies)
         if offer:
             check_offer(content)
@@ -173,7 +173,7 @@ class Shared:
         expected = shown.content.attachment
         if expected != attachment_of(attachment, None if expected is None or attachment is None else expected.name):
             raise InvalidInputError(
-                "attachment", "must be the file that was previewed, and nothing where there was none"
+                "attachment", "must be the previewed file, or nothing if the preview has no file"
             )
         return self._ask(Publish(content=shown.content, data=attachment))
 
@@ -223,7 +223,7 @@ class Shared:
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.rate(item.id, 1.0)
         Traceback (most recent call last):
-        relay.errors.InvalidInputError: item_id: is an item of one's own
+        relay.errors.InvalidInputError: item_id: is one of the user's own items
         """
         checked = None if rating is None else check_share("rating", rating)
         named = None if version is None else check_version(version)
@@ -397,7 +397,7 @@ class Shared:
     def _former(self, item_id: str, *, is_offer: bool) -> FormerVersion:
         """Return the current version of an item of this user. Unknown items and those of others give the same error."""
         if is_offer:
-            raise InvalidInputError("item_id", "is for what is published: an offer has no versions")
+            raise InvalidInputError("item_id", "is only for published items: an offer has no versions")
         found = next((item for item in self.published() if item.id == item_id), None)
         if found is None:
             raise InvalidInputError("item_id", "is not an item of this user")
@@ -420,7 +420,7 @@ class Shared:
         if digest_of(shown.content) != shown.digest:
             raise InvalidInputError("preview", "is not what was previewed: preview it again")
         if digest_of(self._masked(shown.content)) != shown.digest:
-            raise InvalidInputError("preview", "has secrets that are masked by now: preview it again")
+            raise InvalidInputError("preview", "has secrets that are masked now: preview it again")
         check_admitted(shown.content.access_policy, self.caller.rights.policies)
         if shown.memory_id is not None:
             with self._in_use():

@@ -85,11 +85,6 @@ def of_vector(text: str, vector: Embedding) -> Embedded:
     return Embedded(np.asarray(vector, np.float32)[None, :], spans, np.zeros((0, word_bytes(len(vector))), np.uint8))
 
 
-def first_vector(found: Embedded | None) -> Embedding | None:
-    """Return the vector of the first passage."""
-    return None if found is None else found.vectors[0]
-
-
 def query_of_vector(vector: Embedding) -> EmbeddedQuery:
     """Return an `EmbeddedQuery` with the (d,) `vector` and no words, for embedders without words."""
     return EmbeddedQuery(vector, (), np.zeros((0, min(len(vector), WORD_DIMENSIONS)), np.float16))

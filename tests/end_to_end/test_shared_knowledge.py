@@ -137,7 +137,7 @@ def test_a_policy_admits_those_whose_key_has_the_group(daemon: DaemonProcess) ->
         assert not other.shared.search(QUESTION)
         assert not asked(other, *BOTH).memories
         for ask in (lambda: other.shared.rate(item.id, 1.0), lambda: other.shared.attachment(item.id)):
-            with pytest.raises(MemoryAgentError, match="is no shared item that this user may see"):
+            with pytest.raises(MemoryAgentError, match="is not a shared item that this user may see"):
                 ask()
         with pytest.raises(InvalidInputError, match="access_policy"):
             published(other, access_policy="org:acme")

@@ -284,7 +284,7 @@ def test_an_administrator_takes_away_what_anybody_shared(doors: Doors, callers: 
     item = published(callers["member"], ACME, b"[poison]")
     assert not callers["author"].shared.unpublish(item.id).found
     admin = doors.caller(f"admin-{doors.door}", "admin", frozenset({Scope.RECALL, Scope.SHARE, Scope.SHARED_ADMIN}))
-    with pytest.raises(InvalidInputError, match="no shared item"):
+    with pytest.raises(InvalidInputError, match="not a shared item"):
         admin.shared.attachment(item.id)  # to take away is not to read
     assert admin.shared.unpublish(item.id).found
     assert callers["member"].shared.published() == []

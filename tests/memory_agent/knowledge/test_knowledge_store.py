@@ -97,7 +97,7 @@ def test_a_preview_names_the_version_it_replaces_and_is_of_an_item_of_this_user(
             world.user(user).shared.preview("The VPN", FIX, **fields)
         refusals.add(str(refused.value))
     assert refusals == {"item_id: is not an item of this user"}
-    with pytest.raises(InvalidInputError, match="item_id: is for what is published"):
+    with pytest.raises(InvalidInputError, match="item_id: is only for published items"):
         ann.shared.preview("The VPN", FIX, offer=True, **own)
 
 
@@ -118,7 +118,7 @@ def test_a_confirm_after_unpublish_is_refused_and_the_same_words_are_a_new_item(
     next_version = ann.shared.preview("The VPN", FIX, item_id=item.id, version="2", access_policy="public")
     ann.shared.unpublish(item.id)
     for _ in range(2):
-        with pytest.raises(InvalidInputError, match="item_id: is that of an item that was unpublished"):
+        with pytest.raises(InvalidInputError, match="item_id: is the id of an unpublished item"):
             again()
         world.reopen()
         ann = world.user("ann")
@@ -417,7 +417,7 @@ def test_an_erased_author_leaves_no_item_and_returns_under_another_pseudonym(wor
     assert world.shared.ask(Caller(user_id="ann"), ForgetUser()).items == 0
     assert world.found("ben", QUESTION).keys() == {kept.id}
     for ask in (lambda: ben.shared.rate(item.id, 1.0), lambda: ben.shared.attachment(item.id)):
-        with pytest.raises(InvalidInputError, match="is no shared item that this user may see"):
+        with pytest.raises(InvalidInputError, match="is not a shared item that this user may see"):
             ask()
     with pytest.raises(InvalidInputError, match="unpublished"):
         world.user("ann").shared.confirm(second)

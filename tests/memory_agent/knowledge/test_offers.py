@@ -87,7 +87,7 @@ def test_a_pattern_of_many_users_is_shown_only_if_each_offers_it(world: World) -
 def test_a_user_counts_once_and_can_offer_the_same_words_once(world: World) -> None:
     for user in FIVE[:4]:
         offer(world, user)
-    with pytest.raises(InvalidInputError, match="says what this user offers already"):
+    with pytest.raises(InvalidInputError, match="has the same words as another offer of this user"):
         offer(world, FIVE[0], f"{WORDS}.")
     assert shown(world) == []
 
@@ -142,7 +142,7 @@ def test_an_item_with_fewer_than_five_offers_left_is_removed(world: World) -> No
     assert shown(world) == []
     world.reopen()
     assert shown(world) == []
-    with pytest.raises(InvalidInputError, match="taken back"):
+    with pytest.raises(InvalidInputError, match="withdrawn offer"):
         world.user(FIVE[0]).shared.offer(taken)
     offer(world, FIVE[0])
     [again] = shown(world)
@@ -212,7 +212,7 @@ def test_runs_and_ratings_of_offerers_do_not_count(world: World) -> None:
     used = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=1.0)
     counted = [world.shared.ask(Caller(user_id=user), Report(number=1, items=(used,))) for user in USERS]
     assert counted == [0] * 5 + [1] * 2
-    with pytest.raises(InvalidInputError, match="one's own"):
+    with pytest.raises(InvalidInputError, match="the user's own items"):
         world.user(FIVE[0]).shared.rate(item.id, 1.0)
     world.user(USERS[5]).shared.rate(item.id, 1.0)
     assert len(contributors(world, item)) == 2

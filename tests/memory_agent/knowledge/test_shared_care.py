@@ -124,7 +124,7 @@ def test_a_restore_brings_back_no_removed_item(world: World, items: dict[str, Gl
     assert contributors(world, items["kept"]) == 1
     assert world.user("dot").shared.attachment(items["kept"].id).data == b"[the rules]" * 1_000
     assert items["of cas"].author.startswith("Quokka Cas #")
-    with pytest.raises(InvalidInputError, match="no shared item"):
+    with pytest.raises(InvalidInputError, match="not a shared item"):
         world.user("dot").shared.attachment(items["gone"].id)
     with pytest.raises(InvalidInputError, match="unpublished"):
         world.user("ben").shared.confirm(again)

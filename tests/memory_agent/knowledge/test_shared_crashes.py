@@ -195,7 +195,7 @@ def test_an_unpublish_recorded_only_in_the_history_is_completed_by_the_next_open
             world.user("ann").shared.unpublish(item.id)
         with World(copies[0], embedder) as noted:
             assert noted.found("ben", "quokka") == {}
-            with pytest.raises(InvalidInputError, match="no shared item"):
+            with pytest.raises(InvalidInputError, match="not a shared item"):
                 noted.user("ben").shared.attachment(item.id)
             noted.shared.expire()
             assert b"quokka" not in noted.bytes_of_the_store()
