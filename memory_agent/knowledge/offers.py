@@ -129,7 +129,7 @@ def authors_with_offers(snapshot: Snapshot, among: Iterable[str] | None = None) 
 
 
 def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
-    """Return the ids of the items that removed offers leave without enough support (see above).
+    """Return the ids of the items without enough offers, or without an offer of their exact words, after a removal.
 
     `is_gone` takes an offer id or an author.
     """

@@ -96,14 +96,14 @@ class CheckedSharing(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.keep_up()
-        self.tell_all()
+        self.announce_all()
         self.nothing_private_is_in_the_files()
-        self.no_event_says_more_than_what_is_there()
+        self.events_contain_only_published_items()
         self.world.close()
         self.nothing_private_is_in_the_files()
         parts = verify_folder(self.world.data_dir, self.world.settings, quiet)
         assert [part.findings for part in parts if part.findings] == []
-        self.no_log_quotes_anybody()
+        self.logs_contain_no_marks()
         assert self.lines >= self.recalls  # otherwise the check would search for lines that do not exist
         self.capturing.__exit__(None, None, None)
         shutil.rmtree(self.root)
@@ -119,7 +119,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.model.said[user].update(marks)
         return marks
 
-    def heard(self, user: str, answer: object) -> None:
+    def check_answer(self, user: str, answer: object) -> None:
         """Check an answer to a user."""
         assert marks_in(msgspec.json.encode(answer)) <= self.model.may_see(user)
 
@@ -152,14 +152,14 @@ class CheckedSharing(RuleBasedStateMachine):
             standing, _ = parts_of(snapshot, item.id)[item.named[1]]
         self.model.publish(item, standing.key)
 
-    def tell_all(self) -> None:
+    def announce_all(self) -> None:
         """Publish all pending changes to followers, and check what each of them reads."""
-        self.model.tell()
-        self.followers.tell()
+        self.model.announce()
+        self.followers.announce()
         self.followers.compact()
         self.model.compact()
         for user, entries in self.followers.entries().items():
-            self.model.check_heard(user, changes_in(entries))
+            self.model.check_received(user, changes_in(entries))
             data = b"".join(entry.data for entry in entries)
             assert not marks_in(data)
             assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
@@ -186,7 +186,7 @@ class CheckedSharing(RuleBasedStateMachine):
             assert not any(name.encode() in data for name in model.pseudonyms)
 
     @invariant()
-    def no_event_says_more_than_what_is_there(self) -> None:
+    def events_contain_only_published_items(self) -> None:
         """Check that the journal has no word, vector or user, and only ids of items that existed when they were
         announced.
         """
@@ -202,24 +202,24 @@ class CheckedSharing(RuleBasedStateMachine):
             assert not any(policy.encode() in data for policy in POLICIES)
 
     @invariant()
-    def nobodys_own_files_hold_the_words_of_another(self) -> None:
+    def no_user_folder_contains_words_of_another_user(self) -> None:
         for user in GROUPS:
             files = (file for file in user_folder(self.world.data_dir, user).rglob("*") if file.is_file())
             assert marks_in(b"".join(file.read_bytes() for file in files)) <= self.model.said[user]
 
     @invariant()
-    def everybody_finds_what_the_policies_admit_and_nothing_else(self) -> None:
+    def searches_find_exactly_the_admitted_items(self) -> None:
         for user in GROUPS:
             admitted, found = self.model.admitted(user), self.world.found(user, SAYINGS[0], *GROUPS[user])
             assert found.keys() <= admitted.keys()
             texts = {admitted[id_].marks for id_ in found}
             assert {item.marks for item in admitted.values()} == texts  # one of several equal offers
-            self.heard(user, list(found.values()))
+            self.check_answer(user, list(found.values()))
             own = self.memory(user).shared.published()
             assert {one.id: one.version for one in own} == {
                 id_: str(item.version) for id_, item in self.model.of_author(user).items()
             }
-            self.heard(user, own)
+            self.check_answer(user, own)
             for item in (*own, *(one.item for one in found.values())):
                 assert item.quality_metrics == self.model.tallies[item.id, item.version].metrics()
                 offered_by = len(self.model.items[item.id].offerers) // 5 * 5
@@ -231,7 +231,7 @@ class CheckedSharing(RuleBasedStateMachine):
         for user in EVERYBODY:
             offered = self.world.shared.ask(Caller(user_id=user), ListOffers())
             assert {one.content.item_id: one.proposed_as for one in offered} == self.model.offers_of(user)
-            self.heard(user, offered)
+            self.check_answer(user, offered)
         for user, answer in self.world.answers:
             assert not any(name in repr(answer) for name in EVERYBODY), user
             assert marks_in(msgspec.msgpack.encode(answer)) <= self.model.may_see(user) | self.model.said[user]
@@ -248,12 +248,12 @@ class CheckedSharing(RuleBasedStateMachine):
                 continue
             seen = shared.item(item.id)
             assert (seen.id, seen.version, seen.access_policy) == (*item.named, item.policy)
-            self.heard(user, seen)
+            self.check_answer(user, seen)
             if item.data is not None:
                 assert shared.attachment(item.id).data == item.data
 
     @invariant()
-    def nothing_else_leaves_a_memory_than_what_its_user_sends(self) -> None:
+    def a_memory_sends_only_what_its_user_confirmed(self) -> None:
         for caller, ask in self.world.asked:
             message = msgspec.msgpack.encode((caller.rights, ask))
             chosen = self.leaving if isinstance(ask, Publish | Offer | SearchItems | SetName) else set()
@@ -264,7 +264,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.leaving.clear()
 
     @invariant()
-    def figures_are_made_of_what_living_users_contributed(self) -> None:
+    def figures_match_the_contributions_of_existing_users(self) -> None:
         """Check that each part exists once, and none of the author, after any repeat, interruption, erasure or restore.
         """
         names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
@@ -290,7 +290,7 @@ class CheckedSharing(RuleBasedStateMachine):
         assert kept == {version: tally.state() for version, tally in self.model.tallies.items()}
 
     @invariant()
-    def no_item_is_there_in_part(self) -> None:
+    def every_item_is_complete(self) -> None:
         items, offers = self.model.items, self.model.offers
         with self.world.shared._archive.store.snapshot() as snapshot:
             assert {record.id for _, record in snapshot.scan()} == items.keys()
@@ -303,7 +303,7 @@ class CheckedSharing(RuleBasedStateMachine):
         }
 
     @invariant()
-    def nothing_is_kept_of_a_search(self) -> None:
+    def searches_leave_no_trace(self) -> None:
         store = self.world.shared._archive.store
         with store.snapshot() as snapshot:
             assert list(snapshot.recall_notes()) == []
@@ -311,7 +311,7 @@ class CheckedSharing(RuleBasedStateMachine):
         assert not store.has_waiting_notes
 
     @invariant()
-    def no_log_quotes_anybody(self) -> None:
+    def logs_contain_no_marks(self) -> None:
         lines = repr(self.logs)
         assert not marks_in(lines.encode())
         assert not NUMBERS.search(lines)

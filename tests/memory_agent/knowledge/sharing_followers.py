@@ -34,7 +34,7 @@ class Followers:
         self._world = world
         self._tokens = {user: _key(world.data_dir, user, of_user) for user, of_user in groups.items()}
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         """Publish the changes in the publish log, as a daemon does. Durable on return."""
 
         async def told(broker: Broker) -> None:

@@ -54,7 +54,7 @@ def forms_of(vector: bytes) -> tuple[bytes, ...]:
 
 
 @dataclass
-class Told:
+class PrivateMemory:
     """A memory: the marks of its text, title and tags, and those that no item ever has (`hidden`)."""
 
     user: str
@@ -136,7 +136,7 @@ class Journal:
 class Model:
     """The current state: memories, items and offers by id, chosen names by user, and figures; and what was removed."""
 
-    told: list[Told] = field(default_factory=list)
+    told: list[PrivateMemory] = field(default_factory=list)
     items: dict[str, Item] = field(default_factory=dict)
     offers: dict[str, Offer] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -189,7 +189,7 @@ class Model:
         self.left |= self.items.pop(id_).marks
         self.is_purged = False
 
-    def end(self, id_: str) -> None:
+    def remove(self, id_: str) -> None:
         """Remove an item permanently, with the figures of all its versions."""
         self.drop(id_)
         self.ended.add(id_)
@@ -207,7 +207,7 @@ class Model:
             item.offerers = {user: offer for user, offer in item.offerers.items() if offer in self.offers}
             written = {self.offers[offer].words for offer in item.offerers.values()}
             if len(item.offerers) < LEAST_OFFERERS or item.words not in written:
-                self.end(item.id)
+                self.remove(item.id)
 
     def settle(self, names: Names) -> list[dict[str, Offer]]:
         """Do upkeep: add later offerers to items, release figures, and return the proposed items by user."""
@@ -241,7 +241,7 @@ class Model:
 
     def erase(self, user: str, pseudonym: str) -> None:
         for id_ in self.of_author(user):
-            self.end(id_)
+            self.remove(id_)
         self.withdraw(lambda offer: offer.user == user)
         for tally in self.tallies.values():
             tally.erase(user)
@@ -273,7 +273,7 @@ class Model:
             self.journal.astray |= self.journal.moved
         self.is_purged = True
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         """Announce pending changes, as the announcer does, whether or not it finishes."""
         self.journal.named |= self.items.keys()
 
@@ -281,7 +281,7 @@ class Model:
         """Compact the journal, as the relay does after all announcements."""
         self.journal.named &= (self.items.keys() | self.journal.astray) - self.ended
 
-    def check_heard(self, user: str, changes: list[SharedChange]) -> None:
+    def check_received(self, user: str, changes: list[SharedChange]) -> None:
         """Check the events that a user receives: exactly those of existing items that the policies admit."""
         journal, groups = self.journal, ("public", *EVERYBODY[user])
         went = {fingerprint(SHARED_USER, id_) for id_ in self.ended | journal.moved | journal.astray}

@@ -118,7 +118,7 @@ class World:
                 settings=self.settings,
                 embedder=self._embedder,
                 role="host",
-                shared=Heard(self),
+                shared=RecordingStore(self),
             )
         return self._memories[user_id].with_rights(Rights(groups=groups, is_admin=is_admin))
 
@@ -171,7 +171,7 @@ def bytes_below(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
-class Heard:
+class RecordingStore:
     """The store, with lists of requests and answers. Satisfies `SharedStore`."""
 
     def __init__(self, world: World) -> None:

@@ -291,7 +291,7 @@ def test_an_offer_withdrawn_during_upkeep_does_not_count_for_the_item(
     embed = world.shared._vectors.embed
 
     def embed_late(*texts: Any, **more: Any) -> Any:
-        take_back(world)
+        withdraw_offer(world)
         return embed(*texts, **more)
 
     with monkeypatch.context() as patched:
@@ -393,7 +393,7 @@ def five(world: World, number: int = 5) -> dict[str, OfferedPattern]:
     return {user: offer(world, user) for user in USERS[:number]}
 
 
-def take_back(world: World) -> None:
+def withdraw_offer(world: World) -> None:
     shared = world.user(FIVE[0]).shared
     for one in shared.offered():
         shared.unpublish(one.content.item_id)
@@ -403,7 +403,7 @@ def take_back(world: World) -> None:
     ("do", "before", "after"),
     [
         (lambda world: world.shared.expire(), 0, 1),
-        (take_back, 1, 0),
+        (withdraw_offer, 1, 0),
         (lambda world: world.shared.ask(Caller(user_id=FIVE[0]), ForgetUser()), 1, 0),
     ],
     ids=["propose", "take back", "erase"],
@@ -452,7 +452,7 @@ def test_a_backup_contains_offers_and_a_restore_keeps_withdrawn_offers_withdrawn
             restore_all(backup, other.data_dir, other.settings, datetime.now(UTC), lambda *_: None, replace=True)
         assert [one.id for one in shown(other)] == [item.id]
         assert [one.proposed_as for user in USERS[:6] for one in other.user(user).shared.offered()] == [item.id] * 6
-    take_back(world)
+    withdraw_offer(world)
     world.shared.ask(Caller(user_id=FIVE[1]), ForgetUser())
     assert shown(world) == []
     with world.closed():

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from sharing_checks import SAYINGS, CheckedSharing, close_embedder, embedder, quiet
-from sharing_model import ADMIN, BY_HAND, CROWD, EVERYBODY, GROUPS, POLICIES, Item, Offer, Told, Words, half, marks_in
+from sharing_model import ADMIN, BY_HAND, CROWD, EVERYBODY, GROUPS, POLICIES, Item, Offer, PrivateMemory, Words, half, marks_in
 from sharing_world import after_each_step, copy_folder
 
 from memory_agent.care.backup import make_backup
@@ -75,11 +75,11 @@ class SharingModel(CheckedSharing):
         )
         self.offer_together("public", whom, spelled, None)
         self.many_work(values)
-        self.tell_all()
+        self.announce_all()
 
     def tells(self, user: str, *hidden: str) -> None:
         """Remember a memory that no item contains."""
-        self.model.told.append(Told(user, hidden[0], frozenset(), frozenset(hidden)))
+        self.model.told.append(PrivateMemory(user, hidden[0], frozenset(), frozenset(hidden)))
 
     def asks(self, user: str, query: str, **options: Any) -> RecallResult:
         """Recall, and check the answer. Both are on disk afterwards, as after the upkeep of a host."""
@@ -90,7 +90,7 @@ class SharingModel(CheckedSharing):
         result = self.memory(user).recall(words, 20, min_relevance=0.0, deadline_ms=30_000.0, **options)
         self.memory(user).expire()
         assert "global_unavailable" not in result.degraded
-        self.heard(user, result)
+        self.check_answer(user, result)
         shared = [one for one in result.memories if one.tier == "global" and one.shared is not None]
         for one in shared:
             item = self.model.admitted(user)[one.record.id]
@@ -108,7 +108,7 @@ class SharingModel(CheckedSharing):
             f"{text} {saying}", title=title, tags=[tag], session_id=session, id=id_, metadata={"place": place}
         )
         self.model.vectors.add(half(memory.get([id_], with_embedding=True)[0].embedding))
-        self.model.told.append(Told(user, id_, frozenset({text, title, tag}), frozenset({session, id_, place})))
+        self.model.told.append(PrivateMemory(user, id_, frozenset({text, title, tag}), frozenset({session, id_, place})))
 
     @rule(user=users, tiers=st.sampled_from([("local",), ("global",), BOTH]), with_embedding=st.booleans())
     def recall(self, user: str, tiers: Any, with_embedding: bool) -> None:
@@ -123,7 +123,7 @@ class SharingModel(CheckedSharing):
         self.tells(user, query, tag)
         self.leaving |= {query, tag}
         assert self.memory(user).shared.search(f"{query} {saying}", 20, tags=[tag], min_relevance=0.0) == []
-        self.heard(user, self.memory(user).shared.search(f"{query} {saying}", 20, min_relevance=0.0))
+        self.check_answer(user, self.memory(user).shared.search(f"{query} {saying}", 20, min_relevance=0.0))
 
     @rule(user=users, quality=qualities, is_reported=st.booleans(), crash=crashes)
     def work(self, user: str, quality: float, is_reported: bool, crash: int | None) -> None:
@@ -221,7 +221,7 @@ class SharingModel(CheckedSharing):
         if item.id in {one.id for one in shared.published()}:
             assert crash is not None
             return
-        self.model.end(item.id)
+        self.model.remove(item.id)
         assert not shared.unpublish(item.id).found
         with pytest.raises(InvalidInputError, match="unpublished"):
             shared.confirm(again)
@@ -260,7 +260,7 @@ class SharingModel(CheckedSharing):
 
     @precondition(lambda self: self.model.offers)
     @rule(data=st.data(), crash=crashes)
-    def take_back(self, data: st.DataObject, crash: int | None) -> None:
+    def withdraw_offer(self, data: st.DataObject, crash: int | None) -> None:
         offer = self.model.offers[data.draw(st.sampled_from(sorted(self.model.offers)))]
         for user in GROUPS.keys() - {offer.user}:
             assert not self.memory(user).shared.unpublish(offer.id).found
@@ -272,7 +272,7 @@ class SharingModel(CheckedSharing):
 
     @precondition(lambda self: any(item.offerers for item in self.model.items.values()))
     @rule(data=st.data(), from_the_files=st.booleans())
-    def take_from_many(self, data: st.DataObject, from_the_files: bool) -> None:
+    def remove_item_of_many(self, data: st.DataObject, from_the_files: bool) -> None:
         """Only an administrator can remove an item of many users; this removes the offers too."""
         item = self.some_item(data, lambda item: bool(item.offerers))
         for user in GROUPS:
@@ -296,7 +296,7 @@ class SharingModel(CheckedSharing):
             assert erase_user(self.world.data_dir, self.world.settings, user, now()).complete
         self.model.erase(user, pseudonym)
         self.settled()  # includes upkeep and announcements
-        self.model.tell()
+        self.model.announce()
         self.model.compact()
         if self.saved is not None:
             self.saved[1].add(user)
@@ -379,13 +379,13 @@ class SharingModel(CheckedSharing):
         assert not marks_in(msgspec.json.encode(stats))
 
     @rule(crash=crashes)
-    def tell_followers(self, crash: int | None) -> None:
+    def announce(self, crash: int | None) -> None:
         """Announce changes as the daemon does. After a kill, the next call continues."""
         if crash is not None:
-            self.model.tell()
+            self.model.announce()
             self.run(self.followers.tell, crash)
         else:
-            self.tell_all()
+            self.announce_all()
 
     @rule()
     def reopen(self) -> None:

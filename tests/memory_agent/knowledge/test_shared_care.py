@@ -325,13 +325,13 @@ def test_a_restore_of_the_store_alone_leaves_no_event_of_what_was_taken_away_sin
     with world.closed():
         make_backup(world.data_dir, backup, world.settings, now(), quiet)
     gone = world.published("ann", "Staging needs a permit")
-    followers.tell()
+    followers.announce()
     world.user("ann").shared.unpublish(gone.id)  # and before its announcement, the log returns to that of the backup
     assert gone.id.encode() in followers.bytes_of_the_journal()
     with world.closed():
         restore_user(backup, world.data_dir, SHARED_USER, world.settings, now(), quiet, replace=True)
         assert gone.id.encode() not in followers.bytes_of_the_journal()
-    followers.tell()
+    followers.announce()
     assert [change.item_id for change in changes_in(followers.entries()["ben"])] == [kept.id]
 
 
