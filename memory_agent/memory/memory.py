@@ -464,7 +464,7 @@ class Memory:
             return made
 
     def stats(self) -> MemoryStats:
-        """Return statistics of this user's memory.
+        """Return the figures of this user's memory.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> stats = memory.stats()

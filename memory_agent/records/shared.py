@@ -196,7 +196,7 @@ class SharedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change of an item: a version was published or rated, or the item was removed for the readers of `access_policy`.
+    """A change of an item: a version was published or rated, or it was removed for the readers of `access_policy`.
 
     `item` is the fingerprint of its id. `item_id`, `version` and `content_type` are None if it was removed. `rated`
     means that a new rating was released, from at least five users; the withdrawal of a rating is not an event.

@@ -253,7 +253,7 @@ def _claims(reader: _Reader) -> Iterator[str]:
         claims[f"and over the shuffled control, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
         claims[f"it still does over the loop off, {arm}"] = gain(reader.after(arm), off)
-    claims["the gain is larger if items that are worse than usual come last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
+    claims["the gain is larger if worse items come last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
     claims["a place kept for shared items raises it"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
     claims["half of that place for proven items raises it, if own memories fill the answer"] = gain(half, none)
@@ -492,12 +492,12 @@ _HEAD = """\
 Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Texts, own memories, searches, figures, releases and
 the merge of both tiers are real; the agent that reads an answer is simulated. Of each data set there are
 {seeds} deployments. In each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs}
-epochs; after each epoch their runs are reported and the figures released. {size.others} others, who use no memories, ask each
+epochs; after each, their runs are reported and the figures released. {size.others} others, who use nothing, ask each
 kind of request in words that nobody else uses. Points of 100; intervals are 95 % of {resamples:,} resamples of whole
 kinds of request and of whole deployments of each set, both at once (Owen 2007). Search and recall cost: `results.md`.
 
 An agent reads from the top. It uses a memory that helps with {agent.believes}, another with {agent.mistakes}, and reads
-on with {agent.reads_on}. A run that used a helpful memory succeeds with {agent.helped}, one that used another memory with
+on with {agent.reads_on}. A run that used a helpful one succeeds with {agent.helped}, one that used another memory with
 {agent.misled}, one that used none with {agent.alone}; in the easy deployment with {easy.helped}, {easy.misled} and
 {easy.alone}. Its quality is 1 or 0. These numbers are assumptions: no data set has runs that used shared items.
 
