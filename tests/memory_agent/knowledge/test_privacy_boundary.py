@@ -260,7 +260,7 @@ class SharingModel(CheckedSharing):
 
     @precondition(lambda self: self.model.offers)
     @rule(data=st.data(), crash=crashes)
-    def withdraw_offer(self, data: st.DataObject, crash: int | None) -> None:
+    def take_back(self, data: st.DataObject, crash: int | None) -> None:
         offer = self.model.offers[data.draw(st.sampled_from(sorted(self.model.offers)))]
         for user in GROUPS.keys() - {offer.user}:
             assert not self.memory(user).shared.unpublish(offer.id).found
@@ -272,7 +272,7 @@ class SharingModel(CheckedSharing):
 
     @precondition(lambda self: any(item.offerers for item in self.model.items.values()))
     @rule(data=st.data(), from_the_files=st.booleans())
-    def remove_item_of_many(self, data: st.DataObject, from_the_files: bool) -> None:
+    def take_from_many(self, data: st.DataObject, from_the_files: bool) -> None:
         """Only an administrator can remove an item of many users; this removes the offers too."""
         item = self.some_item(data, lambda item: bool(item.offerers))
         for user in GROUPS:
@@ -379,11 +379,11 @@ class SharingModel(CheckedSharing):
         assert not marks_in(msgspec.json.encode(stats))
 
     @rule(crash=crashes)
-    def announce(self, crash: int | None) -> None:
+    def tell_followers(self, crash: int | None) -> None:
         """Announce changes as the daemon does. After a kill, the next call continues."""
         if crash is not None:
             self.model.announce()
-            self.run(self.followers.tell, crash)
+            self.run(self.followers.announce, crash)
         else:
             self.announce_all()
 
