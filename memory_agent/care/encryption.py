@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from memory_agent.care.offline import erase_events
-from memory_agent.erasure.intent_log import encrypt_intent
+from memory_agent.erasure.logs import encrypt_intent
 from memory_agent.erasure.user_removal import finish_removals
 from memory_agent.errors import EncryptionKeyMissingError, SettingsError, StoreEncryptedError
 from memory_agent.layout import Layout

@@ -34,8 +34,8 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.erasure.eraser import note_reimported
-from memory_agent.erasure.history import fingerprint, read_history
-from memory_agent.erasure.selection import passes, with_excluded_memories
+from memory_agent.erasure.logs import fingerprint, read_history
+from memory_agent.erasure.request import passes, with_excluded_memories
 from memory_agent.errors import DaemonRunningError, InvalidInputError, StoreDamagedError
 from memory_agent.knowledge import add_published, all_offerers, check_item, file_of_item
 from memory_agent.layout import Layout

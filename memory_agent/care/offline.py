@@ -16,10 +16,18 @@ from typing import TypeVar
 import msgspec
 
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.history import History, fingerprint, read_history
-from memory_agent.erasure.intent_log import Intent, erasable
-from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal, with_shared
-from memory_agent.erasure.selection import Selection, intent_for_absent_user
+from memory_agent.erasure.logs import History, fingerprint, read_history
+from memory_agent.erasure.request import (
+    ErasureReceipt,
+    Intent,
+    Selection,
+    erasable,
+    intent_for_absent_user,
+    left_in_journal,
+    left_shared,
+    with_journal,
+    with_shared,
+)
 from memory_agent.erasure.user_removal import erase_user_files, moved_aside_reason, note_absent_user_erased
 from memory_agent.errors import EncryptionKeyMissingError, StoreDamagedError
 from memory_agent.knowledge import Knowledge, KnowledgeOnFiles
@@ -248,7 +256,7 @@ def _tell(data_dir: Path, settings: Settings, shared: SharedStore, now: datetime
             checked = check_events(untold.events, settings.relay.events, now)
             events = [read_event(one.data) for one in checked if one.receipt is None]
             journal.append(events, now, origins=[Origin(LOCAL, for_all=True)] * len(events))
-            untold = shared.ask(caller, ReadLog(told=untold.through), _SHARED_TIMEOUT_S)
+            untold = shared.ask(caller, ReadLog(after=untold.through), _SHARED_TIMEOUT_S)
 
 
 def _erase_absent(

@@ -20,7 +20,7 @@ import msgspec
 from memory_agent.care.backup import JOURNAL, OWNERS, Part, file_digest, read_manifest
 from memory_agent.care.encryption import encrypt_staged
 from memory_agent.care.offline import Warn, erase_events, erase_events_of, erase_user, erased_events, open_memory
-from memory_agent.erasure.history import HISTORY_FOLDER, History, read_history
+from memory_agent.erasure.logs import HISTORY_FOLDER, History, read_history
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreEncryptedError
 from memory_agent.knowledge import Knowledge
 from memory_agent.layout import CONSUMER, Layout
@@ -184,7 +184,7 @@ def _reapply_to_user(
 ) -> int:
     with open_memory(stage, settings, user_id) as memory:
         if isinstance(memory, Knowledge):
-            count = memory.removal.follow(history)
+            count = memory.removal.apply(history)
             memory.expire(now)
             return count
         intents = memory.erasure.erase_again(history, made_at, known)

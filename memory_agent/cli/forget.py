@@ -13,8 +13,7 @@ from memory_agent.cli.filters import selection_options
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import counted, plain, print_document, print_figures
-from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.request import ErasureReceipt, Selection
 from memory_agent.records.memories import MemoryFilter
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol, Unpack
 
-from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.request import ErasureReceipt
 from memory_agent.records.arguments import RecallOptions
 from memory_agent.records.memories import (
     Compacted,

@@ -10,7 +10,7 @@ from memory_agent.client.address import GRACE_S, check_named, find_daemon
 from memory_agent.client.async_methods import AsyncMemoryMethods
 from memory_agent.client.blocks import AsyncBlocks
 from memory_agent.client.following import AsyncFollowing, Feed
-from memory_agent.records.shared_requests import SharedChange
+from memory_agent.records.shared import SharedChange
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs.protocol import DEFAULT_USER, decode_reply
 from memory_agent.verbs.table import BY_METHOD, Call

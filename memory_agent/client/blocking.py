@@ -14,7 +14,7 @@ from memory_agent.client.blocks import Blocks
 from memory_agent.client.following import Feed, Following
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.errors import DeadlineExceededError
-from memory_agent.records.shared_requests import SharedChange
+from memory_agent.records.shared import SharedChange
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs.protocol import DEFAULT_USER, decode_reply
 from memory_agent.verbs.table import BY_METHOD, Call

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.request import ErasureReceipt
 from memory_agent.verbs.protocol import DaemonStatus, HostAddress, QuarantinedEvent, RetryReport
 
 

@@ -18,8 +18,7 @@ import msgspec
 
 from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, SettledVector
 from memory_agent.errors import ModelMissingError, StoreError
-from memory_agent.memory import Memory
-from memory_agent.memory.runs import feedback_payload
+from memory_agent.memory import Memory, feedback_payload
 from memory_agent.records.memories import MemoryStats, RecallResult
 from memory_agent.records.shared_requests import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.records.trajectories import FeedbackReport
@@ -145,8 +144,8 @@ class _EmptyMemory(Memory):
     """A memory without a user. It logs nothing: the service logs the recall with the user's name."""
 
     def of(self, caller: Caller) -> Self:
-        """Return this memory with the shared items that the caller may see."""
-        return self._seen_by(caller)
+        """Return this memory with the shared items that a user may see."""
+        return self._for_caller(caller)
 
     def _log(self, event: str, **fields: Any) -> None:
         """Log nothing."""

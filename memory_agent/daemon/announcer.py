@@ -13,7 +13,7 @@ import time
 from datetime import UTC, datetime
 
 from memory_agent.errors import MemoryAgentError
-from memory_agent.records.shared_requests import Caller, ReadLog, SharedStore, Untold
+from memory_agent.records.shared_requests import Caller, PendingChanges, ReadLog, SharedStore
 from relay import SHARED_USER, AsyncSubscriber, EventLimits, RelayError, check_events, submit
 from relay.access import local_identity
 from relay.log import log
@@ -66,10 +66,10 @@ class Announcer:
                     return  # later entries wake the announcer again
                 untold = following
 
-    async def _read(self, told: int) -> Untold:
-        return await asyncio.to_thread(self._store.ask, _CALLER, ReadLog(told=told), _TIMEOUT_S)
+    async def _read(self, told: int) -> PendingChanges:
+        return await asyncio.to_thread(self._store.ask, _CALLER, ReadLog(after=told), _TIMEOUT_S)
 
-    async def _publish(self, untold: Untold) -> None:
+    async def _publish(self, untold: PendingChanges) -> None:
         outdated = untold.outdated
         if outdated is not None:
             began_s = time.monotonic()

@@ -21,10 +21,18 @@ import msgspec
 from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.reactor import Reactor
-from memory_agent.erasure.intent_log import Intent, erasable, read_intent
-from memory_agent.erasure.receipt import ErasureReceipt, left_in_journal, left_shared, with_journal, with_shared
+from memory_agent.erasure.logs import read_intent
+from memory_agent.erasure.request import (
+    ErasureReceipt,
+    Intent,
+    erasable,
+    intent_for_absent_user,
+    left_in_journal,
+    left_shared,
+    with_journal,
+    with_shared,
+)
 from memory_agent.erasure.retention import RetentionRules, is_due_while_closed
-from memory_agent.erasure.selection import intent_for_absent_user
 from memory_agent.erasure.user_removal import (
     erase_user_files,
     finish_removals,

@@ -19,7 +19,7 @@ from memory_agent.daemon.dispatcher import Dispatcher
 from memory_agent.daemon.erasure import DaemonEraser
 from memory_agent.daemon.hosts import Hosts
 from memory_agent.daemon.latency import LatencyWindow
-from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.request import ErasureReceipt
 from memory_agent.errors import (
     DeadlineExceededError,
     InvalidInputError,

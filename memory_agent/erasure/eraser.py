@@ -1,66 +1,252 @@
-"""Erase memories from every file of one user's folder: records, indexes, learner, set-aside files, free pages.
+"""`Memory.erasure`: erases memories from every file of one user: records, indexes, learner, moved and free pages.
 
 The intent is written first. Then the records are deleted in one transaction, derived files are rebuilt without them,
-and the file is compacted, because freed pages keep their bytes. Every step is idempotent. The journal is erased from by
-its owner (`relay.journal.erasure`).
+and the record file is compacted, because freed pages keep their bytes. Every step is idempotent. The owner of the
+journal erases the events from it (`relay.journal.erasure`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from memory_agent.erasure.forgetting import Forgetting
-from memory_agent.erasure.history import (
+from memory_agent.erasure.logs import (
     History,
+    close_intent,
     fingerprint,
     history_bytes,
     note_erasure,
     note_reimported_ids,
     note_renewed_id,
     read_history,
-)
-from memory_agent.erasure.intent_log import (
-    Intent,
-    close_intent,
-    covers_journal,
-    mark_journal_done,
     read_intent,
-    spare_memory,
+    replace_intent,
     write_intent,
 )
-from memory_agent.erasure.receipt import ErasureReceipt
-from memory_agent.erasure.retention import Expired, RetentionSchedule
-from memory_agent.erasure.selection import Selection, with_excluded_memories
+from memory_agent.erasure.request import ErasureReceipt, Intent, Selection, with_excluded_memories
+from memory_agent.erasure.retention import Expired, RetentionRules, RetentionSchedule
 from memory_agent.erasure.user_removal import has_journal, moved_aside_reason
 from memory_agent.errors import MemoryAgentError, StoreError
-from memory_agent.records.memories import MemoryRecord
+from memory_agent.recall.query import check_now
+from memory_agent.records.memories import MemoryFilter, MemoryRecord
+from memory_agent.settings import RetentionSettings
+from memory_agent.signals import SignalTable
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.open_calls import InUse
 from memory_agent.storage.snapshot import Snapshot
+from relay.disk import Role
 from relay.log import log
 
 _IN_JOURNAL = "its events are still in the journal: they are erased at the daemon's next start, or by the next `forget`"
+_EXPIRED_AT_OPENING = 1_000
+_SCANNED_AT_OPENING = 20_000
 
 
-class Eraser:
-    """Erases from one user's archive; one erasure at a time."""
+class Erasure:
+    """Complete erasure from one user's files. Only a daemon erases a whole user, with the folder.
 
-    def __init__(self, user_id: str, archive: Archive, forgetting: Forgetting, schedule: RetentionSchedule) -> None:
+    One erasure at a time. Every method raises `StoreError` if the store has failed or is closed.
+    """
+
+    def __init__(
+        self,
+        user_id: str,
+        archive: Archive,
+        forgetting: Forgetting,
+        retention: RetentionSettings,
+        table: SignalTable,
+        in_use: InUse,
+    ) -> None:
+        """Raises `SettingsError` for unusable retention rules."""
         self._user_id = user_id
         self._archive = archive
         self._forgetting = forgetting
-        self._schedule = schedule
+        self._schedule = RetentionSchedule(archive.store, RetentionRules(retention, table), retention.interval_s)
+        self._in_use = in_use
         self._erasing = threading.Lock()
-        self._resumed: Intent | None = None  # done here, waiting for the journal
+        self._resumed: Intent | None = None  # completed here, waiting for the journal
         self._gone: tuple[int, frozenset[str]] = (0, frozenset())  # erased ids, by the size of the history
+
+    def erase(
+        self,
+        record_ids: Sequence[str] = (),
+        *,
+        session_id: str | None = None,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        now: datetime | None = None,
+    ) -> ErasureReceipt:
+        """Erase memories, with their runs and recalls, from every file. Durable on return.
+
+        Selects memories by id, by session or by filter. Slower than `forget`: compacts and saves the columns (.1 s per
+        10,000 memories) and copies the record file. The next opening completes an erasure that a crash interrupted.
+        `dry_run` only returns the receipt. A daemon also erases the events from its journal; an embedded memory in a
+        daemon's folder leaves that to the daemon's next start, as the receipt states. Raises `InvalidInputError`.
+
+        >>> record = memory.remember("Ann is on leave until May", tags=["hr"])
+        >>> receipt = memory.erasure.erase(filter={"tags": ["hr"]})
+        >>> receipt.memories, receipt.complete
+        (1, True)
+        """
+        moment = check_now(now)
+        return self._erase(Selection.of(record_ids, session_id, filter), moment, dry_run=dry_run)
+
+    def erase_expired(self, *, dry_run: bool = False, now: datetime | None = None) -> ErasureReceipt:
+        """Erase memories that have expired by a retention rule, as `erase`; the receipt counts them in `by_rule`.
+
+        >>> rules = (RetentionRule(name="a-month", age_s=30 * 86_400),)
+        >>> with Memory.open("data/bob", settings=Settings(retention=RetentionSettings(rules=rules))) as bob:
+        ...     record = bob.remember("Ann is on leave until May")
+        ...     bob.erasure.erase_expired(now=datetime.now(UTC) + timedelta(days=31)).by_rule
+        {'a-month': 1}
+        """
+        return self._erase(Selection(expired=True), check_now(now), dry_run=dry_run)
+
+    def age(self, now: datetime | None = None, limit: int | None = None) -> int:
+        """Erase expired memories, at most `limit`, if a scan is due; return how many.
+
+        In a folder with a journal, its owner erases the events and then completes the erasure (`carry_out`).
+        """
+        with self._in_use():
+            return self._expire(check_now(now), limit)
+
+    def age_at_opening(self, now: datetime, role: Role) -> int:
+        """As `age`, without errors, so that the memory opens in any case.
+
+        A caller waits while a host opens a memory, so a host scans at most 20,000 memories (.3 s) and erases at most
+        1,000 (.3 s); its upkeep does the rest.
+        """
+        with suppress(MemoryAgentError), self._in_use():
+            if role == "library":
+                return self._expire(now)
+            if self._archive.store.count <= _SCANNED_AT_OPENING:
+                return self._expire(now, _EXPIRED_AT_OPENING)
+        return 0
+
+    @contextmanager
+    def noting_age(self) -> Iterator[None]:
+        """Close the archive inside the context; then save when the next memory expires."""
+        with suppress(MemoryAgentError):
+            self._schedule.finish()
+        yield
+        self._schedule.save()
+
+    def start(self, selection: Selection, *, dry_run: bool = False) -> Intent:
+        """Plan an erasure and, unless `dry_run`, record it. The daemon then erases the events and calls `carry_out`."""
+        intent = self.plan(selection, check_now(None))
+        return intent if dry_run else self.begin(intent)
 
     def plan(self, selection: Selection, now: datetime) -> Intent:
         """Return the memories, runs and events of a selection. Raises `InvalidInputError`."""
+        with self._in_use():
+            return self._plan(selection, now)
+
+    def begin(self, intent: Intent) -> Intent:
+        """Record an intent for journal and store; return it joined with an unfinished one. Durable on return."""
+        with self._in_use(), self._erasing:
+            store = self._archive.store
+            return write_intent(store.folder, msgspec.structs.replace(intent, with_journal=True), store.key)
+
+    def receipt(self, intent: Intent, now: datetime) -> ErasureReceipt:
+        """Return the receipt of a dry run."""
+        return self._receipt(intent, now, dry_run=True)
+
+    def carry_out(self, intent: Intent, now: datetime | None = None) -> ErasureReceipt:
+        """Erase an intent; `with_journal` means that its events are erased from the journal already. Idempotent.
+
+        Durable on return. What a full disk or a long read prevents is done later, as the receipt states. An unfinished
+        intent that waits for the journal stays open. Raises `StoreError` if the records could not be deleted; the
+        intent stays.
+        """
+        with self._in_use():
+            return self._carry_out(intent, check_now(now))
+
+    def forgotten(self, record_ids: Sequence[str] = (), session_id: str | None = None) -> None:
+        """Add memories to the history before `Memory.forget` deletes them, so that no restore brings them back."""
+        selection = Selection.of(record_ids, session_id)
+        if selection == Selection():
+            return
+        selection.check()
+        now = check_now(None)
+        if session_id is not None:
+            intent = self._plan(selection, now)
+        else:
+            with self._archive.store.snapshot() as snapshot:
+                rows = [snapshot.row_of_id(one) for one in selection.ids if one]
+                found = {row: one for row in rows if row is not None and (one := snapshot.record(row)) is not None}
+                event_ids = _event_ids(snapshot, found) if found else ()
+                ids = [record.id for record in found.values()]
+                ids += self._forgetting.linked_ids(snapshot, ids)
+            intent = Intent(started_at=now, record_ids=tuple(ids), event_ids=event_ids)
+        self._note(intent, now)
+
+    def is_forgotten(self, record_id: str, now: datetime) -> bool:
+        """Whether the history contains an id that was not stored or imported again since. Raises `StoreError`."""
+        size = history_bytes(self._archive.store.folder, self._user_id)
+        if size != self._gone[0]:  # an entry takes 8 us to read
+            self._gone = (size, read_history(self._archive.store.folder, self._user_id).memories_in(now))
+        return self._print(record_id) in self._gone[1]
+
+    @contextmanager
+    def admitting(self, record_id: str, now: datetime) -> Iterator[Callable[[], None]]:
+        """Allow storing a memory under a caller's id, which may have been forgotten. Blocks erasures meanwhile.
+
+        Yields a function to call inside the transaction before the memory is added. Restores, and an erasure that waits
+        for the journal, then keep the new memory.
+        """
+        with self._erasing:
+            yield partial(self._admit, record_id, now)
+
+    def erase_again(
+        self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime | None = None
+    ) -> list[Intent]:
+        """Erase again what restoring a backup of `made_at` brought back; return the erasures that this repeats.
+
+        Memories are matched by id. Sessions are matched only if they were erased at `made_at` or later. `event_ids` are
+        erased events of the journal; they count as duplicates from now on.
+        """
+        moment = check_now(now)
+        with self._in_use():
+            intents = self._plan_again(history, made_at, event_ids, moment)
+            for intent in intents:
+                self._carry_out(msgspec.structs.replace(intent, with_journal=True), moment)
+            self._mark_events_seen(event_ids)
+            return intents
+
+    def resume(self) -> bool:
+        """Continue an erasure that a crash or a full disk interrupted; return whether the store's part was completed.
+
+        If the disk is still full, the memory opens nevertheless, and the next call tries again. Raises `StoreError`.
+        """
+        with self._in_use(), self._erasing:
+            intent = read_intent(self._archive.store.folder, self._archive.store.key)
+            if intent is None or intent == self._resumed:
+                return False
+            self._forget(intent)
+            is_done = self._note(intent, intent.started_at, once=True) is None and self._purge() is None
+            if is_done and not intent.with_journal:
+                close_intent(self._archive.store.folder)
+            elif is_done:
+                self._resumed = intent
+            return is_done
+
+    def _erase(self, selection: Selection, now: datetime, *, dry_run: bool) -> ErasureReceipt:
+        intent = self.plan(selection, now)
+        if dry_run:
+            return self._receipt(intent, now, dry_run=True).of_ids(selection.ids, intent.all_ids)
+        with self._in_use():
+            if has_journal(self._archive.store.folder):
+                self.begin(intent)
+            return self._carry_out(intent, now).of_ids(selection.ids, intent.all_ids)
+
+    def _plan(self, selection: Selection, now: datetime) -> Intent:
         selection.check()
         if selection.expired:
             return self._expired_intent(self._schedule.expired(now), now)
@@ -68,7 +254,7 @@ class Eraser:
             if selection.filter is not None:
                 filter = with_excluded_memories(selection.filter, snapshot)
                 selection = msgspec.structs.replace(selection, filter=filter)
-            found = {row: record for row, record in snapshot.scan() if selection.takes(record)}
+            found = {row: record for row, record in snapshot.scan() if selection.includes(record)}
             if selection.session_id is not None:
                 for row in self._forgetting.rows_of_session(snapshot, selection.session_id) - set(found):
                     record = snapshot.record(row)
@@ -77,7 +263,7 @@ class Eraser:
             event_ids = () if selection.everything else _event_ids(snapshot, found)
             run_ids, of_runs = _runs_of(snapshot, selection.session_id)
             ids = sorted(record.id for record in found.values())
-            ids += self._forgetting.goes_with(snapshot, ids)
+            ids += self._forgetting.linked_ids(snapshot, ids)
         return Intent(
             started_at=now,
             record_ids=tuple(ids),
@@ -87,16 +273,26 @@ class Eraser:
             everything=selection.everything,
         )
 
-    def expire(self, now: datetime, limit: int | None = None, among: int | None = None) -> int:
-        """Erase at most `limit` expired memories if a scan is due; return their number. Raises `StoreError`.
+    def _plan_again(self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime) -> list[Intent]:
+        later = history.since(made_at)
+        with self._archive.store.snapshot() as snapshot:
+            gone = history.memories_in(made_at)
+            found = {row: record for row, record in snapshot.scan() if self._print(record.id) in gone}
+            named = {record.session_id for _, record in snapshot.scan()} if later.sessions else set()
+            named |= {run.session_id for run in snapshot.newest_trajectories()} if later.sessions else set()
+            own = _event_ids(snapshot, found) if found else ()
+        ids = tuple(sorted(record.id for record in found.values()))
+        every = tuple(dict.fromkeys((*own, *event_ids)))
+        sessions = sorted(one for one in named if one is not None and self._print(one) in later.sessions)
+        return [
+            Intent(started_at=now, record_ids=ids, event_ids=every),
+            *(self._plan(Selection(session_id=one), now) for one in sessions),
+        ]
 
-        A store of more than `among` memories is not scanned. Where there is a journal, its owner erases the events and
-        then completes the erasure (`carry_out`).
-        """
+    def _expire(self, now: datetime, limit: int | None = None) -> int:
         folder = self._archive.store.folder
         with self._erasing:
-            is_large = among is not None and self._archive.store.count > among
-            if is_large or not self._schedule.is_due(now):
+            if not self._schedule.is_due(now):
                 return 0
             expired = self._schedule.expired(now, limit)
             if expired.by_rule:
@@ -110,70 +306,46 @@ class Eraser:
             self._schedule.settle(expired, now)
             return sum(map(len, expired.by_rule.values()))
 
-    def note_forgotten(self, selection: Selection, now: datetime) -> None:
-        """Add memories to the history before they are deleted without erasure, so that no restore brings them back."""
-        with self._archive.store.snapshot() as snapshot:
-            rows = [snapshot.row_of_id(one) for one in selection.ids if one]
-            found = {row: record for row in rows if row is not None and (record := snapshot.record(row)) is not None}
-            event_ids = _event_ids(snapshot, found) if found else ()
-            ids = [record.id for record in found.values()]
-            ids += self._forgetting.goes_with(snapshot, ids)
-        if selection.session_id is not None:
-            intent = self.plan(selection, now)
-        else:
-            intent = Intent(started_at=now, record_ids=tuple(ids), event_ids=event_ids)
-        self._note(intent, now)
+    def _expired_intent(self, expired: Expired, now: datetime) -> Intent:
+        store = self._archive.store
+        with store.snapshot() as snapshot:
+            rows = (store.row_of_id(one) for ids in expired.by_rule.values() for one in ids)
+            found = {row: one for row in rows if row is not None and (one := snapshot.record(row)) is not None}
+            return Intent(started_at=now, event_ids=_event_ids(snapshot, found), expired=expired.by_rule)
 
-    @contextmanager
-    def admitting(self, record_id: str, now: datetime) -> Iterator[Callable[[], None]]:
-        """Yield what to call inside a transaction before it adds a memory under a caller's id, which may be forgotten.
-
-        A restore and an erasure that waits for the journal then leave the new memory alone. Within the block no erasure
-        goes on.
-        """
+    def _carry_out(self, requested: Intent, now: datetime) -> ErasureReceipt:
         with self._erasing:
-            yield partial(self._admit, record_id, now)
+            folder, key = self._archive.store.folder, self._archive.store.key
+            intent = write_intent(folder, requested, key)
+            is_last = requested.covers_journal_of(intent)
+            if is_last and intent.with_journal:
+                intent = msgspec.structs.replace(intent, with_journal=False)
+                replace_intent(folder, intent, key)
+            self._forget(intent)
+            reason = self._note(intent, now, once=True) or self._purge()
+            if reason is None and is_last:
+                close_intent(folder)
+        waiting = _IN_JOURNAL if not requested.with_journal and has_journal(folder) else None
+        return self._receipt(intent, now, reason=reason or waiting or moved_aside_reason(folder))
 
-    def is_forgotten(self, record_id: str, now: datetime) -> bool:
-        """Whether the history names an id that was not stored or imported again since. Raises `StoreError`."""
-        size = history_bytes(self._archive.store.folder, self._user_id)
-        if size != self._gone[0]:  # an entry takes 8 us to read
-            self._gone = (size, read_history(self._archive.store.folder, self._user_id).memories_in(now))
-        return self._print(record_id) in self._gone[1]
+    def _receipt(
+        self, intent: Intent, now: datetime, *, dry_run: bool = False, reason: str | None = None
+    ) -> ErasureReceipt:
+        return ErasureReceipt.of(
+            self._user_id, intent.all_ids, now, dry_run=dry_run, reason=reason, expired=intent.expired
+        )
 
     def _admit(self, record_id: str, now: datetime) -> None:
         store = self._archive.store
         intent = read_intent(store.folder, store.key)
         if intent is not None and record_id in intent.all_ids:
-            spared = spare_memory(store.folder, intent, record_id, store.key)
+            spared = intent.without(record_id)
+            replace_intent(store.folder, spared, store.key)
             self._resumed = spared if self._resumed == intent else self._resumed
         if self.is_forgotten(record_id, now):
             note_renewed_id(store.folder, self._user_id, record_id, now)
 
-    def plan_reapply(
-        self, history: History, made_at: datetime, event_ids: Sequence[str], now: datetime
-    ) -> list[Intent]:
-        """Return intents that erase from a restored store what `history` says was erased.
-
-        Memories are matched by id, sessions only where they were erased at `made_at`, the time of the backup, or later.
-        `event_ids`: erased events that the journal still holds.
-        """
-        later = history.since(made_at)
-        with self._archive.store.snapshot() as snapshot:
-            gone = history.memories_in(made_at)
-            found = {row: record for row, record in snapshot.scan() if self._print(record.id) in gone}
-            named = {record.session_id for _, record in snapshot.scan()} if later.sessions else set()
-            named |= {run.session_id for run in snapshot.newest_trajectories()} if later.sessions else set()
-            own = _event_ids(snapshot, found) if found else ()
-        ids = tuple(sorted(record.id for record in found.values()))
-        every = tuple(dict.fromkeys((*own, *event_ids)))
-        sessions = sorted(one for one in named if one is not None and self._print(one) in later.sessions)
-        return [
-            Intent(started_at=now, record_ids=ids, event_ids=every),
-            *(self.plan(Selection(session_id=one), now) for one in sessions),
-        ]
-
-    def mark_events_seen(self, event_ids: Sequence[str]) -> None:
+    def _mark_events_seen(self, event_ids: Sequence[str]) -> None:
         """Mark events as seen, so that the journal does not bring erased memories back. Durable on return."""
         with self._archive.batch() as batch:
             unseen = [one for one in event_ids if batch.row_of_event(one) is None]
@@ -181,64 +353,6 @@ class Eraser:
                 row = batch.allot_row()
                 for one in unseen:
                     batch.link_event(one, row)
-
-    def _print(self, id_: str) -> str:
-        return fingerprint(self._user_id, id_)
-
-    @property
-    def leaves_journal(self) -> bool:
-        """Whether the data folder has a journal, whose owner has to erase the events."""
-        return has_journal(self._archive.store.folder)
-
-    def begin(self, intent: Intent) -> Intent:
-        """Write an intent for journal and store; return it merged with an unfinished one. Durable on return."""
-        with self._erasing:
-            store = self._archive.store
-            return write_intent(store.folder, msgspec.structs.replace(intent, with_journal=True), store.key)
-
-    def carry_out(self, intent: Intent, now: datetime) -> ErasureReceipt:
-        """Erase an intent; `with_journal` says that its events are erased from the journal already. Durable on return.
-
-        What a full disk or a long reader prevents is done later, and the receipt says so. An unfinished intent that
-        waits for the journal stays open. Raises `StoreError` when the records could not be deleted; the intent stays.
-        """
-        with self._erasing:
-            folder, key = self._archive.store.folder, self._archive.store.key
-            requested, intent = intent, write_intent(folder, intent, key)
-            is_last = covers_journal(requested, intent)
-            if is_last and intent.with_journal:
-                intent = mark_journal_done(folder, intent, key)
-            self._forget(intent)
-            reason = self._note(intent, now, once=True) or self._purge()
-            if reason is None and is_last:
-                close_intent(folder)
-        waiting = _IN_JOURNAL if not requested.with_journal and self.leaves_journal else None
-        return self.receipt(intent, now, reason=reason or waiting or moved_aside_reason(folder))
-
-    def resume(self) -> bool:
-        """Continue an unfinished erasure; return whether the store's part was completed. Raises `StoreError`.
-
-        A disk that is still full does not keep the memory from opening: the next call tries again.
-        """
-        with self._erasing:
-            intent = read_intent(self._archive.store.folder, self._archive.store.key)
-            if intent is None or intent == self._resumed:
-                return False
-            self._forget(intent)
-            is_done = self._note(intent, intent.started_at, once=True) is None and self._purge() is None
-            if is_done and not intent.with_journal:
-                close_intent(self._archive.store.folder)
-            elif is_done:
-                self._resumed = intent
-            return is_done
-
-    def receipt(
-        self, intent: Intent, now: datetime, *, dry_run: bool = False, reason: str | None = None
-    ) -> ErasureReceipt:
-        """Return the receipt of an erasure."""
-        return ErasureReceipt.of(
-            self._user_id, intent.all_ids, now, dry_run=dry_run, reason=reason, expired=intent.expired
-        )
 
     def _note(self, intent: Intent, now: datetime, *, once: bool = False) -> str | None:
         """Add an intent to the history; return the reason if that fails, since erasing works on a full disk."""
@@ -263,16 +377,12 @@ class Eraser:
         self._forgetting.memories(intent.record_ids)
         self._forgetting.expired(intent.expired)
 
-    def _expired_intent(self, expired: Expired, now: datetime) -> Intent:
-        store = self._archive.store
-        with store.snapshot() as snapshot:
-            rows = ((store.row_of_id(one), one) for ids in expired.by_rule.values() for one in ids)
-            found = {row: record for row, _ in rows if row is not None and (record := snapshot.record(row)) is not None}
-            return Intent(started_at=now, event_ids=_event_ids(snapshot, found), expired=expired.by_rule)
+    def _print(self, id_: str) -> str:
+        return fingerprint(self._user_id, id_)
 
 
 def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
-    """Note in the history which erased memories an import brought back, so that restores keep them. `StoreError`."""
+    """Add to the history which erased memories an import brought back, so that restores keep them. `StoreError`."""
     folder = archive.store.folder
     gone = read_history(folder, user_id).memories_in(now)
     if gone:
@@ -283,9 +393,9 @@ def note_reimported(user_id: str, archive: Archive, now: datetime) -> None:
 
 
 def _runs_of(snapshot: Snapshot, session_id: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of a session's runs, by which their events are found.
+    """Return the ids of a session's runs, by which their events are found, and further event ids.
 
-    A run that shares its id with one of another session is left out of these; second come the ids of its events.
+    A run that shares its id with a run of another session is replaced by the ids of its events.
     """
     runs = snapshot.newest_trajectories() if session_id is not None else ()
     own = [run for run in runs if run.session_id == session_id]

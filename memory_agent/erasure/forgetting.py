@@ -1,7 +1,7 @@
 """Deletes memories, sessions and expired runs from one user's archive.
 
 Deleting a memory also removes it from runs that used it and recalls that showed it, deletes patterns made of those
-runs, and relearns. A whole user is deleted by `users`.
+runs, and retrains the learner. `user_removal` deletes a whole user.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from memory_agent.errors import InvalidInputError
 from memory_agent.learning import RunRecords, UserLearner, remove_patterns
-from memory_agent.records.arguments import check_text
+from memory_agent.records.arguments import check_not_blank
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
@@ -28,20 +27,16 @@ class Forgetting:
         self._learner = learner
 
     def memories(self, record_ids: Sequence[str]) -> int:
-        """Delete memories; return how many existed. Raises `InvalidInputError`."""
-        if isinstance(record_ids, str):
-            raise InvalidInputError("ids", "must be a list of ids")
-        for record_id in record_ids:
-            check_text("ids", record_id)
+        """Delete memories; return how many existed."""
         with self._archive.batch() as batch:
             count = self.remove(batch, _rows_of(batch, record_ids))
         self._learner.follow(from_scratch=True)
         return count
 
     def expired(self, by_rule: Mapping[str, Sequence[str]]) -> int:
-        """Delete the memories that each retention rule names, and count them under the rule; return how many existed.
+        """Delete expired memories, given by retention rule; return how many existed. Counts them under the rule.
 
-        Each transaction deletes at most 1,000, so that concurrent writers do not wait for all of them.
+        Each transaction deletes at most 1,000, so that other writers do not wait for all of them.
         """
         count = 0
         for rule, part in _parts(by_rule):
@@ -55,9 +50,7 @@ class Forgetting:
 
     def session(self, session_id: str) -> int:
         """Delete the memories, runs and recalls of a session; return how many memories. Raises `InvalidInputError`."""
-        check_text("session_id", session_id)
-        if not session_id.strip():
-            raise InvalidInputError("session_id", "is empty")
+        check_not_blank("session_id", session_id)
         with self._archive.batch() as batch:
             rows = self._run_records.rows_of_session(batch, session_id)
             rows |= {row for row, record in batch.scan() if record.session_id == session_id}
@@ -71,7 +64,7 @@ class Forgetting:
         return self._run_records.rows_of_session(snapshot, session_id)
 
     def silent_runs(self, now: datetime) -> int:
-        """Expire silent runs, delete old recalls without a run; return how many runs. Flushes only changes."""
+        """Expire runs without recent events, and delete old recalls outside runs; return the number of expired runs."""
         store = self._archive.store
         with store.snapshot() as snapshot:
             if not store.has_waiting_notes and not self._run_records.has_upkeep(snapshot, now):
@@ -79,12 +72,12 @@ class Forgetting:
         with self._archive.batch() as batch:
             return self._run_records.expire(batch, now)
 
-    def goes_with(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
-        """Return the ids of what is no memory and goes with these; `memories` takes them too. Nothing of a user's."""
+    def linked_ids(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
+        """Return the ids of values that `memories` deletes with these memories. None in a user's store."""
         return []
 
     def remove(self, batch: Batch, rows: Sequence[int]) -> int:
-        """Delete memories in a batch, with their part in runs and patterns; return how many existed."""
+        """Delete memories in a batch, and remove them from runs and patterns; return how many existed."""
         if not rows:
             return 0
         patterns = remove_patterns(batch, rows)

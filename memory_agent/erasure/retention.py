@@ -1,8 +1,8 @@
-"""Which memories are kept for how long, and when the next one expires.
+"""Retention rules, and the schedule of expiry.
 
-Rules are tried in order; the first that matches a memory decides. A memory's age counts from its own timestamp, so an
-imported history may expire at once. When a memory is closed, the time of the next expiry is written to a small file
-with the owner epoch, so that a daemon opens no store without need; a file from another epoch is not used.
+The first rule that matches a memory applies. A memory's age counts from its own timestamp, so imported memories may
+expire at once. When a store is closed, the time of the next expiry is saved in a small file with the owner epoch, so
+that a daemon opens only stores with expired memories. A file from another epoch is ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.erasure.intent_log import write_atomically
+from memory_agent.erasure.logs import write_atomically
 from memory_agent.errors import SettingsError, StoreError
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import RetentionRule, RetentionSettings
@@ -58,7 +58,7 @@ class RetentionRules:
         return next((rule for rule in self._rules if self._fits(rule, record)), None)
 
     def expiry(self, record: MemoryRecord) -> tuple[datetime, str] | None:
-        """Return when a memory expires and the name of the rule; None for a memory that never does."""
+        """Return when a memory expires, and the name of the rule; None if it never expires."""
         rule = self.rule_of(record)
         if rule is None or not rule.age_s:
             return None
@@ -83,9 +83,9 @@ class RetentionRules:
 
 
 class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What a closed memory says: nothing up to row `through` expires before `next_at`.
+    """The saved schedule of a closed store: no memory up to row `through` expires before `next_at`.
 
-    Valid only for the same rules and the owner epoch in which it was written.
+    Valid only for the same rules and the owner epoch in which it was written. `looked_at` is the time of the last scan.
     """
 
     rules: str
@@ -95,13 +95,16 @@ class ExpiryNote(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: datetime | None
 
     def is_due(self, now: datetime, interval_s: float) -> bool:
-        """Whether something expired and the last scan is `interval_s` ago, or the clock was set back."""
+        """Whether a memory has expired and the last scan is at least `interval_s` ago, or in the future."""
         was_lately = self.looked_at is not None and timedelta() <= now - self.looked_at < timedelta(seconds=interval_s)
         return self.next_at is not None and self.next_at <= now and not was_lately
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """The ids of expired memories, by rule. `next_at`: when the next of the others expires."""
+    """The ids of expired memories by rule, found by a scan up to row `through`.
+
+    `next_at` is when the next other memory expires. `has_more` if a limit left out further expired memories.
+    """
 
     by_rule: dict[str, tuple[str, ...]]
     through: int
@@ -110,7 +113,7 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionSchedule:
-    """Knows when something in one user's open store expires: reads new rows once, and all rows when one is due."""
+    """When memories of one open store expire. Reads each new row once, and all rows when a scan is due."""
 
     def __init__(self, store: Store, rules: RetentionRules, interval_s: float) -> None:
         self._store = store
@@ -122,7 +125,7 @@ class RetentionSchedule:
         self._note = msgspec.structs.replace(saved, epoch=store.epoch) if saved is not None and fits else blank
 
     def is_due(self, now: datetime) -> bool:
-        """Whether something expired and it is time for a scan. Raises `StoreError`."""
+        """Whether a memory has expired and a scan is due. Raises `StoreError`."""
         if self._rules.is_off:
             return False
         self._read_new_rows()
@@ -151,7 +154,7 @@ class RetentionSchedule:
         return Expired(by_rule=by_rule, through=through, next_at=next_at, has_more=has_more)
 
     def settle(self, expired: Expired, now: datetime) -> None:
-        """Take over the result of a scan whose memories are being erased; if more has expired, it stays due."""
+        """Update the schedule after a scan whose memories were erased. It stays due if more memories have expired."""
         looked_at = None if expired.has_more else now
         self._note = msgspec.structs.replace(
             self._note, through=expired.through, next_at=expired.next_at, looked_at=looked_at
@@ -163,7 +166,7 @@ class RetentionSchedule:
             self._read_new_rows()
 
     def save(self) -> None:
-        """Save the schedule, after the store was closed. Without it, the next process scans the store."""
+        """Save the schedule, after the store was closed. If it cannot be saved, the next process scans the store."""
         if not self._rules.is_off:
             with suppress(StoreError):
                 write_atomically(self._store.folder / RETENTION_FILE, add_checksum(msgspec.json.encode(self._note)))
@@ -181,14 +184,14 @@ class RetentionSchedule:
 
 
 def is_due_while_closed(folder: Path, rules: RetentionRules, interval_s: float, now: datetime) -> bool:
-    """Whether a closed memory has to be scanned, also when that cannot be told. Opens no store."""
+    """Whether a closed store has to be scanned, also if its schedule is missing or invalid. Opens no store."""
     if rules.is_off or not has_records(folder):
         return False
     note = _read_note(folder)
     try:
         is_valid = note is not None and (note.rules, note.epoch) == (rules.digest, last_epoch(folder))
     except StoreError:
-        return True  # opening the memory reports it
+        return True  # opening the store reports the error
     return note is None or not is_valid or note.is_due(now, interval_s)
 
 

@@ -1,7 +1,7 @@
-"""Remove a user's folder: renamed first, which hides it at once, then deleted, if need be by the next start.
+"""Removes a user's folder: first renames it, which hides it at once, then deletes it, at the latest at the next start.
 
-The user's folders in what a restore moved aside, or left when it was interrupted, are removed too; the journals there,
-which belong to many users, are not (`moved_aside`).
+Also removes the user's folders among the files that a restore moved aside or left when it was interrupted. Journals
+there contain events of many users and stay; receipts name them (`moved_aside_reason`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ulid import ULID
 
-from memory_agent.erasure.history import note_erasure, note_user_erased
-from memory_agent.erasure.intent_log import Intent
+from memory_agent.erasure.logs import note_erasure, note_user_erased
+from memory_agent.erasure.request import Intent
 from memory_agent.errors import StoreError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import own
@@ -26,7 +26,7 @@ _DOOMED = ".erased-"
 
 
 def erase_user_files(data_dir: Path, user_id: str, now: datetime) -> None:
-    """Add the erasure of a user to the history and remove the user's folders. Durable on return; idempotent.
+    """Add the erasure of a user to the history, and remove the user's folders. Durable on return. Idempotent.
 
     Raises as `remove_user`.
     """
@@ -41,7 +41,7 @@ def note_absent_user_erased(data_dir: Path, user_id: str, intent: Intent, erased
 
 
 def remove_user(data_dir: Path, user_id: str) -> bool:
-    """Remove a user's folders; return whether there was one. Durable on return.
+    """Remove a user's folders; return whether any existed. Durable on return.
 
     Raises `StoreOwnedElsewhereError`, `StoreError`.
     """
@@ -59,7 +59,7 @@ def remove_user(data_dir: Path, user_id: str) -> bool:
 
 
 def finish_removals(data_dir: Path) -> int:
-    """Delete the folders of users whose removal was interrupted; return their number. Raises `StoreError`."""
+    """Delete renamed folders, also those of interrupted removals; return their number. Raises `StoreError`."""
     doomed = [*data_dir.glob(f"users/{_DOOMED}*"), *data_dir.glob(f"{ASIDE}*/users/{_DOOMED}*")]
     doomed += data_dir.glob(f"{STAGE}/users/{_DOOMED}*")
     for folder in doomed:
@@ -69,39 +69,34 @@ def finish_removals(data_dir: Path) -> int:
         except OSError as error:
             raise StoreError(f"{folder}: {error.strerror}") from error
         if folder.parent.parent != data_dir:
-            with contextlib.suppress(OSError):  # others are still in it
+            with contextlib.suppress(OSError):  # it has other users
                 folder.parent.rmdir()
                 folder.parent.parent.rmdir()
     return len(doomed)
 
 
 def has_journal(folder: Path) -> bool:
-    """Whether a user's folder lies in a data folder with a journal."""
+    """Whether a user's folder is in a data folder with a journal, whose owner has to erase the events."""
     data_dir = data_dir_of(folder)
     return data_dir is not None and journal_folder(data_dir).exists()
 
 
-def moved_aside(folder: Path, *, whole_user: bool = False) -> list[str]:
-    """Return the names of the folders that a restore moved aside and that may hold data of this user.
+def moved_aside_reason(folder: Path, *, whole_user: bool = False) -> str | None:
+    """Return the reason why an erasure is not complete, if a restore moved files aside that may contain user data.
 
-    Those are the ones with this user's folder, or with a journal; of a whole user also those with what users share.
+    Such a folder contains the user's folder, a journal or, for a whole user, a store of shared items.
     """
     data_dir = data_dir_of(folder)
     if data_dir is None:
-        return []
+        return None
     kept = sorted([*data_dir.glob(f"{ASIDE}*/"), *data_dir.glob(f"{STAGE}/")])
-    return [
+    names = [
         one.name
         for one in kept
         if (one / folder.parent.name / folder.name).exists()
         or journal_folder(one).exists()
         or (whole_user and user_folder(one, SHARED_USER).exists())
     ]
-
-
-def moved_aside_reason(folder: Path, *, whole_user: bool = False) -> str | None:
-    """Return the reason why an erasure is not complete, if a restore moved files aside."""
-    names = moved_aside(folder, whole_user=whole_user)
     return f"a restore left older files: remove {', '.join(names)} in the data folder" if names else None
 
 

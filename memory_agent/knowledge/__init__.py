@@ -1,9 +1,9 @@
-"""What users share: the store of published items, who may see them, and the feedback statistics of each.
+"""The store of items that users share: who may see them, which of them help, and what followers receive.
 
-Read `items` first, the stored form of an item. Then `figures` and `stored_figures` (statistics and their release),
-`publish_log` (what followers receive), `offers` (patterns of many users), `removal`, `store`, which answers all
-requests, and `clients`, through which other processes reach it. The requests and their values are in
-`records.shared_requests` and `records.shared`, so that a user's memory depends on neither the store nor its engines.
+Read `records.shared` (the values), `records.shared_requests` (the requests) and `store` (which answers them) first.
+`items` has the stored form of an item, `figures` the statistics of a version and their release, `offers` patterns of
+many users, `removal` permanent removal, and `clients` access from other processes. The values and requests are below
+this package because a user's memory (`memory.sharing`) sends them, and the store is itself a memory.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 from memory_agent.knowledge.clients import KnowledgeOnFiles, RemoteKnowledge
 from memory_agent.knowledge.items import all_offerers, check_item, file_of_item
 from memory_agent.knowledge.publish_log import add_published
-from memory_agent.knowledge.store import Knowledge, SearchQuota, faults_of_knowledge
+from memory_agent.knowledge.store import Knowledge, faults_of_knowledge
 
 __all__ = [
     "Knowledge",
     "KnowledgeOnFiles",
     "RemoteKnowledge",
-    "SearchQuota",
     "add_published",
     "all_offerers",
     "check_item",

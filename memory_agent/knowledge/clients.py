@@ -1,8 +1,7 @@
-"""Access to the store of shared items from other processes: over a socket of its host, or on files without a daemon.
+"""Access to the store of shared items: from other processes through a socket of its host, or on files without a daemon.
 
-A deployment that has shared nothing has no store: its folder does not exist, reads return empty answers without
-creating it, and the first write creates it. While the host does not answer, one request waits for it and the others
-fail fast.
+The first write creates the folder of the store. Until then, reads return empty answers. While the host does not answer,
+one request waits for it and the others fail fast.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from memory_agent.knowledge.store import Knowledge
 from memory_agent.recall.query import check_now
 from memory_agent.records.shared import FoundItem, UnpublishReceipt
 from memory_agent.records.shared_requests import (
-    AnyAsk,
-    Ask,
+    AnySharedRequest,
     Caller,
     Fetch,
     ForgetUser,
     Offer,
     OwnName,
+    PendingChanges,
     PendingItems,
     Publish,
     Rate,
@@ -41,9 +40,9 @@ from memory_agent.records.shared_requests import (
     SearchItems,
     SetName,
     SharedPart,
+    SharedRequest,
     ShowItem,
     Unpublish,
-    Untold,
 )
 from memory_agent.settings import EmbedderSettings
 from memory_agent.verbs.params import AskSharedParams
@@ -55,19 +54,19 @@ _UNKNOWN = (Rate, ShowItem, Fetch)
 _CREATING = (Publish, Offer, SetName)
 
 
-def creates_store(ask: Ask[Any]) -> bool:
+def creates_store(ask: SharedRequest[Any]) -> bool:
     """Return whether a request creates the store if it does not exist."""
     return isinstance(ask, _CREATING)
 
 
-def answer_without_store(ask: Ask[Any]) -> Any:
+def answer_without_store(ask: SharedRequest[Any]) -> Any:
     """Return the answer to a read without a store. Raises `InvalidInputError` for an item by id."""
     if isinstance(ask, _UNKNOWN):
-        raise InvalidInputError("item_id", "is no shared item that this user may see")
+        raise InvalidInputError("item_id", "is not a shared item that this user may see")
     if isinstance(ask, Unpublish):
         return UnpublishReceipt(item_id=ask.item_id, found=False, at=check_now(None))
     if isinstance(ask, ReadLog):
-        return Untold()
+        return PendingChanges()
     if isinstance(ask, ForgetUser):
         return SharedPart()
     if isinstance(ask, OwnName):
@@ -75,12 +74,9 @@ def answer_without_store(ask: Ask[Any]) -> Any:
     return 0 if ask.result is int else []
 
 
-class NothingFound:
-    """An empty search result. Satisfies `PendingItems`."""
-
-    def result(self, timeout_s: float) -> list[FoundItem]:
-        """Return no items."""
-        return []
+def _no_items(timeout_s: float) -> list[FoundItem]:
+    """Find nothing, as a search without a store."""
+    return []
 
 
 class RemoteKnowledge:
@@ -92,7 +88,7 @@ class RemoteKnowledge:
         self._sockets = RequestSockets(endpoint)
         self._breaker = CircuitBreaker()
 
-    def ask(self, caller: Caller, ask: Ask[Any], timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> Any:
         """Return the answer. Raises `UnavailableError`, `DeadlineExceededError` and the errors of the store.
 
         Without a store, a request that creates it raises `NothingSharedError`: the daemon then starts the host of the
@@ -102,12 +98,12 @@ class RemoteKnowledge:
             if creates_store(ask):
                 raise NothingSharedError("nothing was shared yet, and the store of shared items does not exist")
             return answer_without_store(ask)
-        return _Pending(self, caller, ask, timeout_s).result(timeout_s)
+        return _Pending(self, caller, ask, timeout_s)(timeout_s)
 
-    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Pending | NothingFound:
+    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         """Send a search, and return without waiting for it."""
         if not self._folder.exists():
-            return NothingFound()
+            return _no_items
         return _Pending(self, caller, ask, self._breaker.patience_s(timeout_s))
 
     def close(self) -> None:
@@ -118,7 +114,7 @@ class RemoteKnowledge:
 class _Pending:
     """A request in progress. Its socket is returned to the pool after the answer or when this object is dropped."""
 
-    def __init__(self, knowledge: RemoteKnowledge, caller: Caller, ask: Ask[Any], timeout_s: float) -> None:
+    def __init__(self, knowledge: RemoteKnowledge, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> None:
         request = HostRequest(
             user_id=SHARED_USER, method="ask_shared", deadline_ms=timeout_s * 1000, sent_at_s=time.time()
         )
@@ -129,10 +125,10 @@ class _Pending:
         self._socket = knowledge._sockets.borrow()
         self._give_back = weakref.finalize(self, knowledge._sockets.give_back, self._socket)
         self._correlation = self._socket.send(
-            [encode(request), encode(AskSharedParams(caller=caller, ask=cast(AnyAsk, ask)))]
+            [encode(request), encode(AskSharedParams(caller=caller, ask=cast(AnySharedRequest, ask)))]
         )
 
-    def result(self, timeout_s: float) -> Any:
+    def __call__(self, timeout_s: float) -> Any:
         """Wait for the answer, at most `timeout_s` and until the deadline set when the request was sent."""
         left_s = min(timeout_s, self._ends_at_s - time.monotonic())
         try:
@@ -160,7 +156,7 @@ class KnowledgeOnFiles:
         self._embedder = LazyEmbedder(None, settings)
         self._knowledge: Knowledge | None = None
 
-    def ask(self, caller: Caller, ask: Ask[Any], timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float) -> Any:
         """Return the answer. Raises `InvalidInputError` and the errors of opening the store."""
         if not creates_store(ask) and not self._folder.exists():
             return answer_without_store(ask)
@@ -169,7 +165,7 @@ class KnowledgeOnFiles:
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         """Open the store and load its model, which takes longer than a recall waits for shared items."""
         if not self._folder.exists():
-            return NothingFound()
+            return _no_items
         with suppress(ModelError):
             self._embedder.get(timeout_s)
         return self._opened().begin_search(caller, ask, timeout_s)

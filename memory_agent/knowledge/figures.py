@@ -57,9 +57,15 @@ QUARTERS = 4
 COUNTS_PER_USER = 3
 """Maximum retrievals, and maximum uses, counted per user. Not a setting, because sums of them are stored."""
 
+KEY_BYTES = 16
 _THOUSAND = 1_000
 _LARGEST_NUMBER = 1 << 53  # exact in JSON
 _OFFSET_BYTES = 8
+_BOOST_STEPS = 5
+_CAUTIOUS = 0.6  # proves more of weak effects at .5, and of versions that a few users find worthless at .7
+_HALVINGS = 50
+
+T = TypeVar("T")
 
 
 class Vote(NamedTuple):
@@ -143,12 +149,6 @@ def _level(total: int, count: int, user: bytes, key: bytes, purpose: bytes) -> i
     offset = int.from_bytes(blake2b(user, digest_size=_OFFSET_BYTES, key=key, person=purpose).digest(), "big")
     whole = 1 << 8 * _OFFSET_BYTES
     return (QUARTERS * total * whole + offset * count * _THOUSAND) // (count * _THOUSAND * whole)
-
-
-KEY_BYTES = 16
-_BOOST_STEPS = 5
-
-T = TypeVar("T")
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -455,10 +455,6 @@ def _rounded_count(count: int, rules: Rules) -> int:
 
 def _rounded(value: float, step: float) -> float:
     return round(min(round(value / step) * step, 1.0), 6)
-
-
-_CAUTIOUS = 0.6  # proves more of weak effects at .5, and of versions that a few users find worthless at .7
-_HALVINGS = 50
 
 
 def shrunk_mean(counts: Sequence[int], prior: float, weight: float) -> float:

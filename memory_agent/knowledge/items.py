@@ -57,15 +57,15 @@ class About(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attachment: Attachment | None = None
 
 
-class Used(NamedTuple):
-    """The published items of an author, and their size."""
+class Usage(NamedTuple):
+    """How many items an author has published, and their size."""
 
     items: int = 0
     size_bytes: int = 0
 
-    def with_item(self, record: MemoryRecord, by: int = 1) -> Used:
-        """Add an item, or remove it with -1."""
-        return Used(self.items + by, self.size_bytes + by * _size_of(record, about_of(record)))
+    def with_item(self, record: MemoryRecord, by: int = 1) -> Usage:
+        """Return the usage with an item added, or removed with `by=-1`."""
+        return Usage(self.items + by, self.size_bytes + by * _size_of(record, about_of(record)))
 
 
 class Offerers(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,24 +75,24 @@ class Offerers(msgspec.Struct, frozen=True, kw_only=True):
     offers: dict[str, str]
 
 
-_used = msgspec.msgpack.Decoder(Used)
+_used = msgspec.msgpack.Decoder(Usage)
 _offerers = msgspec.msgpack.Decoder(Offerers)
 
 
-def used_by(snapshot: Snapshot, author: str) -> Used:
+def usage_of(snapshot: Snapshot, author: str) -> Usage:
     """Return the usage of an author."""
     blob = snapshot.blob(place_of(snapshot, USED, author))
-    return _used.decode(blob) if blob else Used()
+    return _used.decode(blob) if blob else Usage()
 
 
-def keep_used(batch: Batch, author: str, used: Used) -> None:
-    """Store the usage of an author."""
+def write_usage(batch: Batch, author: str, used: Usage) -> None:
+    """Store the usage of an author, or delete it if there are no items."""
     batch.set_blob(place_of(batch, USED, author), msgspec.msgpack.encode(used) if used.items else None)
 
 
-def used_in(snapshot: Snapshot) -> dict[str, Used]:
-    """Compute the usage of each author from all items."""
-    found: defaultdict[str, Used] = defaultdict(Used)
+def usage_by_author(snapshot: Snapshot) -> dict[str, Usage]:
+    """Return the usage of each author, computed from all items."""
+    found: defaultdict[str, Usage] = defaultdict(Usage)
     for _, record in snapshot.scan():
         author = about_of(record).author
         found[author] = found[author].with_item(record)
@@ -146,7 +146,7 @@ def due_in(snapshot: Snapshot) -> list[str]:
     return _ids.decode(blob) if blob else []
 
 
-def keep_due(batch: Batch, item_ids: Collection[str]) -> None:
+def write_due(batch: Batch, item_ids: Collection[str]) -> None:
     """Store the ids of the items with figures that changed since the last release."""
     batch.set_blob(DUE, msgspec.msgpack.encode(sorted(item_ids)) if item_ids else None)
 
@@ -163,7 +163,7 @@ def all_offerers(snapshot: Snapshot) -> Iterator[Offerers]:
         yield _offerers.decode(snapshot.blob(name) or b"")
 
 
-def keep_offerers(batch: Batch, offerers: Offerers) -> None:
+def write_offerers(batch: Batch, offerers: Offerers) -> None:
     """Store the offerers of an item."""
     batch.set_blob(place_of(batch, OFFERERS, offerers.item_id), msgspec.msgpack.encode(offerers))
 
@@ -190,7 +190,7 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
     try:
         about = about_of(record)
     except (KeyError, msgspec.MsgspecError) as error:
-        raise InvalidInputError("record", "is no item that a user shared") from error
+        raise InvalidInputError("record", "is not a shared item") from error
     summary, body = parts_of_text(record.text, about.summary_chars)
     content = SharedContent(
         item_id=record.id,
@@ -209,7 +209,7 @@ def check_item(record: MemoryRecord, data: bytes | None) -> None:
     if file != attachment_of(data, None if file is None or data is None else file.name):
         raise InvalidInputError("attachment", "is not the file that the item names")
     if record != record_of(content, about.author, record.timestamp) or not is_pseudonym(about.author):
-        raise InvalidInputError("record", "is not as its item was published")
+        raise InvalidInputError("record", "differs from the item as it was published")
 
 
 def _size_of(record: MemoryRecord, about: About) -> int:
@@ -243,7 +243,7 @@ def record_of(content: SharedContent, author: str, now: datetime) -> MemoryRecor
     )
 
 
-def is_former(snapshot: Snapshot) -> bool:
+def has_former_format(snapshot: Snapshot) -> bool:
     """Whether a store has the format of a former version."""
     return bool(snapshot.blobs(FORMER) or snapshot.blobs(FORMER_NAMED))
 
@@ -266,13 +266,13 @@ def faults_of_items(snapshot: Snapshot) -> Iterator[str]:
         if about.version not in versions:
             yield "an item has no figures"
         if not all(versions.values()):
-            yield "figures are not those of their users"
+            yield "figures do not match the reports of their users"
         beside = (kind + place for kind in (FILE, FIGURES, FORMER, OFFERERS))
         left.difference_update(beside, snapshot.blobs(PARTS + place))
-    yield from ("what was kept of an item is left" for _ in left)
-    if described and not is_former(snapshot):
-        counted = {place_of(snapshot, USED, author): one for author, one in used_in(snapshot).items()}
+    yield from ("a blob belongs to no item" for _ in left)
+    if described and not has_former_format(snapshot):
+        counted = {place_of(snapshot, USED, author): one for author, one in usage_by_author(snapshot).items()}
         if counted != {name: _used.decode(snapshot.blob(name) or b"") for name in snapshot.blobs(USED)}:
-            yield "what an author has published is not counted right"
+            yield "the usage of an author does not match the items"
     if {place_of(snapshot, NAME, author) for author in authors_with_names(snapshot)} != set(snapshot.blobs(NAME)):
-        yield "a name is not that of its user"
+        yield "a name is stored for another user"

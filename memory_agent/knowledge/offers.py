@@ -2,7 +2,7 @@
 
 An offer is a pattern that its user has seen and confirmed word for word. It is not a record, so no search finds it, and
 only its user can list it. When `offers_together` users offer the same words for the same readers, upkeep makes one item
-of the offers. The item shows the number of users and no names. It has the exact words of most of them; nothing is
+of the offers. The item shows the number of users and no names. It has the most frequent exact wording; nothing is
 generated. Two offers match if they differ only in spaces, in the case of the first letter of a line and in punctuation
 at its end. Similarity of vectors is not used, because it confuses "succeeded" with "failed" (decision 0025). So an item
 contains nothing that only one user wrote.
@@ -31,9 +31,9 @@ from memory_agent.knowledge.items import (
     about_of,
     all_offerers,
     item_in,
-    keep_offerers,
     place_in,
     record_of,
+    write_offerers,
 )
 from memory_agent.knowledge.pseudonyms import OFFERS, place_of
 from memory_agent.knowledge.publish_log import add_published
@@ -50,7 +50,7 @@ MOST_OFFERS = 100
 """Maximum offers of one user. They are one value, which each offer rewrites."""
 _ENDS = ".,;:!…"
 
-Said = tuple[str, ...]
+MatchKey = tuple[str, ...]
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class _Offers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(NamedTuple):
-    """A new item of words that enough users offer, and the offer of each user."""
+    """A new item with words that enough users offer, and the offer of each user."""
 
     record: MemoryRecord
     offerers: dict[str, str]
@@ -77,21 +77,21 @@ class Proposal(NamedTuple):
 _decoder = msgspec.msgpack.Decoder(_Offers)
 
 
-def keep_offer(batch: Batch, author: str, content: SharedContent, now: datetime) -> OfferedPattern:
+def write_offer(batch: Batch, author: str, content: SharedContent, now: datetime) -> OfferedPattern:
     """Store and return an offer. Idempotent. Raises `InvalidInputError` if this user may not offer it."""
     own = _offers_of(batch, author)
     known = own.get(content.item_id)
     if known is not None:
         if known.content != content:
-            raise InvalidInputError("item_id", "is that of another offer of this user: preview a new one")
+            raise InvalidInputError("item_id", "is the id of another offer of this user: preview a new one")
         return _shown(known, items_offered_by(batch, author))
     if len(own) >= MOST_OFFERS:
-        raise InvalidInputError("item_id", "is one offer too many of this user: take others back first")
+        raise InvalidInputError("item_id", "is one offer too many of this user: withdraw others first")
     if item_in(batch, content.item_id) is not None:
-        raise InvalidInputError("item_id", "is that of an item that is published: preview a new one")
-    said = said_by(content)
-    if any(said_by(offer.content) == said for offer in own.values()):
-        raise InvalidInputError("preview", "says what this user offers already")
+        raise InvalidInputError("item_id", "is the id of a published item: preview a new one")
+    key = match_key(content)
+    if any(match_key(offer.content) == key for offer in own.values()):
+        raise InvalidInputError("preview", "has the same words as another offer of this user")
     offer = Offer(content=content, at=now)
     _keep(batch, author, own | {content.item_id: offer})
     batch.set_blob(CHANGED, secrets.token_bytes(8))
@@ -128,9 +128,12 @@ def authors_with_offers(snapshot: Snapshot, among: Iterable[str] | None = None) 
     return [author for author, _ in _all_offers(snapshot)]
 
 
-def fallen_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
-    """Return the ids of items to remove because of removed offers. `is_gone` takes an offer id or an author."""
-    fallen = []
+def unsupported_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: int) -> list[str]:
+    """Return the ids of the items without enough offers, or without an offer of their exact words, after a removal.
+
+    `is_gone` takes an offer id or an author.
+    """
+    unsupported = []
     for record, offerers in _items_of_many(snapshot):
         left = [author for author, id_ in offerers.items() if not (is_gone(author) or is_gone(id_))]
         if len(left) == len(offerers):
@@ -138,8 +141,8 @@ def fallen_without(snapshot: Snapshot, is_gone: Callable[[str], bool], least: in
         offers = (_offers_of(snapshot, author).get(offerers[author]) for author in left)
         written = [(one.content.title, one.content.summary, one.content.body) for one in offers if one is not None]
         if len(written) < least or _words_of(record) not in written:
-            fallen.append(record.id)
-    return fallen
+            unsupported.append(record.id)
+    return unsupported
 
 
 def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[str]) -> None:
@@ -155,53 +158,53 @@ def drop_offers(batch: Batch, is_gone: Callable[[str], bool], authors: Iterable[
         return
     batch.set_blob(CHANGED, secrets.token_bytes(8))
     for one in list(all_offerers(batch)):
-        standing = {author: id_ for author, id_ in one.offers.items() if not (is_gone(author) or is_gone(id_))}
-        if len(standing) < len(one.offers):
-            keep_offerers(batch, Offerers(item_id=one.item_id, offers=standing))
+        kept = {author: id_ for author, id_ in one.offers.items() if not (is_gone(author) or is_gone(id_))}
+        if len(kept) < len(one.offers):
+            write_offerers(batch, Offerers(item_id=one.item_id, offers=kept))
 
 
 def proposals(snapshot: Snapshot, least: int, now: datetime) -> list[Proposal]:
-    """Return new items of words that at least `least` users offer for the same readers and that no item has."""
+    """Return new items: the words that at least `least` users offer for the same readers, unless an item has them."""
     groups = _groups(snapshot)
     for record, _ in _items_of_many(snapshot):
-        groups.pop(_said_by_item(record), None)
+        groups.pop(_match_key_of_item(record), None)
     return [_proposal(group, now) for _, group in sorted(groups.items()) if len(group) >= least]
 
 
-def keep_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Embedding | None]]) -> None:
+def write_proposals(batch: Batch, found: Sequence[tuple[Proposal, Embedded | Embedding | None]]) -> None:
     """Store new items with empty figures, unless an offer was withdrawn since or an item has the same words."""
-    said = {_said_by_item(record) for record, _ in _items_of_many(batch)}
+    known = {_match_key_of_item(record) for record, _ in _items_of_many(batch)}
     for (record, offerers), vector in found:
-        stands = all(id_ in _offers_of(batch, author) for author, id_ in offerers.items())
-        if stands and _said_by_item(record) not in said:
+        is_offered = all(id_ in _offers_of(batch, author) for author, id_ in offerers.items())
+        if is_offered and _match_key_of_item(record) not in known:
             batch.upsert(record, vector)
-            keep_offerers(batch, Offerers(item_id=record.id, offers=offerers))
+            write_offerers(batch, Offerers(item_id=record.id, offers=offerers))
             add_published(batch, record)
 
 
-def join_offerers(batch: Batch) -> None:
-    """Add later offerers to the items with their words, and remove what these users reported from the figures."""
+def add_offerers(batch: Batch) -> None:
+    """Add later offerers to the items with their words, and remove their reports from the figures of these items."""
     groups = _groups(batch)
     for record, offerers in list(_items_of_many(batch)):
-        group = groups.get(_said_by_item(record), {})
+        group = groups.get(_match_key_of_item(record), {})
         joined = {author: offer.content.item_id for author, offer in group.items() if author not in offerers}
         if joined:
-            keep_offerers(batch, Offerers(item_id=record.id, offers=offerers | joined))
+            write_offerers(batch, Offerers(item_id=record.id, offers=offerers | joined))
             place = place_in(batch, record.id)
             for author in joined:
                 erase_user(batch, place, author.encode())
 
 
-def said_by(content: SharedContent) -> Said:
+def match_key(content: SharedContent) -> MatchKey:
     """Return a key that is equal for matching offers: the same words for the same readers.
 
     >>> content = SharedContent(item_id="", content_type="pattern", title="Deploys", summary="They fail.", version="1")
-    >>> said_by(content) == said_by(msgspec.structs.replace(content, summary="they  fail"))
+    >>> match_key(content) == match_key(msgspec.structs.replace(content, summary="they  fail"))
     True
-    >>> said_by(content) == said_by(msgspec.structs.replace(content, summary="They succeed."))
+    >>> match_key(content) == match_key(msgspec.structs.replace(content, summary="They succeed."))
     False
     """
-    return _said(content.access_policy, content.title, content.summary, content.body)
+    return _match_key(content.access_policy, content.title, content.summary, content.body)
 
 
 def faults_of_offers(snapshot: Snapshot) -> Iterator[str]:
@@ -213,27 +216,27 @@ def faults_of_offers(snapshot: Snapshot) -> Iterator[str]:
         yield "an offer cannot be read"
         return
     if {place_of(snapshot, OFFERS, author) for author in offers} != set(snapshot.blobs(OFFERS)):
-        yield "an offer is not that of its user"
+        yield "an offer is stored for another user"
     for record, offerers in items:
-        said = _said_by_item(record)
+        key = _match_key_of_item(record)
         behind = (offers.get(author, {}).get(id_) for author, id_ in offerers.items())
-        if any(offer is None or said_by(offer.content) != said for offer in behind):
-            yield "an item names an offer that says something else"
+        if any(offer is None or match_key(offer.content) != key for offer in behind):
+            yield "an item names an offer with other words"
 
 
-def _groups(snapshot: Snapshot) -> dict[Said, dict[str, Offer]]:
+def _groups(snapshot: Snapshot) -> dict[MatchKey, dict[str, Offer]]:
     """Return the matching offers by user."""
-    groups: dict[Said, dict[str, Offer]] = defaultdict(dict)
+    groups: dict[MatchKey, dict[str, Offer]] = defaultdict(dict)
     for author, own in _all_offers(snapshot):
         for offer in own.values():
-            groups[said_by(offer.content)][author] = offer
+            groups[match_key(offer.content)][author] = offer
     return groups
 
 
 def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:
-    """Return an item with the most frequent wording of these offers, or the first in order of several.
+    """Return an item with the most frequent wording of these offers; of several, the first in alphabetical order.
 
-    It has the tags that all have in common, and a random pseudonym as its author.
+    It has the tags that all offers have, and a random pseudonym as its author.
     """
     contents = [offer.content for offer in group.values()]
     counts = Counter((one.title, one.summary, one.body or "") for one in contents)
@@ -252,18 +255,18 @@ def _proposal(group: dict[str, Offer], now: datetime) -> Proposal:
     return Proposal(record_of(content, author, now), {author: one.content.item_id for author, one in group.items()})
 
 
-def _said(policy: str, title: str, summary: str, body: str | None) -> Said:
-    lines = [map(_said_in, text.split("\n")) for text in (title, summary, body or "")]
+def _match_key(policy: str, title: str, summary: str, body: str | None) -> MatchKey:
+    lines = [map(_normalised, text.split("\n")) for text in (title, summary, body or "")]
     return (policy, *("\n".join(filter(None, one)) for one in lines))
 
 
-def _said_in(line: str) -> str:
+def _normalised(line: str) -> str:
     plain = " ".join(unicodedata.normalize("NFC", line).split()).rstrip(_ENDS).rstrip()
     return plain[:1].casefold() + plain[1:]
 
 
-def _said_by_item(record: MemoryRecord) -> Said:
-    return _said(about_of(record).policy, *_words_of(record))
+def _match_key_of_item(record: MemoryRecord) -> MatchKey:
+    return _match_key(about_of(record).policy, *_words_of(record))
 
 
 def _words_of(record: MemoryRecord) -> tuple[str, str, str | None]:

@@ -1,6 +1,6 @@
 """Pseudonyms of users, and the names of the blobs of shared items: both are digests keyed with a secret of the store.
 
-The names of blobs are readable in an encrypted store, so they must not reveal an item or a user.
+The names of blobs are readable even in an encrypted store, so they must not reveal an item or a user.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from memory_agent.memory.namespaces import Erasure
+from memory_agent.erasure.eraser import Erasure
 from memory_agent.recall.query import check_now
 from memory_agent.records.shared_content import PSEUDONYM_BYTES, pseudonym
 from memory_agent.storage.archive import Archive
@@ -23,8 +23,12 @@ NAME, USED = "shared:called:", "shared:used:"
 OFFERS = "shared:offers:"  # offers of one user
 OFFERERS = "shared:offerers:"  # offers behind an item of many users
 ERASED = "shared:erased:"  # pseudonyms of erased users
+_FORMER_NAME = "shared:name:"
+FORMER_NAMED = "shared:named:"  # of former versions, in which names were unique
 PLACE_CHARS = 32
+_SUFFIX_CHARS = 6
 _USER_BYTES = 10
+_names = msgspec.msgpack.Decoder(tuple[str, str])
 
 
 def place_of(snapshot: Snapshot, kind: str, name: str) -> str:
@@ -62,12 +66,6 @@ def mark_removal(batch: Batch) -> None:
     batch.set_blob(PURGE, secrets.token_bytes(8))
 
 
-_FORMER_NAME = "shared:name:"
-FORMER_NAMED = "shared:named:"  # of former versions, in which names were unique
-_END_CHARS = 6
-_names = msgspec.msgpack.Decoder(tuple[str, str])
-
-
 class Authors:
     """The pseudonyms and names of the users of one store."""
 
@@ -97,12 +95,12 @@ class Authors:
         with self._archive.batch() as batch:
             drop_name(batch, author)
             if name is not None:
-                keep_name(batch, author, name)
+                write_name(batch, author, name)
             return name_in(batch, author)
 
     def _is_erased(self, snapshot: Snapshot, author: str) -> bool:
-        is_noted = self._erasure.is_forgotten(author, check_now(None))
-        return is_noted or snapshot.blob(place_of(snapshot, ERASED, author)) is not None
+        is_in_history = self._erasure.is_forgotten(author, check_now(None))
+        return is_in_history or snapshot.blob(place_of(snapshot, ERASED, author)) is not None
 
     def _secret(self) -> bytes:
         known = self._archive.store.blob(SECRET)
@@ -121,10 +119,10 @@ def name_in(snapshot: Snapshot, pseudonym: str) -> str:
     if blob is None:
         return pseudonym
     _, chosen = _names.decode(blob)
-    return f"{chosen} #{pseudonym.removeprefix('user-')[:_END_CHARS]}"
+    return f"{chosen} #{pseudonym.removeprefix('user-')[:_SUFFIX_CHARS]}"
 
 
-def keep_name(batch: Batch, author: str, name: str) -> None:
+def write_name(batch: Batch, author: str, name: str) -> None:
     """Store the name that an author chose."""
     batch.set_blob(place_of(batch, NAME, author), msgspec.msgpack.encode((author, name)))
 
@@ -142,14 +140,14 @@ def drop_name(batch: Batch, author: str) -> None:
         mark_removal(batch)
 
 
-def move_former_names(batch: Batch) -> None:
+def convert_former_names(batch: Batch) -> None:
     """Convert the names that former versions stored in two blobs each."""
     for place in batch.blobs(FORMER_NAMED):
         author = (batch.blob(place) or b"").decode()
         former = place_of(batch, _FORMER_NAME, author)
         name = batch.blob(former)
         if name is not None:
-            keep_name(batch, author, name.decode())
+            write_name(batch, author, name.decode())
         for gone in (place, former):
             batch.set_blob(gone, None)
     mark_removal(batch)

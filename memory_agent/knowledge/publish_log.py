@@ -15,12 +15,13 @@ from datetime import datetime
 
 import msgspec
 
-from memory_agent.erasure.history import fingerprint
-from memory_agent.knowledge.items import about_of, keep_used, place_in, used_by
+from memory_agent.erasure.logs import fingerprint
+from memory_agent.knowledge.items import about_of, place_in, usage_of, write_usage
 from memory_agent.knowledge.pseudonyms import FILE, ensured_secret
 from memory_agent.knowledge.stored_figures import begin_figures
 from memory_agent.records.memories import MemoryRecord
-from memory_agent.records.shared_requests import SharedChange, Untold
+from memory_agent.records.shared import SharedChange
+from memory_agent.records.shared_requests import PendingChanges
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 from relay import SHARED_USER
@@ -32,8 +33,8 @@ _MOST = 10_000
 _AT_ONCE = 2_000
 
 
-class _Came(msgspec.Struct, frozen=True, array_like=True, tag="came"):
-    """A version was published or, with a random `token`, rated. `mark` identifies the version."""
+class _Added(msgspec.Struct, frozen=True, array_like=True, tag="came"):
+    """A version was published or, with a random `token`, rated. `mark` identifies the version. The tag is stored."""
 
     row: int
     mark: str
@@ -41,8 +42,8 @@ class _Came(msgspec.Struct, frozen=True, array_like=True, tag="came"):
     token: str = ""
 
 
-class _Went(msgspec.Struct, frozen=True, array_like=True, tag="went"):
-    """An item is gone for the readers that `policy` admits. `mark` identifies its last version for them."""
+class _Removed(msgspec.Struct, frozen=True, array_like=True, tag="went"):
+    """An item was removed for the readers that `policy` admits. `mark` identifies their last version of it."""
 
     item: str
     mark: str
@@ -50,7 +51,7 @@ class _Went(msgspec.Struct, frozen=True, array_like=True, tag="went"):
     at: datetime
 
 
-_entries = msgspec.msgpack.Decoder(_Came | _Went)
+_entries = msgspec.msgpack.Decoder(_Added | _Removed)
 
 
 def add_published(
@@ -58,40 +59,40 @@ def add_published(
 ) -> None:
     """Store what accompanies the record of a new version: attachment, empty figures, the author's usage, log entry.
 
-    A change of policy also logs that the former version is gone for its readers.
+    A change of policy also logs that the former version was removed for its readers.
     """
     ensured_secret(batch)
     about, place = about_of(record), place_in(batch, record.id)
     batch.set_blob(FILE + place, attachment)
     begin_figures(batch, place, about.version, about.author)
-    used = used_by(batch, about.author)
-    keep_used(batch, about.author, (used if former is None else used.with_item(former, -1)).with_item(record))
+    used = usage_of(batch, about.author)
+    write_usage(batch, about.author, (used if former is None else used.with_item(former, -1)).with_item(record))
     if former is not None and about_of(former).policy != about.policy:
-        note_gone(batch, former, record.timestamp)
-    _append(batch, _Came(_row(batch, record), _mark(record), record.timestamp))
+        log_removed(batch, former, record.timestamp)
+    _append(batch, _Added(_row(batch, record), _mark(record), record.timestamp))
 
 
-def note_rated(batch: Batch, record: MemoryRecord, now: datetime) -> None:
+def log_rated(batch: Batch, record: MemoryRecord, now: datetime) -> None:
     """Log that a new rating of the current version was released."""
-    _append(batch, _Came(_row(batch, record), _mark(record), now, secrets.token_hex(4)))
+    _append(batch, _Added(_row(batch, record), _mark(record), now, secrets.token_hex(4)))
 
 
-def note_gone(batch: Batch, record: MemoryRecord, now: datetime) -> None:
-    """Log that an item is gone."""
-    _append(batch, _Went(_item(record), _mark(record), about_of(record).policy, now))
+def log_removed(batch: Batch, record: MemoryRecord, now: datetime) -> None:
+    """Log that an item was removed."""
+    _append(batch, _Removed(_item(record), _mark(record), about_of(record).policy, now))
 
 
-def untold(snapshot: Snapshot) -> Untold:
+def pending_changes(snapshot: Snapshot) -> PendingChanges:
     """Return the changes of the oldest entries, in order, without those of removed versions."""
     found = list(_kept(snapshot, _AT_ONCE + 1))
     entries = found[:_AT_ONCE]
-    changes = filter(None, (_told_as(snapshot, entry) for _, entry in entries))
+    changes = filter(None, (_change_of(snapshot, entry) for _, entry in entries))
     through = entries[-1][0] if entries else 0
-    return Untold(changes=tuple(changes), through=through, has_more=len(found) > len(entries))
+    return PendingChanges(changes=tuple(changes), through=through, has_more=len(found) > len(entries))
 
 
-def drop_told(batch: Batch, through: int) -> None:
-    """Delete the entries up to a number, after the relay acknowledged their events."""
+def drop_sent(batch: Batch, through: int) -> None:
+    """Delete the entries up to number `through`, after the relay acknowledged their events."""
     while names := [name for name in batch.blobs(_ENTRY, _AT_ONCE) if _number(name) <= through]:
         for name in names:
             batch.set_blob(name, None)
@@ -110,9 +111,9 @@ def faults_of_log(snapshot: Snapshot) -> Iterator[str]:
         yield "the publish log lacks entries"
 
 
-def _told_as(snapshot: Snapshot, entry: _Came | _Went) -> tuple[str, SharedChange] | None:
+def _change_of(snapshot: Snapshot, entry: _Added | _Removed) -> tuple[str, SharedChange] | None:
     """Return the event id and the change of an entry, or None if its item or version is gone."""
-    if isinstance(entry, _Went):
+    if isinstance(entry, _Removed):
         change = SharedChange(kind="unpublished", item=entry.item, access_policy=entry.policy, at=entry.at)
         return f"unpublished-{entry.mark}", change
     record = snapshot.record(entry.row)
@@ -131,19 +132,19 @@ def _told_as(snapshot: Snapshot, entry: _Came | _Went) -> tuple[str, SharedChang
     return "-".join(filter(None, (change.kind, entry.mark, entry.token))), change
 
 
-def _append(batch: Batch, entry: _Came | _Went) -> None:
+def _append(batch: Batch, entry: _Added | _Removed) -> None:
     number = _last(batch) + 1
     batch.set_blob(_LAST, number.to_bytes(8, "big"))
     batch.set_blob(_name(number), msgspec.msgpack.encode(entry))
     oldest = _name(max(number - _MOST, 0))
     kept = batch.blob(oldest)
-    if kept is not None and isinstance(_entries.decode(kept), _Came):  # a removal must reach the journal
+    if kept is not None and isinstance(_entries.decode(kept), _Added):  # a removal must reach the journal
         batch.set_blob(oldest, None)
         if number % _MOST == 1:
             log.warning("publish_log.entries_dropped", number=number - _MOST)
 
 
-def _kept(snapshot: Snapshot, limit: int | None = None) -> Iterator[tuple[int, _Came | _Went]]:
+def _kept(snapshot: Snapshot, limit: int | None = None) -> Iterator[tuple[int, _Added | _Removed]]:
     for name in snapshot.blobs(_ENTRY, limit):
         yield _number(name), _entries.decode(snapshot.blob(name) or b"")
 

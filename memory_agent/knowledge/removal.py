@@ -12,16 +12,16 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from memory_agent.erasure.forgetting import Forgetting
-from memory_agent.erasure.history import History, fingerprint, history_bytes, note_erasure
-from memory_agent.erasure.intent_log import Intent
+from memory_agent.erasure.logs import History, fingerprint, history_bytes, note_erasure
+from memory_agent.erasure.request import Intent
 from memory_agent.knowledge.items import (
     about_of,
-    keep_used,
     offerers_of,
     place_in,
-    used_by,
+    usage_of,
+    write_usage,
 )
-from memory_agent.knowledge.offers import authors_with_offers, drop_offers, fallen_without
+from memory_agent.knowledge.offers import authors_with_offers, drop_offers, unsupported_without
 from memory_agent.knowledge.pseudonyms import (
     ERASED,
     FIGURES,
@@ -32,14 +32,14 @@ from memory_agent.knowledge.pseudonyms import (
     mark_removal,
     place_of,
 )
-from memory_agent.knowledge.publish_log import note_gone
+from memory_agent.knowledge.publish_log import log_removed
 from memory_agent.knowledge.stored_figures import drop_figures, erase_user, parts_in, places_with
 from memory_agent.recall.query import check_now
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
 
-_FOLLOWED = "shared:followed"
+_APPLIED = "shared:followed"
 _AT_ONCE = 100
 """Items that one transaction changes at most."""
 
@@ -50,11 +50,11 @@ class ItemForgetting(Forgetting):
     def memories(self, record_ids: Sequence[str]) -> int:
         """Delete items and the offers behind them."""
         with self._archive.batch() as batch:
-            gone = {*record_ids, *self.goes_with(batch, record_ids)}
+            gone = {*record_ids, *self.linked_ids(batch, record_ids)}
             drop_offers(batch, gone.__contains__, authors_with_offers(batch))
         return super().memories(record_ids)
 
-    def goes_with(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
+    def linked_ids(self, snapshot: Snapshot, record_ids: Sequence[str]) -> list[str]:
         """Return the ids of the offers behind items, from which upkeep would make the items again."""
         return [offer_id for one in record_ids for offer_id in offerers_of(snapshot, one).values()]
 
@@ -66,8 +66,8 @@ class ItemForgetting(Forgetting):
                 batch.set_blob(kind + place, None)
             drop_figures(batch, place)
             author = about_of(record).author
-            keep_used(batch, author, used_by(batch, author).with_item(record, -1))
-            note_gone(batch, record, check_now(None))
+            write_usage(batch, author, usage_of(batch, author).with_item(record, -1))
+            log_removed(batch, record, check_now(None))
         mark_removal(batch)
         return super().remove(batch, rows)
 
@@ -83,25 +83,25 @@ class Removal:
         self._offers_together = offers_together
         self._lock = threading.Lock()
         self._under_way = 0
-        self._follows = False
+        self._was_current = False
 
     @property
     def is_behind(self) -> bool:
         """Whether the history of erasures has entries that are not applied yet."""
-        folder, known = self._archive.store.folder, self._archive.store.blob(_FOLLOWED)
+        folder, known = self._archive.store.folder, self._archive.store.blob(_APPLIED)
         return history_bytes(folder, self._user_id) != int.from_bytes(known or b"", "big")
 
-    def follow(self, history: History) -> int:
-        """Apply a history of erasures and delete blobs without an item; return the number of items removed.
+    def apply(self, history: History) -> int:
+        """Apply a history of erasures, and delete blobs without an item; return the number of items removed.
 
-        Also removes the names, ratings and contributions of erased users. After a restore, the history is that of the
-        replaced store.
+        Also removes the names, ratings and contributions of erased users. After a restore, the history is the one of
+        the replaced store.
         """
         is_gone = partial(self._is_in, history.memories_in(check_now(None)))
         with self._lock, self._archive.batch() as batch:
             ids = {row: record.id for row, record in batch.scan()}
-            fallen = fallen_without(batch, is_gone, self._offers_together)
-            removed = [row for row, item_id in ids.items() if is_gone(item_id) or item_id in fallen]
+            unsupported = unsupported_without(batch, is_gone, self._offers_together)
+            removed = [row for row, item_id in ids.items() if is_gone(item_id) or item_id in unsupported]
             self._forgetting.remove(batch, removed)
             for row in removed:
                 del ids[row]
@@ -120,7 +120,7 @@ class Removal:
                 elif is_gone(user.decode()):
                     erase_user(batch, place, user)
             mark_removal(batch)
-            self._set_followed(batch)
+            self._set_applied(batch)
         return len(removed)
 
     def note(self, ids: Sequence[str], authors: Sequence[str] = (), offerers: Collection[str] = ()) -> None:
@@ -132,25 +132,25 @@ class Removal:
         folder, now, is_gone = self._archive.store.folder, check_now(None), {*ids, *authors}.__contains__
         with self._lock:
             if not self._under_way:
-                self._follows = not self.is_behind
+                self._was_current = not self.is_behind
             with self._archive.store.snapshot() as snapshot:
                 offering = authors_with_offers(snapshot, offerers)
-                fallen = fallen_without(snapshot, is_gone, self._offers_together) if offering else []
-            note_erasure(folder, self._user_id, Intent(started_at=now, record_ids=(*ids, *fallen, *authors)), now)
+                unsupported = unsupported_without(snapshot, is_gone, self._offers_together) if offering else []
+            note_erasure(folder, self._user_id, Intent(started_at=now, record_ids=(*ids, *unsupported, *authors)), now)
             self._under_way += 1
             if not offering:
                 return
             try:
                 with self._archive.batch() as batch:
-                    self._remove(batch, fallen)
+                    self._remove(batch, unsupported)
                     drop_offers(batch, is_gone, offering)
             except BaseException:
                 self._under_way -= 1
-                self._follows = False
+                self._was_current = False
                 raise
 
-    def kept_out(self) -> AbstractContextManager[object]:
-        """Return a context manager that blocks `note`, and so the removal of offers."""
+    def paused(self) -> AbstractContextManager[object]:
+        """Return a context in which `note` blocks, so no offer is removed."""
         return self._lock
 
     def carry_out(self, item_ids: Sequence[str], authors: Sequence[str] = ()) -> None:
@@ -160,18 +160,18 @@ class Removal:
         completes the removal.
         """
         try:
-            self._take_away(item_ids, authors)
+            self._remove_all(item_ids, authors)
         except BaseException:
             with self._lock:
                 self._under_way -= 1
-                self._follows = False
+                self._was_current = False
             raise
         with self._lock, self._archive.batch() as batch:
             self._under_way -= 1
-            if self._follows and not self._under_way:
-                self._set_followed(batch)
+            if self._was_current and not self._under_way:
+                self._set_applied(batch)
 
-    def _take_away(self, item_ids: Sequence[str], authors: Sequence[str]) -> None:
+    def _remove_all(self, item_ids: Sequence[str], authors: Sequence[str]) -> None:
         for some in _parts(item_ids):
             with self._archive.batch() as batch:
                 self._remove(batch, some)
@@ -199,10 +199,10 @@ class Removal:
     def _is_in(self, gone: Collection[str], name: str) -> bool:
         return fingerprint(self._user_id, name) in gone
 
-    def _set_followed(self, batch: Batch) -> None:
+    def _set_applied(self, batch: Batch) -> None:
         """Store that the whole history is applied."""
         size = history_bytes(self._archive.store.folder, self._user_id)
-        batch.set_blob(_FOLLOWED, size.to_bytes(8, "big"))
+        batch.set_blob(_APPLIED, size.to_bytes(8, "big"))
 
 
 def _parts(names: Sequence[str]) -> Iterator[Sequence[str]]:

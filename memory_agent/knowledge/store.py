@@ -15,12 +15,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any, cast
 
 import msgspec
 
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
-from memory_agent.erasure.history import read_history
+from memory_agent.erasure.logs import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError
 from memory_agent.knowledge.figures import Figures, Rules, check_report
 from memory_agent.knowledge.items import (
@@ -28,43 +29,49 @@ from memory_agent.knowledge.items import (
     about_of,
     due_in,
     faults_of_items,
-    is_former,
+    has_former_format,
     is_repeat,
     item_in,
-    keep_due,
-    keep_used,
     offerers_of,
     place_in,
     record_of,
     shown_item,
     standing_in,
-    used_by,
-    used_in,
+    usage_by_author,
+    usage_of,
+    write_due,
+    write_usage,
 )
 from memory_agent.knowledge.offers import (
     CHANGED,
+    add_offerers,
     faults_of_offers,
     items_offered_by,
-    join_offerers,
-    keep_offer,
-    keep_proposals,
     offers_by,
     proposals,
     version_of_offer,
+    write_offer,
+    write_proposals,
 )
 from memory_agent.knowledge.pseudonyms import (
     DUE,
     FILE,
     PURGE,
     Authors,
+    convert_former_names,
     mark_removal,
-    move_former_names,
     name_in,
     place_of,
 )
-from memory_agent.knowledge.publish_log import add_published, drop_told, faults_of_log, note_rated, untold
+from memory_agent.knowledge.publish_log import add_published, drop_sent, faults_of_log, log_rated, pending_changes
 from memory_agent.knowledge.removal import ItemForgetting, Removal
-from memory_agent.knowledge.stored_figures import StoredParts, divide_former, keep_standings, ratings_by, standings_at
+from memory_agent.knowledge.stored_figures import (
+    StoredParts,
+    convert_former_figures,
+    ratings_by,
+    standings_at,
+    write_standings,
+)
 from memory_agent.memory import Memory
 from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query
 from memory_agent.records.embedded import embedded_text
@@ -86,8 +93,7 @@ from memory_agent.records.shared_content import (
     check_offer,
 )
 from memory_agent.records.shared_requests import (
-    AnyAsk,
-    Ask,
+    AnySharedRequest,
     Caller,
     Fetch,
     ForgetUser,
@@ -95,6 +101,8 @@ from memory_agent.records.shared_requests import (
     ListOwn,
     Offer,
     OwnName,
+    PendingChanges,
+    PendingItems,
     Publish,
     Rate,
     ReadLog,
@@ -102,10 +110,10 @@ from memory_agent.records.shared_requests import (
     SearchItems,
     SetName,
     SharedPart,
+    SharedRequest,
     SharedStore,
     ShowItem,
     Unpublish,
-    Untold,
 )
 from memory_agent.settings import LearningSettings, RetentionSettings, Settings
 from memory_agent.storage.archive import Archive
@@ -157,34 +165,34 @@ class Knowledge(Memory):
         self._authors = Authors(archive, self.erasure)
         self.removal = Removal(user_id, archive, self._forgetting, settings.shared.offers_together)
         with archive.store.snapshot() as snapshot:
-            was_former = is_former(snapshot)
+            was_former = has_former_format(snapshot)
         if was_former:
             with archive.batch() as batch:
-                divide_former(batch)
-                move_former_names(batch)
-                for author, used in used_in(batch).items():
-                    keep_used(batch, author, used)
+                convert_former_figures(batch)
+                convert_former_names(batch)
+                for author, used in usage_by_author(batch).items():
+                    write_usage(batch, author, used)
         if self.removal.is_behind:
-            self.removal.follow(read_history(archive.store.folder, user_id))
+            self.removal.apply(read_history(archive.store.folder, user_id))
 
-    def ask(self, caller: Caller, ask: Ask[Any], timeout_s: float = 10.0) -> Any:
+    def ask(self, caller: Caller, ask: SharedRequest[Any], timeout_s: float = 10.0) -> Any:
         """Answer a request; `timeout_s` bounds a search. Raises `InvalidInputError`, `StoreError`.
 
         Raises `DeadlineExceededError` for a write after its deadline: the caller may have been erased since.
         """
         with self._call():
             if not isinstance(ask, _WRITES):
-                return self._answer(caller, cast(AnyAsk, ask), timeout_s)
+                return self._answer(caller, cast(AnySharedRequest, ask), timeout_s)
             if timeout_s <= 0.0:
                 raise DeadlineExceededError("the store of shared items was reached too late")
             if isinstance(ask, ForgetUser):
                 return self._forget_user(caller, dry_run=ask.dry_run)
             with self._writing.shared():
-                return self._answer(caller, cast(AnyAsk, ask), timeout_s)
+                return self._answer(caller, cast(AnySharedRequest, ask), timeout_s)
 
-    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> _Search:
+    def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         """Return a search that runs when its result is requested."""
-        return _Search(self, caller, ask)
+        return partial(self.ask, caller, ask)
 
     def expire(self, now: datetime | None = None) -> int:
         """Release due figures, make items of matching offers, and purge removed bytes. Returns 0.
@@ -205,7 +213,7 @@ class Knowledge(Memory):
                         batch.set_blob(PURGE, None)
         return super().expire(now)
 
-    def _answer(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+    def _answer(self, caller: Caller, ask: AnySharedRequest, timeout_s: float) -> Any:
         match ask:
             case SearchItems():
                 with self._asking:
@@ -236,7 +244,7 @@ class Knowledge(Memory):
             case Report():
                 return self._count(caller, ask)
             case ReadLog():
-                return self._read_log(ask.told)
+                return self._read_log(ask.after)
 
     def _publish(self, caller: Caller, ask: Publish) -> GlobalRecord:
         content, now = ask.content, check_now(None)
@@ -253,7 +261,7 @@ class Knowledge(Memory):
             if known is not None and is_repeat(known, record):
                 return shown_item(batch, known, standing_in(batch, known))
             if self.erasure.is_forgotten(record.id, now):
-                raise InvalidInputError("item_id", "is that of an item that was unpublished: preview a new one")
+                raise InvalidInputError("item_id", "is the id of an unpublished item: preview a new one")
             self._check_new(batch, known, record)
             if known is None:
                 admit()
@@ -266,7 +274,7 @@ class Knowledge(Memory):
     def _check_new(self, snapshot: Snapshot, known: MemoryRecord | None, record: MemoryRecord) -> None:
         """Raise `InvalidInputError` unless the author may publish this record in place of `known`."""
         about = about_of(record)
-        used = used_by(snapshot, about.author)
+        used = usage_of(snapshot, about.author)
         if known is not None:
             former = about_of(known)
             if former.author != about.author:
@@ -291,18 +299,18 @@ class Knowledge(Memory):
         check_offer(content)
         with self._archive.batch() as batch:
             if self.erasure.is_forgotten(content.item_id, now):
-                raise InvalidInputError("item_id", "is that of an offer that was taken back: preview a new one")
-            return keep_offer(batch, own, content, now)
+                raise InvalidInputError("item_id", "is the id of a withdrawn offer: preview a new one")
+            return write_offer(batch, own, content, now)
 
     def _propose(self, now: datetime) -> None:
         """Make items of matching offers, and add later offerers to existing items."""
         with self._archive.store.snapshot() as snapshot:
             seen, found = snapshot.blob(CHANGED), proposals(snapshot, self._limits.offers_together, now)
         vectors = self._vectors.embed(embedded_text(one.record) for one in found)
-        with self.removal.kept_out(), self._archive.batch() as batch:
+        with self.removal.paused(), self._archive.batch() as batch:
             admitted = vectors.admitted(batch)
-            keep_proposals(batch, [(one, admitted.get(embedded_text(one.record))) for one in found])
-            join_offerers(batch)
+            write_proposals(batch, [(one, admitted.get(embedded_text(one.record))) for one in found])
+            add_offerers(batch)
             if batch.blob(CHANGED) == seen:  # else there were further offers meanwhile
                 batch.set_blob(CHANGED, None)
 
@@ -324,19 +332,19 @@ class Knowledge(Memory):
         record = self._visible(caller, self._archive.store.record_of_id(ask.item_id))
         own = self._authors.pseudonym(caller.user_id)
         if about_of(record).author == own:
-            raise InvalidInputError("item_id", "is an item of one's own")
+            raise InvalidInputError("item_id", "is one of the user's own items")
         version = about_of(record).version if ask.version is None else ask.version
         with self._archive.batch() as batch:
             if own in offerers_of(batch, record.id):
-                raise InvalidInputError("item_id", "is an item of one's own, among others")
+                raise InvalidInputError("item_id", "is one of the user's own items, offered with others")
             place = place_in(batch, record.id)
             standings = standings_at(batch, place)
             if (standing := standings.get(version)) is None:
-                raise InvalidInputError("version", f"{version} is no version of this item")
+                raise InvalidInputError("version", f"{version} is not a version of this item")
             figures = Figures(standing, StoredParts(batch, place, version))
             if figures.rate(own.encode(), ask.rating):
-                keep_standings(batch, place, standings)
-                keep_due(batch, {*due_in(batch), record.id})
+                write_standings(batch, place, standings)
+                write_due(batch, {*due_in(batch), record.id})
             return standing.metrics()
 
     def _count(self, caller: Caller, report: Report) -> int:
@@ -357,8 +365,8 @@ class Knowledge(Memory):
                 figures = Figures(standing, StoredParts(batch, place, item.version))
                 if figures.report(own.encode(), report.number, item):
                     counted.append(item.item_id)
-                    keep_standings(batch, place, standings)
-            keep_due(batch, {*due_in(batch), *counted})
+                    write_standings(batch, place, standings)
+            write_due(batch, {*due_in(batch), *counted})
         return len(counted)
 
     def _release(self) -> None:
@@ -373,17 +381,17 @@ class Knowledge(Memory):
                 figures = [Figures(one, StoredParts(batch, place, version)) for version, one in standings.items()]
                 released = [one.release(self._rules) for one in figures]
                 if any(released):
-                    keep_standings(batch, place, standings)
+                    write_standings(batch, place, standings)
                 if present.rating.released not in (None, former):
-                    note_rated(batch, record, check_now(None))
-            keep_due(batch, ())
+                    log_rated(batch, record, check_now(None))
+            write_due(batch, ())
 
-    def _read_log(self, told: int) -> Untold:
-        if told:
+    def _read_log(self, after: int) -> PendingChanges:
+        if after:
             with self._archive.batch() as batch:
-                drop_told(batch, told)
+                drop_sent(batch, after)
         with self._archive.store.snapshot() as snapshot:
-            return untold(snapshot)
+            return pending_changes(snapshot)
 
     def _own(self, author: str) -> list[GlobalRecord]:
         rows = self._rows_of(author)
@@ -476,7 +484,7 @@ class Knowledge(Memory):
         own = self._authors.pseudonym(caller.user_id)
         with self._archive.store.snapshot() as snapshot:
             authors = [about_of(record).author for record in items_offered_by(snapshot, own).values()]
-            if used_by(snapshot, own).items:
+            if usage_of(snapshot, own).items:
                 authors.append(own)
         return MemoryFilter(metadata={f"{ABOUT}.author": tuple(authors)}) if authors else None
 
@@ -501,27 +509,13 @@ class Knowledge(Memory):
             about = about_of(record)
             if about.policy in caller.rights.policies or about.author == self._authors.pseudonym(caller.user_id):
                 return record
-        raise InvalidInputError("item_id", "is no shared item that this user may see")
+        raise InvalidInputError("item_id", "is not a shared item that this user may see")
 
     def _rows_of(self, author: str) -> list[int]:
         view = self._archive.settled_view()
         is_own = view.mask(MemoryFilter(metadata={f"{ABOUT}.author": author}))
         assert is_own is not None
         return [int(row) for row in view.rows[is_own]]
-
-
-class _Search:
-    """A search in this process."""
-
-    def __init__(self, knowledge: Knowledge, caller: Caller, ask: SearchItems) -> None:
-        self._knowledge = knowledge
-        self._caller = caller
-        self._ask = ask
-
-    def result(self, timeout_s: float) -> list[FoundItem]:
-        """Search, and return the items."""
-        found: list[FoundItem] = self._knowledge.ask(self._caller, self._ask, timeout_s)
-        return found
 
 
 _MOST_USERS = 10_000

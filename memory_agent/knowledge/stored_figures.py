@@ -81,7 +81,7 @@ def standings_at(snapshot: Snapshot, place: str) -> Standings:
     return _standings.decode(blob) if blob else {}
 
 
-def keep_standings(batch: Batch, place: str, standings: Standings) -> None:
+def write_standings(batch: Batch, place: str, standings: Standings) -> None:
     """Store the standing of each version of an item."""
     batch.set_blob(FIGURES + place, msgspec.msgpack.encode(standings))
 
@@ -91,7 +91,7 @@ def begin_figures(batch: Batch, place: str, version: str, author: str) -> None:
     standings = standings_at(batch, place)
     if version not in standings:
         standings[version] = Standing.create(secrets.token_bytes(KEY_BYTES), author.encode())
-        keep_standings(batch, place, standings)
+        write_standings(batch, place, standings)
 
 
 def drop_figures(batch: Batch, place: str) -> None:
@@ -121,7 +121,7 @@ def erase_user(batch: Batch, place: str, user: bytes) -> None:
     standings = standings_at(batch, place)
     erased = [Figures(one, StoredParts(batch, place, name)).erase(user) for name, one in standings.items()]
     if any(erased):
-        keep_standings(batch, place, standings)
+        write_standings(batch, place, standings)
 
 
 def parts_in(snapshot: Snapshot) -> Iterator[tuple[str, str, bytes]]:
@@ -144,7 +144,7 @@ def versions_at(snapshot: Snapshot, place: str) -> dict[str, bool]:
     return {name: one == one.counted(parts[name]) for name, one in standings_at(snapshot, place).items()}
 
 
-def divide_former(batch: Batch) -> None:
+def convert_former_figures(batch: Batch) -> None:
     """Convert the figures that former versions stored in one blob for each item."""
     for name in batch.blobs(FORMER):
         place = name.removeprefix(FORMER)
@@ -155,7 +155,7 @@ def divide_former(batch: Batch) -> None:
             for user, part in parts.items():
                 stored[user] = part
             standings[version] = _released_in(former).counted(parts)
-        keep_standings(batch, place, standings)
+        write_standings(batch, place, standings)
         batch.set_blob(name, None)
 
 

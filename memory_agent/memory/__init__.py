@@ -1,9 +1,13 @@
 """One user's memory, which a program opens and the daemon serves.
 
-`Memory` combines the packages below it. `ingest` stores events and `vectors` embeds them; `runs`, `sharing` and
-`namespaces` are its further methods, as `memory.runs` and so on. Read `memory` first.
+`Memory` combines the packages below it; read `memory` first. `ingest` stores events and `vectors` embeds them.
+`Memory.runs`, `Memory.shared`, `Memory.sona` and `Memory.care` are in `runs`, `sharing` and `namespaces`,
+`Memory.erasure` is in the package `erasure`.
 """
 
 from memory_agent.memory.memory import Memory
+from memory_agent.memory.namespaces import Care, Sona
+from memory_agent.memory.runs import Runs, feedback_payload
+from memory_agent.memory.sharing import Shared
 
-__all__ = ["Memory"]
+__all__ = ["Care", "Memory", "Runs", "Shared", "Sona", "feedback_payload"]

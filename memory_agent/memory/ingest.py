@@ -1,10 +1,10 @@
-"""Stores events and stated memories: read, deduplicate, embed, and commit with the journal cursor.
+"""Stores events, and memories without events: reads, deduplicates, embeds, and commits with the journal cursor.
 
 Delivery is at least once, the effect exactly once: a known event id adds nothing, and an event that made no memory is
 counted only above the cursor. Both are checked inside the writing transaction.
 
-A caller that has the next batch already passes it along (`ahead`): that batch is read and sent to the embedder before
-this one is committed, so the embedder works during the commit. It is stored only when it arrives itself.
+A caller can pass the next batch (`ahead`): it is read and sent to the embedder before this batch is committed, so that
+the embedder works during the commit. It is stored by the next call only.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Draft:
 
 @dataclass(frozen=True)
 class _Read:
-    """A decoded event: its outcome, and what it reports about a run."""
+    """A decoded event: its outcome, and its sign of a run, if any."""
 
     arrival: Arrival
     outcome: _Draft | Dropped | RejectedEvent
@@ -80,7 +80,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A batch whose events are read and whose texts are at the embedder."""
+    """A batch with decoded events and texts that are being embedded."""
 
     arrivals: Sequence[Arrival]
     reads: Sequence[_Read]
@@ -88,7 +88,7 @@ class _Prepared:
 
 
 class Intake:
-    """Stores the events and stated memories of one user."""
+    """Stores the events of one user, and memories without events."""
 
     def __init__(self, archive: Archive, vectors: MemoryVectors, reader: EventReader, run_records: RunRecords) -> None:
         self._archive = archive
@@ -98,7 +98,7 @@ class Intake:
         self._preparing = threading.Lock()
         self._ahead: _Prepared | None = None
 
-    def take_in(
+    def ingest(
         self, arrivals: Sequence[Arrival], *, ahead: Sequence[Arrival] = (), is_awaited: bool = False
     ) -> IngestReport:
         """Store the memories that events contain, atomically. Durable on return.
@@ -141,7 +141,7 @@ class Intake:
     def _prepare_ahead(self, arrivals: Sequence[Arrival]) -> None:
         try:
             prepared = self._prepare(arrivals, is_awaited=False)
-        except Exception:  # noqa: BLE001 - it is raised again when these events arrive themselves
+        except Exception:  # noqa: BLE001 - the next call raises it again
             return
         with self._preparing:
             self._ahead = prepared
@@ -185,7 +185,7 @@ class Intake:
                 settlement.progress.save()
                 self._run_records.enter(batch, entries)
                 tally.add_to(batch)
-        for read in handled:  # a rejected event is reported again, in case the first report was lost
+        for read in handled:  # report rejected events again, in case the first report was lost
             if isinstance(read.outcome, RejectedEvent):
                 tally.rejected.append(read.outcome)
             else:
@@ -195,8 +195,8 @@ class Intake:
     def _divided(self, reads: Sequence[_Read]) -> tuple[list[_Read], list[_Read]]:
         """Return the new events, and those handled before.
 
-        An event at or below the cursor was handled before, unless it makes a memory and its id is unknown: then its
-        number comes from another journal (the former one was lost, or the store was moved).
+        An event at or below the cursor was handled before, unless it makes a memory and its id is unknown. Then its
+        number is from another journal, because the former one was lost or the store was moved.
         """
         fresh: list[_Read] = []
         handled: list[_Read] = []
@@ -248,7 +248,7 @@ def _count_masked(batch: Batch, kinds: Mapping[str, int]) -> None:
 
 
 class _Settlement:
-    """Writes events into one batch, recognising repeats inside its transaction."""
+    """Writes events into one batch, and recognises repeats inside its transaction."""
 
     def __init__(self, batch: Batch, vectors: Mapping[str, Embedded], tally: _Tally) -> None:
         self._batch = batch
@@ -257,7 +257,7 @@ class _Settlement:
         self.progress = _LastProgress(batch)
 
     def settle(self, read: _Read) -> Entry | None:
-        """Store, drop or reject one event; if it is new, return what it reports about a run."""
+        """Store, drop or reject one event; if it is new and has a sign of a run, return that."""
         outcome, seq = read.outcome, read.arrival.seq
         is_news, row, record = False, None, None
         if isinstance(outcome, _Draft):

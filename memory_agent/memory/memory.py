@@ -1,8 +1,8 @@
 """One user's memory: open a folder, ingest, recall, remember, forget, close. Synchronous, without Ray or a daemon.
 
-A program can embed it, and the daemon serves it; both behave alike. One thread may ingest while others recall. In a
-daemon, `relay` journals events and `daemon.dispatcher` assigns them to users. Rejected: an async class, whose event
-loop would only wait for the disk.
+Programs embed it, and the daemon serves it, with the same behaviour. One thread may ingest while others recall. In a
+daemon, `relay` journals events and `daemon.dispatcher` assigns them to users. Rejected: an async class, because its
+event loop would only wait for the disk.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from ulid import ULID
 
 from memory_agent.embedders import Embedder
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.erasure.eraser import Erasure
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning import Consolidation, RunRecords, UserLearner
 from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake
-from memory_agent.memory.namespaces import Care, Erasure, Sona
+from memory_agent.memory.namespaces import Care, Sona
+from memory_agent.memory.record_checks import checked_record, masked_record
 from memory_agent.memory.runs import Runs
 from memory_agent.memory.sharing import Shared
-from memory_agent.memory.stated_record import check_ids, checked_record, masked_record
 from memory_agent.memory.vectors import MemoryVectors, Progress
 from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import QueryDefaults, check_now, make_query
-from memory_agent.records.arguments import RecallOptions
+from memory_agent.records.arguments import RecallOptions, check_ids
 from memory_agent.records.memories import (
     IngestReport,
     Kind,
@@ -52,31 +53,18 @@ from memory_agent.records.memories import (
 )
 from memory_agent.records.shared_requests import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.records.trajectories import FeedbackReport, SimilarRun
-from memory_agent.settings import (
-    EmbedderSettings,
-    Settings,
-    SettingsKeywords,
-    with_keywords,
-)
+from memory_agent.settings import EmbedderSettings, Settings, SettingsKeywords, with_keywords
 from memory_agent.signals import EventReader, SignalTable
 from memory_agent.signals.reader import truncate
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.folders import is_data_dir, user_folder
+from memory_agent.storage.folders import is_data_dir
 from memory_agent.storage.open_calls import OpenCalls
 from memory_agent.storage.user_key import open_key_of
 from memory_agent.triggers.asking import Triggers
-from relay import (
-    Event,
-    Masker,
-    encode_event,
-    event_from_mapping,
-)
+from relay import Event, Masker, encode_event, event_from_mapping
 from relay.disk import Role
 from relay.errors import EventTooLargeError
 from relay.log import log
-
-__all__ = ["Memory", "user_folder"]
-
 
 NumberedEvents = Sequence[tuple[int, bytes]]
 """Encoded events with their numbers in the journal."""
@@ -127,7 +115,7 @@ class Memory:
         self._pipeline = RecallPipeline(archive, embedder, settings.recall, self._learner)
         self._call = OpenCalls(f"the memory of {user_id}")
         self.runs = Runs(
-            user_id, archive, run_records, self._take_in, self._similar_runs, self._stored_text, self._call
+            user_id, archive, run_records, self._ingest_one, self._similar_runs, self._stored_text, self._call
         )
         self._consolidation = Consolidation(archive, run_records, self._learner, self._vectors.embed)
         self.care = Care(archive, self._vectors, self._call)
@@ -201,12 +189,12 @@ class Memory:
         >>> memory.with_rights(Rights(groups=("org:acme",))).shared.search("what does staging need?")
         []
         """
-        return self if rights == NO_RIGHTS else self._seen_by(replace(self.shared.caller, rights=rights))
+        return self if rights == NO_RIGHTS else self._for_caller(replace(self.shared.caller, rights=rights))
 
-    def _seen_by(self, caller: Caller) -> Self:
-        seen = copy.copy(self)
-        seen.shared = self.shared.of_caller(caller)
-        return seen
+    def _for_caller(self, caller: Caller) -> Self:
+        copied = copy.copy(self)
+        copied.shared = self.shared.of_caller(caller)
+        return copied
 
     def ingest(
         self,
@@ -363,7 +351,7 @@ class Memory:
         >>> [found.text for found in memory.get([record.id, "unknown"])]
         ['Staging needs the VPN']
         """
-        wanted = check_ids(ids)
+        wanted = check_ids("ids", ids)
         with self._call():
             rows = [self._archive.store.row_of_id(one) for one in wanted if one]
             found = self._archive.store.records([row for row in rows if row is not None], with_embedding)
@@ -551,7 +539,7 @@ class Memory:
     ) -> IngestReport:
         started_s = time.monotonic()
         with self._call():
-            report = self._intake.take_in(arrivals, ahead=ahead, is_awaited=is_awaited)
+            report = self._intake.ingest(arrivals, ahead=ahead, is_awaited=is_awaited)
             self._learner.follow()
         self._log(
             "ingest.committed",
@@ -564,7 +552,7 @@ class Memory:
         )
         return report
 
-    def _take_in(self, event: Event) -> IngestReport:
+    def _ingest_one(self, event: Event) -> IngestReport:
         return self._ingest(_arrivals([lambda: self._masker.event(event)], None), is_awaited=True)
 
     def _similar_runs(self, query: str, top_k: int, min_relevance: float | None) -> Sequence[SimilarRun]:

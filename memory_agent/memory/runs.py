@@ -1,8 +1,8 @@
 """`Memory.runs`: begin, step, end and rate runs, and read them.
 
 Each change is ingested as an event, like those of a conductor; a repeated `event_id` is ignored. `learning` derives
-quality and credit from the events. Events are facts and count however late or often they arrive, whereas a call that
-contradicts the stored run raises an error.
+quality and credit from the events. An event counts however late or often it arrives; a call that contradicts the stored
+run raises an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from ulid import ULID
 from memory_agent.errors import InvalidInputError, RunBegunError, RunEndedError, RunUnknownError, StoreError
 from memory_agent.learning import RunRecords, names_list, shown_row, to_trajectory, words_of
 from memory_agent.recall.query import check_now
-from memory_agent.records.arguments import MOST_SIMILAR_RUNS, check_choice, check_text, check_whole
+from memory_agent.records.arguments import (
+    MOST_SIMILAR_RUNS,
+    check_choice,
+    check_ids,
+    check_not_blank,
+    check_share,
+    check_text,
+    check_whole,
+)
 from memory_agent.records.memories import IngestReport, microseconds, time_of
 from memory_agent.records.trajectories import (
     RUN_ENDS,
@@ -40,14 +48,14 @@ MOST_RUNS = 1_000
 MOST_IDS = 200
 _NAME_CHARS = 256
 _NOT_STORED = "is not stored, was forgotten, or is a shared item that was not shown"
-_LIST = "all memories that were shown were named, which says nothing about any of them"
+_LIST = "all memories that were shown were named, which does not distinguish them"
 _ENDS = {
     "completed": ("conductor.run.completed", "summary"),
     "failed": ("conductor.run.failed", "error"),
     "cancelled": ("conductor.run.cancelled", "reason"),
 }
 
-TakeIn = Callable[[Event], IngestReport]
+IngestEvent = Callable[[Event], IngestReport]
 FindRuns = Callable[[str, int, float | None], Sequence[SimilarRun]]
 
 
@@ -59,18 +67,18 @@ class Runs:
         user_id: str,
         archive: Archive,
         run_records: RunRecords,
-        take_in: TakeIn,
+        ingest: IngestEvent,
         find: FindRuns,
         stored_text: Callable[[str], str],
         in_use: InUse,
     ) -> None:
-        """`take_in` ingests an event. `find` returns runs similar to a text, given a limit and a minimum relevance.
+        """`ingest` stores an event. `find` returns runs similar to a text, given a limit and a minimum relevance.
         `stored_text` returns a text as it would be stored.
         """
         self._user_id = user_id
         self._archive = archive
         self._run_records = run_records
-        self._take_in = take_in
+        self._ingest = ingest
         self._find = find
         self._stored_text = stored_text
         self._in_use = in_use
@@ -95,7 +103,7 @@ class Runs:
         >>> run.id, run.state, run.objective
         ('run-7', 'open', 'Users get signed out')
         """
-        check_words("objective", objective)
+        check_not_blank("objective", objective)
         moment = check_now(now)
         given = event_id if run_id is None else run_id  # so that a repeat begins the same run
         name = str(ULID.from_datetime(moment)) if given is None else check_name("run_id", given)
@@ -126,7 +134,7 @@ class Runs:
         >>> [(used.how, used.credit) for used in run.used]
         [('event', 1.0)]
         """
-        check_words("text", text)
+        check_not_blank("text", text)
         name = check_name("run_id", run_id)
         moment = check_now(now)
         payload = {"summary": text, "run_id": name, "memory_ids": check_names("memory_ids", memory_ids)}
@@ -166,7 +174,7 @@ class Runs:
             check_text("summary", summary)
             payload[text_field] = summary
         if quality is not None:
-            payload["quality"] = check_quality(quality)
+            payload["quality"] = check_share("quality", quality)
         moment = check_now(now)
         with self._changing:
             run = self._stored_run(name, moment)
@@ -278,7 +286,7 @@ class Runs:
         )
 
     def _known(self, name: str, moment: datetime) -> Trajectory:
-        """Return the run that a name denotes at this time."""
+        """Return the run that has this id at this time."""
         stored = self._stored(name, moment)
         run = None if stored is None else self.get(stored.id)
         if run is None:
@@ -315,7 +323,7 @@ class Runs:
             raise _ended(run)
         if begin is None:
             return False
-        if request != self._words_kept(objective) or session not in (None, run.session_id):
+        if request != self._stored_words(objective) or session not in (None, run.session_id):
             raise RunBegunError(run.id, _shown_time(begin.at_us))
         return set(recalls) <= set(run.recall_ids)
 
@@ -328,10 +336,10 @@ class Runs:
             return False
         with self._in_use(), self._archive.store.snapshot() as snapshot:
             rows = {snapshot.row_of_id(memory_id) for memory_id in named}
-            is_same_text = summary is None or _words(snapshot, end) == self._words_kept(summary)
+            is_same_text = summary is None or _words(snapshot, end) == self._stored_words(summary)
         return is_same_text and rows <= {row for mark in run.marks for row in mark.named}
 
-    def _words_kept(self, text: str) -> Sequence[str]:
+    def _stored_words(self, text: str) -> Sequence[str]:
         return self._stored_text(text).split()
 
     def _settle_recalls(self) -> None:
@@ -359,9 +367,9 @@ class Runs:
             actor_id=actor_id,
             payload=payload,
         )
-        report = self._take_in(event)
+        report = self._ingest(event)
         if report.rejected:
-            raise StoreError(f"{event_type} was not taken in: {report.rejected[0].reason}")
+            raise StoreError(f"{event_type} was rejected: {report.rejected[0].reason}")
 
 
 def _run_at(snapshot: Snapshot, name: str, moment: datetime) -> StoredTrajectory | None:
@@ -373,7 +381,7 @@ def _has_ended(run: StoredTrajectory, moment: datetime) -> bool:
 
 
 def _has_event(run: StoredTrajectory, event_id: str | None) -> bool:
-    """Whether a call with this event id was carried out before."""
+    """Whether the run has an event with this id, so that a call is a repeat."""
     return event_id in {mark.event_id for mark in run.marks}
 
 
@@ -399,7 +407,7 @@ def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None,
         "memory_ids": check_names("used", used),
     }
     if quality is not None:
-        payload["quality"] = check_quality(quality)
+        payload["quality"] = check_share("quality", quality)
     if comment is not None:
         check_text("comment", comment)
         payload["comment"] = comment
@@ -408,16 +416,9 @@ def feedback_payload(recall_id: str, used: Sequence[str], quality: float | None,
     return payload
 
 
-def check_words(field: str, text: str) -> None:
-    """Raise `InvalidInputError` for anything but a text that is not blank."""
-    check_text(field, text)
-    if not text.strip():
-        raise InvalidInputError(field, "is empty")
-
-
 def check_name(field: str, name: str) -> str:
-    """Return an id of at most 256 characters, without white space around it."""
-    check_words(field, name)
+    """Return an id of at most 256 characters, without surrounding white space. Raises `InvalidInputError`."""
+    check_not_blank(field, name)
     if len(name.strip()) > _NAME_CHARS:
         raise InvalidInputError(field, f"has {len(name)} characters, at most {_NAME_CHARS} are allowed")
     return name.strip()
@@ -425,15 +426,7 @@ def check_name(field: str, name: str) -> str:
 
 def check_names(field: str, names: Sequence[str]) -> list[str]:
     """Return the distinct ids, at most 200."""
-    if isinstance(names, str | bytes) or not isinstance(names, Sequence):
-        raise InvalidInputError(field, "must be a list of ids")
-    if len(names) > MOST_IDS:
-        raise InvalidInputError(field, f"has {len(names)} ids, at most {MOST_IDS} are allowed")
-    return list(dict.fromkeys(check_name(field, name) for name in names))
-
-
-def check_quality(quality: object) -> float:
-    """Return a quality. Raises `InvalidInputError` for anything but a number from 0 to 1."""
-    if isinstance(quality, bool) or not isinstance(quality, int | float) or not 0 <= quality <= 1:
-        raise InvalidInputError("quality", "must be a number from 0 to 1")
-    return float(quality)
+    ids = check_ids(field, names)
+    if len(ids) > MOST_IDS:
+        raise InvalidInputError(field, f"has {len(ids)} ids, at most {MOST_IDS} are allowed")
+    return list(dict.fromkeys(check_name(field, one) for one in ids))

@@ -1,24 +1,33 @@
-"""`Memory.shared`: publishing and offering items, and reading the items of other users.
+"""`Memory.shared`: publishes and offers items, and reads the items of other users.
 
-Memories leave a user only by `confirm` and `offer`, which send a preview exactly as its author saw it. The items are in
-a separate store (`knowledge`), reached through `SharedStore`; a memory opened without one publishes nothing.
+A user's content leaves the memory only through `confirm` and `offer`, which send a preview exactly as its author saw
+it. The items are in a separate store (`knowledge`), reached through `SharedStore`; a memory opened without one
+publishes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 from ulid import ULID
 
-from memory_agent.errors import InvalidInputError, UnavailableError
+from memory_agent.errors import InvalidInputError, MemoryAgentError, UnavailableError
 from memory_agent.learning import MOST_AHEAD_US, Outbox, filled, outbox_blob, outbox_in, words_without_figures
 from memory_agent.memory.mentions import mentions
 from memory_agent.recall.query import Query, check_now
-from memory_agent.records.arguments import check_choice, check_text, check_whole, located
+from memory_agent.records.arguments import (
+    check_choice,
+    check_not_blank,
+    check_share,
+    check_text,
+    check_whole,
+    converted,
+)
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, microseconds
 from memory_agent.records.shared import (
     CONTENT_TYPES,
@@ -46,7 +55,6 @@ from memory_agent.records.shared_content import (
 )
 from memory_agent.records.shared_requests import (
     Answer,
-    Ask,
     Caller,
     Fetch,
     ListOffers,
@@ -59,11 +67,10 @@ from memory_agent.records.shared_requests import (
     Report,
     SearchItems,
     SetName,
+    SharedRequest,
     SharedStore,
     ShowItem,
     Unpublish,
-    begin_search,
-    filter_for_items,
 )
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.open_calls import InUse
@@ -77,6 +84,7 @@ _SPARE_ITEMS = 10
 _MOST_TITLE_CHARS = 80  # of a title taken from the first line of a memory
 _TIMEOUT_S = 8.0  # below the timeout of clients
 _NO_STORE = "this memory was opened without a store of shared items (Memory.open(..., shared=...))"
+_OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")
 
 
 class Shared:
@@ -132,7 +140,7 @@ class Shared:
             item_id=str(ULID()) if item_id is None else item_id,
             content_type=_type_of("pattern" if offer and content_type is None else content_type, record),
             title=_filled("title", title, "" if record is None else _title_of(record)),
-            summary=_filled("summary", summary, _usual_summary(record, offer=offer)),
+            summary=_filled("summary", summary, _default_summary(record, offer=offer)),
             version=version,
             access_policy=PUBLIC if access_policy is None else access_policy,
             tags=_tags(tags) or (() if record is None else record.tags),
@@ -142,22 +150,12 @@ class Shared:
         )
         content = self._masked(content)
         if access_policy is None and item_id is not None:
-            raise InvalidInputError("access_policy", "is missing: state for whom the next version is")
+            raise InvalidInputError("access_policy", "is missing: state the policy of the next version")
         check_admitted(content.access_policy, self.caller.rights.policies)
         if offer:
             check_offer(content)
-        texts = texts_of(content)
-        return PublishPreview(
-            content=content,
-            digest=digest_of(content),
-            made_at=check_now(now),
-            masked=dict(masked_kinds(*texts.values())),
-            mentions=mentions(texts, (self.caller.user_id,)),
-            memory_id=memory_id,
-            memory_state=None if record is None else _state_of(record),
-            is_offer=offer,
-            replaces=None if item_id is None else self._former(item_id, is_offer=offer),
-        )
+        former = None if item_id is None else self._former(item_id, is_offer=offer)
+        return self._previewed(content, record, check_now(now), former, is_offer=offer)
 
     def confirm(self, preview: PublishPreview | Mapping[str, Any], attachment: bytes | None = None) -> GlobalRecord:
         """Publish exactly the content of a preview; return the item. Durable on return. Idempotent.
@@ -173,9 +171,7 @@ class Shared:
         shown = self._confirmed(preview, is_offer=False)
         expected = shown.content.attachment
         if expected != attachment_of(attachment, None if expected is None or attachment is None else expected.name):
-            raise InvalidInputError(
-                "attachment", "must be the file that was previewed, and nothing where there was none"
-            )
+            raise InvalidInputError("attachment", "must be the previewed file, or nothing if the preview has no file")
         return self._ask(Publish(content=shown.content, data=attachment))
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:
@@ -224,19 +220,11 @@ class Shared:
         >>> item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
         >>> memory.shared.rate(item.id, 1.0)
         Traceback (most recent call last):
-        relay.errors.InvalidInputError: item_id: is an item of one's own
+        relay.errors.InvalidInputError: item_id: is one of the user's own items
         """
-        if rating is not None and (
-            isinstance(rating, bool) or not isinstance(rating, int | float) or not 0.0 <= rating <= 1.0
-        ):
-            raise InvalidInputError("rating", "must be a number from 0 to 1")
-        return self._ask(
-            Rate(
-                item_id=check_item_id(item_id),
-                rating=rating,
-                version=None if version is None else check_version(version),
-            )
-        )
+        checked = None if rating is None else check_share("rating", rating)
+        named = None if version is None else check_version(version)
+        return self._ask(Rate(item_id=check_item_id(item_id), rating=checked, version=named))
 
     def published(self) -> list[GlobalRecord]:
         """Return this user's items with their released figures, newest first.
@@ -263,9 +251,7 @@ class Shared:
         >>> [found.item.title for found in memory.shared.search("what does staging need?")]
         ['Staging needs the VPN']
         """
-        check_text("query", query)
-        if not query.strip():
-            raise InvalidInputError("query", "is empty")
+        check_not_blank("query", query)
         types = tuple(
             check_choice(f"content_types[{place}]", one, CONTENT_TYPES) for place, one in enumerate(content_types)
         )
@@ -347,13 +333,12 @@ class Shared:
 
     def begin_search(self, asked: Query) -> PendingItems | None:
         """Begin a search of shared items for a recall; return None if it excludes them by tier or filter."""
-        fits, filter = filter_for_items(asked.filter)
-        if "global" not in asked.tiers or not fits:
+        if "global" not in asked.tiers or _excludes_items(asked.filter):
             return None
         ask = SearchItems(
             query=asked.text,
             top_k=asked.top_k + _SPARE_ITEMS,
-            filter=filter,
+            filter=_filter_of_items(asked.filter),
             mode=asked.mode,
             min_relevance=asked.min_relevance,
             reference_time=asked.reference_time,
@@ -361,7 +346,32 @@ class Shared:
             of_others=True,  # the caller's own memory has its own items
             is_marked=False,
         )
-        return begin_search(self._store, self.caller, ask, asked.deadline_ms / 1000)
+        try:
+            return self._opened().begin_search(self.caller, ask, asked.deadline_ms / 1000)
+        except MemoryAgentError as error:
+            return partial(_fail, error)
+
+    def _previewed(
+        self,
+        content: SharedContent,
+        record: MemoryRecord | None,
+        now: datetime,
+        former: FormerVersion | None,
+        *,
+        is_offer: bool,
+    ) -> PublishPreview:
+        texts = texts_of(content)
+        return PublishPreview(
+            content=content,
+            digest=digest_of(content),
+            made_at=now,
+            masked=dict(masked_kinds(*texts.values())),
+            mentions=mentions(texts, (self.caller.user_id,)),
+            memory_id=None if record is None else record.id,
+            memory_state=None if record is None else _state_of(record),
+            is_offer=is_offer,
+            replaces=former,
+        )
 
     def _send(self, report: Report) -> None:
         try:
@@ -373,15 +383,18 @@ class Shared:
         with self._archive.batch() as batch:
             batch.set_blob(*outbox_blob(outbox))
 
-    def _ask(self, ask: Ask[Answer]) -> Answer:
+    def _ask(self, ask: SharedRequest[Answer]) -> Answer:
+        return self._opened().ask(self.caller, ask, _TIMEOUT_S)
+
+    def _opened(self) -> SharedStore:
         if self._store is None:
             raise UnavailableError(_NO_STORE)
-        return self._store.ask(self.caller, ask, _TIMEOUT_S)
+        return self._store
 
     def _former(self, item_id: str, *, is_offer: bool) -> FormerVersion:
         """Return the current version of an item of this user. Unknown items and those of others give the same error."""
         if is_offer:
-            raise InvalidInputError("item_id", "is for what is published: an offer has no versions")
+            raise InvalidInputError("item_id", "is only for published items: an offer has no versions")
         found = next((item for item in self.published() if item.id == item_id), None)
         if found is None:
             raise InvalidInputError("item_id", "is not an item of this user")
@@ -395,8 +408,8 @@ class Shared:
         return record
 
     def _confirmed(self, preview: PublishPreview | Mapping[str, Any], *, is_offer: bool) -> PublishPreview:
-        """Return a preview after checking that it is unchanged and still valid. Raises `InvalidInputError`."""
-        shown = _preview(preview)
+        """Return a preview, after checking that it is unchanged and still valid. Raises `InvalidInputError`."""
+        shown = preview if isinstance(preview, PublishPreview) else converted("preview", preview, PublishPreview)
         if shown.is_offer != is_offer:
             raise InvalidInputError(
                 "preview", f"is one to {'offer' if shown.is_offer else 'publish'}: preview it again"
@@ -404,7 +417,7 @@ class Shared:
         if digest_of(shown.content) != shown.digest:
             raise InvalidInputError("preview", "is not what was previewed: preview it again")
         if digest_of(self._masked(shown.content)) != shown.digest:
-            raise InvalidInputError("preview", "has secrets that are masked by now: preview it again")
+            raise InvalidInputError("preview", "has secrets that are masked now: preview it again")
         check_admitted(shown.content.access_policy, self.caller.rights.policies)
         if shown.memory_id is not None:
             with self._in_use():
@@ -429,14 +442,23 @@ class Shared:
         )
 
 
-def _preview(preview: PublishPreview | Mapping[str, Any]) -> PublishPreview:
-    if isinstance(preview, PublishPreview):
-        return preview
-    try:
-        return msgspec.convert(preview, PublishPreview)
-    except msgspec.ValidationError as error:
-        field, reason = located(str(error), PublishPreview)
-        raise InvalidInputError(f"preview.{field}".rstrip("."), reason) from error
+def _fail(error: MemoryAgentError, timeout_s: float) -> list[FoundItem]:
+    """Fail as a search that could not begin."""
+    raise error
+
+
+def _excludes_items(filter: MemoryFilter | None) -> bool:
+    """Whether no shared item can match a filter: items of others have no session, run, private label or quality."""
+    return filter is not None and (any(getattr(filter, name) for name in _OF_A_USER) or filter.min_quality is not None)
+
+
+def _filter_of_items(filter: MemoryFilter | None) -> MemoryFilter | None:
+    """Return the part of a filter that applies to items. Private exclusions are not sent to the store."""
+    if filter is None:
+        return None
+    return MemoryFilter(
+        kinds=filter.kinds, since=filter.since, until=filter.until, tags=filter.tags, min_score=filter.min_score
+    )
 
 
 def _type_of(stated: ContentType | None, record: MemoryRecord | None) -> ContentType:
@@ -445,13 +467,13 @@ def _type_of(stated: ContentType | None, record: MemoryRecord | None) -> Content
     return "pattern" if record is not None and record.kind in ("pattern", "strategy") else "document"
 
 
-def _filled(field: str, stated: str | None, usual: str) -> str:
-    if stated is None and not usual:
+def _filled(field: str, stated: str | None, default: str) -> str:
+    if stated is None and not default:
         raise InvalidInputError(field, "is missing")
-    return usual if stated is None else stated
+    return default if stated is None else stated
 
 
-def _usual_summary(record: MemoryRecord | None, *, offer: bool) -> str:
+def _default_summary(record: MemoryRecord | None, *, offer: bool) -> str:
     if record is None:
         return ""
     return words_without_figures(record) if offer else record.text
@@ -464,8 +486,8 @@ def _title_of(record: MemoryRecord) -> str:
 
 def _state_of(record: MemoryRecord) -> str:
     """Return a digest of the content of a memory."""
-    said = (record.id, record.text, record.title, record.tags, record.kind)
-    return sha256(msgspec.msgpack.encode(said)).hexdigest()
+    content = (record.id, record.text, record.title, record.tags, record.kind)
+    return sha256(msgspec.msgpack.encode(content)).hexdigest()
 
 
 def _tags(tags: object) -> tuple[str, ...]:

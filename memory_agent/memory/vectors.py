@@ -1,4 +1,4 @@
-"""Vectors of stored texts: embedding them, deciding which the store accepts, and filling in those that it lacks.
+"""Vectors of stored texts: embeds texts, decides which vectors the store accepts, and fills in missing ones.
 
 Texts are embedded outside any lock and transaction, so recalls and writers never wait for the model. Without a model,
 memories are stored and get their vectors later.
@@ -40,8 +40,8 @@ class Vectors(msgspec.Struct, frozen=True):
     def admitted(self, batch: Batch) -> dict[str, Embedded]:
         """Return `by_text` if its model is that of the store, or the store has none yet; else an empty dict.
 
-        If the model now makes word vectors in another way, records the new way, so that all memories wait for their
-        words. Leaves out unusable vectors: their memories are stored, and wait.
+        If the model computes word vectors in a new way, sets the store's words stamp, so that all memories wait for new
+        word vectors. Omits unusable vectors: their memories are stored, and wait.
         """
         if self.info is None:
             return {}
@@ -65,15 +65,15 @@ class Vectors(msgspec.Struct, frozen=True):
 
 
 def _kept_stamp(known: str | None, words_stamp: str) -> str:
-    """Return the words stamp that a store keeps: its own if the two are comparable, else the new one."""
+    """Return the words stamp for a store: its own if the two are comparable, else the new one."""
     return known if known is not None and comparable_words(known, words_stamp) else words_stamp
 
 
 class PendingTexts:
-    """Texts at the embedder. For one thread."""
+    """Texts that are being embedded. For one thread."""
 
     def __init__(self, texts: Iterable[str], embedder: LazyEmbedder, *, is_awaited: bool) -> None:
-        """Begin to embed the distinct `texts`. With `is_awaited` they precede bulk work and have a timeout of 4 s."""
+        """Begin to embed the distinct `texts`. With `is_awaited` they precede bulk work and time out after 4 s."""
         self._texts = list(dict.fromkeys(texts))
         self._embedder = embedder
         self._pending: Pending[list[Embedded]] | None = None

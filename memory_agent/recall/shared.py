@@ -75,7 +75,7 @@ def with_shared(
     if shared is None:
         return local
     try:
-        items = shared.result(min(max(deadline.remaining_s, 0.0), MOST_WAITED_S))
+        items = shared(min(max(deadline.remaining_s, 0.0), MOST_WAITED_S))
     except MemoryAgentError as error:
         log.warning("recall.without_shared", code=error.code)
         deadline.degrade("global_unavailable")

@@ -1,7 +1,7 @@
-"""Checks of arguments, in the client before a request is sent and again where it is answered.
+"""Checks of arguments, made by the client before it sends a request, and again by the memory.
 
-None means the default; anything else is checked, `0` and `""` too. The checks raise `InvalidInputError` (with the
-argument's name).
+None means the default; any other value is checked, including `0` and `""`. The checks raise `InvalidInputError` (with
+the argument's name).
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ MOST_LISTED = 1_000
 MOST_SIMILAR_RUNS = 50
 MOST_NAME_CHARS = 256
 MOST_DEADLINE_MS = 86_400_000.0
-"""A day. Clocks and sockets cannot count much further."""
+"""A day. Clocks and sockets support little more."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP = re.compile(r"\[[^]]*\]|[^.\[]+")
 
 Word = TypeVar("Word", bound=str)
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class RecallOptions(TypedDict, total=False):
     """Further options of a recall.
 
-    `profile`: the planner's situation; it sets the default number and kinds of memories.
-    `dates`: how a time in the query is used: `boost` memories of that time, `filter` by it, or `ignore` it.
-    `reference_time`: what "last week" is relative to (default: now); its time zone decides when days begin.
+    `profile`: the planner's situation, which sets the default number and kinds of memories.
+    `dates`: the use of a time in the query: `boost` memories of that time, `filter` by it, or `ignore` it.
+    `reference_time`: the time to which "last week" is relative (default: now); its time zone decides when days begin.
     `context_tokens`: also render a block for a prompt, of at most that many tokens of the embedding model.
     `with_embedding`: include each record's vector. `by_run`: the calling run; its outcome is credited to the memories
     it used. (A filter by run is `filter.run_id`.)
-    `min_relevance`: the least relevance of a memory in the answer, 0 to 1; 0 answers with the best there are.
-    `runs`: also return at most that many ended runs whose request resembles the query, and say them first in the block
+    `min_relevance`: the minimum relevance of a memory in the answer, 0 to 1; 0 returns the best in any case.
+    `runs`: also return at most that many ended runs with a request that resembles the query, first in the block
     (default: 2 in a block for the profiles `before_planning` and `trajectory`, else 0).
-    `tiers`: `local` is the user's own memory (the default), `global` what users share.
+    `tiers`: `local` is the user's own memory (the default), `global` the items that users share.
 
-    An answer leaves out the caller's own words: the memory of the event that causes the recall (`by_event`), what the
-    calling run said, and what the calling session (`by_session`) said in the last `recall.echo_minutes`.
+    An answer excludes the caller's own words: the memory of the event that causes the recall (`by_event`), the memories
+    of the calling run, and those of the calling session (`by_session`) from the last `recall.echo_minutes`.
     """
 
     profile: Profile | None
@@ -73,13 +74,36 @@ def check_text(field: str, text: object) -> None:
         raise InvalidInputError(field, f"is not valid Unicode: lone surrogate at {error.start}") from error
 
 
+def check_not_blank(field: str, text: object) -> None:
+    """Check that `text` is a string with a character other than white space."""
+    check_text(field, text)
+    if not cast(str, text).strip():
+        raise InvalidInputError(field, "is empty")
+
+
+def check_ids(field: str, ids: object) -> list[str]:
+    """Return the ids, which must be a list of texts."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
+        raise InvalidInputError(field, "must be a list of ids")
+    for one in ids:
+        check_text(field, one)
+    return list(ids)
+
+
+def check_share(field: str, value: object) -> float:
+    """Return the value, which must be a number from 0 to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+        raise InvalidInputError(field, "must be a number from 0 to 1")
+    return float(value)
+
+
 def check_options(options: Mapping[str, object]) -> RecallOptions:
-    """Return the options that are set, checked. An unknown option is refused, not ignored."""
+    """Return the options that are set. An unknown option is an error."""
     for name in options:
         if name not in _CHECKS:
             raise InvalidInputError(name, "recall has no such option" + _hint(name))
-    said = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
-    return cast(RecallOptions, said)
+    given = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
+    return cast(RecallOptions, given)
 
 
 def _hint(name: str) -> str:
@@ -90,12 +114,12 @@ def _hint(name: str) -> str:
 
 
 def check_mode(mode: object) -> Mode | None:
-    """Return the mode, or None for the settings' mode."""
+    """Return the mode; None means the mode of the settings."""
     return None if mode is None else check_choice("mode", mode, MODES)
 
 
 def check_deadline_ms(deadline_ms: object) -> float:
-    """Return the deadline in milliseconds, clamped to between 0 and a day."""
+    """Return the deadline in milliseconds, clamped to the range from 0 to a day."""
     is_number = isinstance(deadline_ms, int | float) and not isinstance(deadline_ms, bool)
     if not is_number or (isinstance(deadline_ms, float) and not isfinite(deadline_ms)):
         raise InvalidInputError("deadline_ms", "must be a finite number")
@@ -129,16 +153,19 @@ def check_time(field: str, value: object) -> datetime:
     return value
 
 
-def _check_share(field: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
-        raise InvalidInputError(field, "must be a number from 0 to 1")
-    return float(value)
+def converted(field: str, value: Mapping[str, Any], wanted: type[Struct]) -> Struct:
+    """Return the struct with these fields. Raises `InvalidInputError` with the path of the wrong one below `field`."""
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError as error:
+        inner, reason = located(str(error), wanted)
+        raise InvalidInputError(f"{field}.{inner}".rstrip("."), reason) from error
 
 
 def located(message: str, wanted: Any) -> tuple[str, str]:
-    """Return the field and the reason in a message of msgspec, "reason - at `$.field`", about a value of a type.
+    """Return the field and the reason of a message of msgspec, "reason - at `$.field`", for a value of type `wanted`.
 
-    An unknown field is named. The reason lists the fields or the words that fit.
+    If a field is unknown, the returned field includes its name. The reason lists the valid fields or words.
 
     >>> located("Invalid enum value 'idea' - at `$.kinds[0]`", MemoryFilter)
     ('kinds[0]', 'must be one of episode, finding, pattern, strategy')
@@ -158,7 +185,7 @@ def located(message: str, wanted: Any) -> tuple[str, str]:
 
 
 def _choices(wanted: Any, path: str) -> tuple[list[str], list[str]]:
-    """Return the names of the fields, and the words, that a type has at a path such as `filter.kinds[0]`."""
+    """Return the names of the fields and the words that are valid at a path such as `filter.kinds[0]` of a type."""
     found = [_described(wanted)]
     for step in _STEP.findall(path):
         found = [inner for type_ in found for inner in _inside(type_, step)]
@@ -180,7 +207,7 @@ def _options(type_: Type) -> Sequence[Type]:
 
 
 def _inside(type_: Type, step: str) -> Iterator[Type]:
-    """Yield the types of a field, or for a step in brackets those of an element or a value."""
+    """Yield the types of a field or, for a step in brackets, the types of an element or a value."""
     for option in _options(type_):
         if isinstance(option, StructType):
             yield from (field.type for field in option.fields if field.encode_name == step)
@@ -226,7 +253,7 @@ _CHECKS: dict[str, Callable[[str, object], Any]] = {
     "by_run": _check_id,
     "by_session": _check_id,
     "by_event": _check_id,
-    "min_relevance": _check_share,
+    "min_relevance": check_share,
     "runs": _check_count,
     "tiers": _check_tiers,
 }

@@ -25,7 +25,7 @@ Retrieval = Literal["vector", "lexical", "hybrid"]
 Tier = Literal["local", "global"]
 Order = Literal["newest", "oldest", "updated"]
 MetadataValue = str | int | float | bool | None
-"""A value of `MemoryFilter.metadata`: of JSON, but neither object nor list."""
+"""A value of `MemoryFilter.metadata`: a JSON value that is neither an object nor a list."""
 
 SOURCES: tuple[Source, ...] = get_args(Source)
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -40,7 +40,7 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 def means(text: str, least: float | None = None, most: float | None = None) -> msgspec.Meta:
     """Return the documentation of a field, for the help of options and for schemas.
 
-    The bounds are documentation too: the checks of `arguments` refuse what is outside, with their own messages.
+    The bounds are documentation only: the checks in `arguments` enforce them, with their own messages.
     """
     bounds = {"minimum": least, "maximum": most}
     return msgspec.Meta(
@@ -58,10 +58,9 @@ class Utility(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One memory.
 
-    `quality_score` (0 to 1, or None) says how the episode ended, `utility` whether recalling it helped. `embedding` is
-    a unit vector (d,), None unless requested and present. `type` is what its source calls it: the event's
-    `event_type`, or any name of the caller's. `phase` is that of the work it belongs to. `updated_at` is when
-    `remember` last replaced it, None before.
+    `quality_score` (0 to 1, or None) states how the episode ended, `utility` whether recalling it helped. `embedding`
+    is a unit vector (d,), None unless requested and present. `type` is the event's `event_type`, or any name that the
+    caller chose. `phase` is the phase of the work. `updated_at` is when `remember` last replaced it, None before.
     """
 
     id: str
@@ -89,28 +88,29 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exclusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Memories to leave out: those that any field matches. `events` are those that they come from, `records` their ids.
+    """Memories to exclude: those that match any field. `events` are the ids of their events, `records` their own ids.
 
-    `since`: memories of that time and later.
+    `since` excludes memories of that time and later.
     """
 
     events: Annotated[tuple[str, ...], means("Not from this event.")] = ()
     records: Annotated[tuple[str, ...], means("Not this memory.")] = ()
     sessions: Annotated[tuple[str, ...], means("Not of this session.")] = ()
     runs: Annotated[tuple[str, ...], means("Not of this run.")] = ()
-    since: Annotated[datetime | None, means("Nothing of then or later.")] = None
+    since: Annotated[datetime | None, means("Nothing from this time or later.")] = None
 
 
 class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which memories an answer may contain. Every field that is set must match; an empty field matches all.
+    """The memories that an answer may contain. Every field that is set must match; an empty field matches all.
 
-    Fields that are not set do not travel: an older daemon refuses those it does not know, and must not meet them unset.
+    Unset fields are not serialised, because an older daemon rejects fields that it does not know.
 
-    `in_channel`: memories of this channel, and those of none: what belongs to a project, and what to all of them.
-    `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories without a
-    quality. `min_score` is the least raw cosine; it excludes memories without a vector. `exclude` matches none.
+    `in_channel` matches memories of this channel and memories without a channel: those of one project, and those of
+    all. `tags`: at least one must match. `since` is inclusive, `until` exclusive. `min_quality` excludes memories
+    without a quality. `min_score` is the minimum raw cosine; it excludes memories without a vector. `exclude` must not
+    match.
 
-    `metadata` maps paths to a value, or to several of which one must match; see `memory_agent.records.metadata`.
+    `metadata` maps a path to a value, or to several values of which one must match (`memory_agent.records.metadata`).
     """
 
     kinds: Annotated[tuple[Kind, ...], means("Of this kind.")] = ()
@@ -142,7 +142,7 @@ class MemoryFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """A duplicate of a record in an answer, and where it came from."""
+    """The origin of a duplicate of a record in an answer."""
 
     id: str
     timestamp: datetime
@@ -154,7 +154,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
-    """A phrase of the query and the time range it names: `since` inclusive, `until` exclusive, None when open."""
+    """A phrase of the query and the time range it names: `since` inclusive, `until` exclusive, None if open."""
 
     phrase: str
     since: datetime | None = None
@@ -164,15 +164,14 @@ class UnderstoodDate(msgspec.Struct, frozen=True, kw_only=True):
 class RetrievedMemory(msgspec.Struct, frozen=True, kw_only=True):
     """A memory in an answer. `score` is the raw cosine (None without a vector); `sona_score` determines the rank.
 
-    `relevance` is the probability, 0 to 1, that the memory bears on the query at all, in place of being the nearest of
-    what knows nothing of it: on one scale in every mode and without a model. None where it is not known: with a model
-    that it is not calibrated for, or where neither vector nor words can tell. `learned` is what learning added to
-    `sona_score`, 0 where it did not bring the memory in.
+    `relevance` is the probability, 0 to 1, that the memory is relevant to the query, on the same scale in every mode.
+    None if it is unknown: without a calibration for the model, or without a vector or words to judge by. `learned` is
+    the part of `sona_score` that learning added, 0 if learning did not find the memory.
 
     Duplicates with the same kind and title are merged: `count` of them pass the filter, from `first_seen` to
-    `last_seen`. `origins` are the newest of them, at most eight, without `record` itself. `failed` is how many runs
-    failed that had one of them, or asked one of the former requests that this one stands for. `shared` says where a
-    memory of the tier `global` comes from. `passage_at` is where in the record's text the `highlights` begin.
+    `last_seen`. `origins` are the newest of them, at most eight, without `record` itself. `failed` counts the failed
+    runs of these duplicates, or of the earlier requests that this one represents. `shared` is the origin of a memory of
+    the tier `global`. `passage_at` is the offset of the `highlights` in the record's text.
     """
 
     record: MemoryRecord
@@ -199,9 +198,9 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
 
     An interleaved answer is not ordered by `sona_score`: each ranking (`explanation["arm"]`) has its own scores.
     `dates` are the times recognised in the query. `context` is the block for a prompt, if requested. `excluded` counts
-    the memories left out as the caller's own words (`recall/own_words`) by reason: `event`, `run`, `session`, `echo`.
-    `runs` are ended runs whose request resembles the query, if requested: those that worked first. `shared_steps` are
-    what several successful runs of those near the query did, in order; `failed_steps` what only failed ones did.
+    the memories excluded as the caller's own words, by reason: `event`, `run`, `session`, `echo`. `runs` are ended runs
+    with a request that resembles the query, if requested; successful runs come first. `shared_steps` are the steps that
+    several successful runs of similar requests have in common, in order; `failed_steps` are steps of failed runs only.
     """
 
     recall_id: str
@@ -217,7 +216,7 @@ class RecallResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a list of memories. `total` of them match the filter; `next_cursor` is None on the last page."""
+    """A page of a list of memories. `total` memories match the filter; `next_cursor` is None on the last page."""
 
     records: tuple[MemoryRecord, ...]
     total: int
@@ -280,12 +279,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def microseconds(time: datetime, field: str) -> int:
-    """Return a time as microseconds since 1970, exactly. Raises `InvalidInputError` when it has no zone."""
+    """Return a time as microseconds since 1970, exactly. Raises `InvalidInputError` if it has no time zone."""
     if time.tzinfo is None:
         raise InvalidInputError(field, "has no time zone")
     return (time - _EPOCH) // _MICROSECOND
 
 
 def time_of(microseconds_since_1970: int) -> datetime:
-    """Return the UTC time of `microseconds`."""
+    """Return the UTC time, the inverse of `microseconds`."""
     return _EPOCH + microseconds_since_1970 * _MICROSECOND

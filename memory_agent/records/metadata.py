@@ -1,10 +1,10 @@
-"""Metadata as values at paths, for filters: which a memory has, what matches, and a number for each. Pure.
+"""Filters by metadata: the values of a memory by path, and a number (hash) of each for fast comparison. Pure.
 
-The path `report.findings.claim` leads through objects by their keys, joined with dots, and through lists to each of
-their elements: `{"report": {"findings": [{"claim": "x"}]}}` has "x" there. A key with a dot in it reads like a path.
-Values are equal as in JSON: 1 and 1.0 are, 1 and true are not, "1" and 1 are not; null is a value. Objects and lists
-have no value of their own, and what JSON cannot hold (bytes, NaN) has none at all. Nor has what lies at a path of more
-than 1,000 characters: 9,000 values below one key of 200,000 took 8 s and 1.7 GB.
+A path has the keys of nested objects, joined with dots, and applies to each element of a list: "x" is at
+`report.findings.claim` in `{"report": {"findings": [{"claim": "x"}]}}`. A key that contains a dot is not escaped.
+Values are equal as in JSON: 1 equals 1.0, but neither true nor "1"; null is a value. Objects, lists, values that JSON
+lacks (bytes, NaN) and values at a path of more than 1,000 characters are ignored. (9,000 values below a key of 200,000
+characters took 8 s and 1.7 GB.)
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import MetadataValue
 
 MOST_VALUES = 1_000
-"""Values that one filter may name."""
+"""Maximum values in one filter."""
 MOST_PATH_CHARS = 1_000
-"""Characters of a path at which a value can be found."""
-_INTEGERS = range(-(2**63), 2**64)  # what MessagePack can hold
+"""Maximum characters of a path."""
+_INTEGERS = range(-(2**63), 2**64)  # the integers of MessagePack
 
 Conditions = Mapping[str, MetadataValue | tuple[MetadataValue, ...]]
 
 
 def values_of(metadata: Mapping[str, Any]) -> Iterator[tuple[str, MetadataValue]]:
-    """Yield each value with its path, unless that is too long; of any depth, without recursion."""
+    """Yield each value with its path, unless the path is too long. Works for any depth, without recursion."""
     waiting: list[Iterator[tuple[str, Any]]] = [_below("", metadata)]
     while waiting:
         found = next(waiting[-1], None)
@@ -53,28 +53,28 @@ def _below(prefix: str, members: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 
 def number_of(path: str, value: MetadataValue) -> int:
-    """Return 64 bits of XXH3 over path and value, as a signed number; equal for equal values.
+    """Return a 64-bit XXH3 hash of path and value, as a signed number; equal for equal values.
 
-    Of a million values a filter would name another one by chance once in 10 ** 13 filters.
+    With a million values, one filter in 10 ** 13 matches another value by collision.
     """
     if isinstance(value, bool) or value is None:
-        told = f"={value}"
+        text = f"={value}"
     elif isinstance(value, str):
-        told = f'"{value}'
+        text = f'"{value}'
     else:
-        told = f"={int(value) if not isinstance(value, float) or value.is_integer() else value!r}"
-    data = f"{len(path)} {path}{told}".encode("utf-8", "surrogatepass")
+        text = f"={int(value) if not isinstance(value, float) or value.is_integer() else value!r}"
+    data = f"{len(path)} {path}{text}".encode("utf-8", "surrogatepass")
     number = xxhash.xxh3_64_intdigest(data)
     return number - (1 << 64) if number >> 63 else number
 
 
 def numbers_of(metadata: Mapping[str, Any]) -> set[int]:
-    """Return the numbers of all values."""
+    """Return the numbers of all values in metadata."""
     return {number_of(path, value) for path, value in values_of(metadata)}
 
 
 def wanted_numbers(conditions: Conditions) -> list[set[int]]:
-    """Return for each path the numbers of its wanted values. A memory matches that has one of each set."""
+    """Return the numbers of the wanted values for each path. A memory matches if it has one number of each set."""
     return [
         {number_of(path, value) for value in (values if isinstance(values, tuple) else (values,))}
         for path, values in conditions.items()
@@ -83,12 +83,12 @@ def wanted_numbers(conditions: Conditions) -> list[set[int]]:
 
 def matches(metadata: Mapping[str, Any], conditions: Conditions) -> bool:
     """Whether metadata has a wanted value at every path."""
-    held = numbers_of(metadata) if conditions else set()
-    return all(not held.isdisjoint(wanted) for wanted in wanted_numbers(conditions))
+    found = numbers_of(metadata) if conditions else set()
+    return all(not found.isdisjoint(wanted) for wanted in wanted_numbers(conditions))
 
 
 def check_conditions(field: str, conditions: Conditions) -> None:
-    """Raise `InvalidInputError` for what is no value, no values or too many, and what could not be stored."""
+    """Raise `InvalidInputError` for a value of a wrong type, a path without values, or too many values."""
     count = 0
     for path, values in conditions.items():
         each = values if isinstance(values, tuple) else (values,)

@@ -1,4 +1,4 @@
-"""Public data types of shared items: the items, their released statistics, and the steps of publishing one.
+"""Public data types of shared items: items, their released statistics, the steps of publishing, and events.
 
 They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
 type of a field.
@@ -6,14 +6,22 @@ type of a field.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from relay import SHARED_USER
+
+if TYPE_CHECKING:
+    from relay import JournalEntry
+
 ContentType = Literal["document", "agent", "app", "pattern"]
 MentionKind = Literal["person", "account", "email", "path", "address"]
+ChangeKind = Literal["published", "unpublished", "rated"]
 CONTENT_TYPES: tuple[ContentType, ...] = get_args(ContentType)
+_PREFIX = "global."
 
 
 class QualityMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,3 +193,47 @@ class SharedFile(msgspec.Struct, frozen=True, kw_only=True):
 
     attachment: Attachment
     data: bytes
+
+
+class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change of an item: a version was published or rated, or it was removed for the readers of `access_policy`.
+
+    `item` is the fingerprint of its id. `item_id`, `version` and `content_type` are None if it was removed. `rated`
+    means that a new rating was released, from at least five users; the withdrawal of a rating is not an event.
+    """
+
+    kind: ChangeKind
+    item: str
+    access_policy: str
+    at: datetime
+    item_id: str | None = None
+    version: str | None = None
+    content_type: ContentType | None = None
+
+    def to_event(self, event_id: str) -> dict[str, Any]:
+        """Return the event for readers that the policy admits. Its `quotes` cause it to be erased with the item."""
+        quotes = {"quotes": [self.item]} if self.item_id is not None else {}
+        return {
+            "event_id": event_id,
+            "event_type": _PREFIX + self.kind,
+            "user_id": SHARED_USER,
+            "actor_id": "memory",
+            "audience": self.access_policy,
+            "payload": msgspec.to_builtins(self) | quotes,
+        }
+
+    @classmethod
+    def in_entry(cls, entry: JournalEntry) -> SharedChange | None:
+        """Return the change in a journal entry, or None if the entry is of another type."""
+        if entry.user_id != SHARED_USER or not entry.event_type.startswith(_PREFIX):
+            return None
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            return _decoder.decode(entry.data).payload
+        return None
+
+
+class _Event(msgspec.Struct):
+    payload: SharedChange
+
+
+_decoder = msgspec.msgpack.Decoder(_Event)

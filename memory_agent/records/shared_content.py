@@ -1,4 +1,4 @@
-"""Rules for the content of an item, checked by sender and receiver: lengths, version, policy, attachment. Pure.
+"""Rules for the content of a shared item, checked by sender and receiver: lengths, version, policy, attachment. Pure.
 
 Checks raise `InvalidInputError` with the name of the field.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.records.arguments import check_choice, check_text
+from memory_agent.records.arguments import check_choice, check_not_blank, check_text
 from memory_agent.records.shared import CONTENT_TYPES, Attachment, SharedContent
 from relay.access import PUBLIC
 
@@ -23,13 +23,13 @@ PSEUDONYM_BYTES = 10
 _MOST_CHARS = {"title": 200, "summary": 4_000, "body": 16_000, "reference": 2_000}
 _MOST_TAGS, _MOST_TAG_CHARS = 32, 64
 _MOST_FILE_NAME_CHARS = 255
-_BETWEEN = "\n\n"
-_UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_SEPARATOR = "\n\n"
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 """Printable characters that are invisible."""
-_STACKED = re.compile("M{4}")
+_STACKED_MARKS = re.compile("M{4}")
 _PSEUDONYM = re.compile(r"user-[0-9a-f]{20}")
-_SEVERAL = re.compile(r"[0-9]+ users")
-_LIKE_SEVERAL = re.compile(r"[\d\s.,'+-]+users?")
+_MANY_USERS = re.compile(r"[0-9]+ users")
+_LIKE_MANY_USERS = re.compile(r"[\d\s.,'+-]+users?")
 _POLICY = re.compile(rf"{PUBLIC}|(?:org|tier):[A-Za-z0-9._-]{{1,64}}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
@@ -64,7 +64,7 @@ def check_offer(content: SharedContent) -> None:
         raise InvalidInputError("content_type", f"of an offer is pattern, not {content.content_type}")
     for field in ("reference", "attachment"):
         if getattr(content, field) is not None:
-            raise InvalidInputError(field, "leads to its author: an offer has none")
+            raise InvalidInputError(field, "identifies the author: an offer must not have one")
 
 
 def check_item_id(item_id: object) -> str:
@@ -93,16 +93,16 @@ def check_name(name: object) -> str:
     """
     check_text("name", name)
     assert isinstance(name, str)
-    plain = _UNSEEN.sub("", unicodedata.normalize("NFKC", name[: 2 * MOST_NAME_CHARS]))
+    plain = _INVISIBLE.sub("", unicodedata.normalize("NFKC", name[: 2 * MOST_NAME_CHARS]))
     seen = " ".join(plain.split())
-    is_read = plain.isprintable() and any(map(str.isalnum, plain)) and not _STACKED.search(_marks(plain))
-    if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_read:
+    is_readable = plain.isprintable() and any(map(str.isalnum, plain)) and not _STACKED_MARKS.search(_marks(plain))
+    if len(name) > 2 * MOST_NAME_CHARS or len(seen) > MOST_NAME_CHARS or not is_readable:
         raise InvalidInputError("name", f"must be 1 to {MOST_NAME_CHARS} printable characters, and have a letter")
     if "#" in seen:
         raise InvalidInputError("name", "has a #, which begins the end that is added to each name")
     if is_pseudonym(seen.casefold()):
         raise InvalidInputError("name", "looks like a pseudonym")
-    if _LIKE_SEVERAL.fullmatch(seen.casefold()):
+    if _LIKE_MANY_USERS.fullmatch(seen.casefold()):
         raise InvalidInputError("name", "looks like that of several users")
     return seen
 
@@ -119,7 +119,7 @@ def author_of_many(users: int) -> str:
 
 def is_of_many(name: str) -> bool:
     """Whether a name is the author of an item that many users offered. No chosen name has this form."""
-    return _SEVERAL.fullmatch(name) is not None
+    return _MANY_USERS.fullmatch(name) is not None
 
 
 def is_pseudonym(name: str) -> bool:
@@ -153,18 +153,23 @@ def digest_of(content: SharedContent) -> str:
 
 
 def texts_of(content: SharedContent) -> dict[str, str]:
-    """Return the texts of an item by field."""
-    return dict(_texts(content))
+    """Return the texts of an item by field, without empty ones."""
+    texts: dict[str, str] = {field: value for field in _MOST_CHARS if (value := getattr(content, field))}
+    if content.tags:
+        texts["tags"] = ", ".join(content.tags)
+    if content.attachment is not None:
+        texts["attachment"] = content.attachment.name
+    return texts
 
 
 def text_of_item(summary: str, body: str | None) -> str:
     """Return the text that is embedded and searched: the summary, then the body."""
-    return summary if not body else f"{summary}{_BETWEEN}{body}"
+    return summary if not body else f"{summary}{_SEPARATOR}{body}"
 
 
 def parts_of_text(text: str, summary_chars: int) -> tuple[str, str | None]:
     """Split a text that `text_of_item` joined into its summary and body."""
-    return text[:summary_chars], text[summary_chars + len(_BETWEEN) :] or None
+    return text[:summary_chars], text[summary_chars + len(_SEPARATOR) :] or None
 
 
 def text_to_read(summary: str, body: str | None, at: int = 0) -> tuple[str, int]:
@@ -174,26 +179,13 @@ def text_to_read(summary: str, body: str | None, at: int = 0) -> tuple[str, int]
     """
     if not body or summary not in body:
         return text_of_item(summary, body), at
-    before = len(summary) + len(_BETWEEN)
+    before = len(summary) + len(_SEPARATOR)
     return body, at - before if at >= before else body.index(summary) + min(at, len(summary))
 
 
-def _texts(content: SharedContent) -> Iterator[tuple[str, str]]:
-    for field in _MOST_CHARS:
-        value = getattr(content, field)
-        if value:
-            yield field, value
-    if content.tags:
-        yield "tags", ", ".join(content.tags)
-    if content.attachment is not None:
-        yield "attachment", content.attachment.name
-
-
 def _check_length(field: str, value: object, most: int) -> None:
-    check_text(field, value)
+    check_not_blank(field, value)
     assert isinstance(value, str)
-    if not value.strip():
-        raise InvalidInputError(field, "is empty")
     if len(value) > most:
         raise InvalidInputError(field, f"has {len(value)} characters, at most {most} are allowed")
 

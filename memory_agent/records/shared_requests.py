@@ -1,19 +1,17 @@
-"""Requests to the store of shared items, the protocol of the store, and the changes that followers receive.
+"""Requests of a user's memory to the store of shared items, and the protocol of the store.
 
 A request names its caller; the store keeps only a pseudonym of the caller. The structs are the wire format between two
-processes of one daemon, which have one version. The events `global.published`, `global.unpublished` and
-`global.rated` name no author, text or figure; a removed item is named by its fingerprint alone.
+processes of one daemon, which have one version.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
-from memory_agent.errors import MemoryAgentError, UnavailableError
 from memory_agent.records.memories import MemoryFilter, Mode
 from memory_agent.records.shared import (
     ContentType,
@@ -21,86 +19,20 @@ from memory_agent.records.shared import (
     GlobalRecord,
     OfferedPattern,
     QualityMetrics,
+    SharedChange,
     SharedContent,
     SharedFile,
     UnpublishReceipt,
 )
-from relay import SHARED_USER, Erasable, JournalEntry, Principal, Scope
+from relay import SHARED_USER, Erasable, Principal, Scope
 from relay.access import PUBLIC
 
+LARGEST_REPORT = 20
+"""Maximum items in one report."""
+LARGEST_COUNT = 10_000
+"""Maximum retrievals, and maximum uses, of one version in one report."""
+
 Answer = TypeVar("Answer")
-ChangeKind = Literal["published", "unpublished", "rated"]
-_PREFIX = "global."
-
-
-class SharedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A change of an item: a version was published or rated, or it is gone for the readers that `access_policy` admits.
-
-    `item` is the fingerprint of its id. `item_id`, `version` and `content_type` are None if the item is gone. `rated`
-    means that a new rating was released, from at least five users; the withdrawal of a rating is not an event.
-    """
-
-    kind: ChangeKind
-    item: str
-    access_policy: str
-    at: datetime
-    item_id: str | None = None
-    version: str | None = None
-    content_type: ContentType | None = None
-
-    def to_event(self, event_id: str) -> dict[str, Any]:
-        """Return the event for readers that the policy admits. Its `quotes` cause it to be erased with the item."""
-        quotes = {"quotes": [self.item]} if self.item_id is not None else {}
-        return {
-            "event_id": event_id,
-            "event_type": _PREFIX + self.kind,
-            "user_id": SHARED_USER,
-            "actor_id": "memory",
-            "audience": self.access_policy,
-            "payload": msgspec.to_builtins(self) | quotes,
-        }
-
-    @classmethod
-    def in_entry(cls, entry: JournalEntry) -> SharedChange | None:
-        """Return the change in a journal entry, or None if the entry is of another type."""
-        if entry.user_id != SHARED_USER or not entry.event_type.startswith(_PREFIX):
-            return None
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            return _decoder.decode(entry.data).payload
-        return None
-
-
-class Untold(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes not yet published to followers, with the ids of their events; `through` is the number of the last entry.
-
-    `has_more`: the log had further entries when these were read.
-    """
-
-    changes: tuple[tuple[str, SharedChange], ...] = ()
-    through: int = 0
-    has_more: bool = False
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """The events to publish, in order, after the `outdated` ones are erased."""
-        return [change.to_event(event_id) for event_id, change in self.changes]
-
-    @property
-    def outdated(self) -> Erasable | None:
-        """The earlier journal events of removed items, or None without such items.
-
-        Excludes the events of these changes: after a crash the journal may have them already, and rejects repeats.
-        """
-        gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
-        kept_ids = frozenset(event_id for event_id, _ in self.changes)
-        return Erasable(user_id=SHARED_USER, quoted=gone, kept_ids=kept_ids) if gone else None
-
-
-class _Event(msgspec.Struct):
-    payload: SharedChange
-
-
-_decoder = msgspec.msgpack.Decoder(_Event)
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -130,13 +62,13 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     rights: Rights = NO_RIGHTS
 
 
-class Ask(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
+class SharedRequest(msgspec.Struct, Generic[Answer], frozen=True, kw_only=True):
     """A request of a caller; `result` is the type of the answer."""
 
     result: ClassVar[Any]
 
 
-class Publish(Ask[GlobalRecord], frozen=True, kw_only=True, tag=True):
+class Publish(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
     """Publish an item, or the next version of one. `data` are the bytes of its attachment."""
 
     result = GlobalRecord
@@ -145,7 +77,7 @@ class Publish(Ask[GlobalRecord], frozen=True, kw_only=True, tag=True):
     data: bytes | None = None
 
 
-class Offer(Ask[OfferedPattern], frozen=True, kw_only=True, tag=True):
+class Offer(SharedRequest[OfferedPattern], frozen=True, kw_only=True, tag=True):
     """Offer a pattern, which is published when enough other users offer the same."""
 
     result = OfferedPattern
@@ -153,13 +85,13 @@ class Offer(Ask[OfferedPattern], frozen=True, kw_only=True, tag=True):
     content: SharedContent
 
 
-class ListOffers(Ask[list[OfferedPattern]], frozen=True, kw_only=True, tag=True):
+class ListOffers(SharedRequest[list[OfferedPattern]], frozen=True, kw_only=True, tag=True):
     """List the caller's offers, newest first."""
 
     result = list[OfferedPattern]
 
 
-class Unpublish(Ask[UnpublishReceipt], frozen=True, kw_only=True, tag=True):
+class Unpublish(SharedRequest[UnpublishReceipt], frozen=True, kw_only=True, tag=True):
     """Remove an item or withdraw an offer."""
 
     result = UnpublishReceipt
@@ -167,7 +99,7 @@ class Unpublish(Ask[UnpublishReceipt], frozen=True, kw_only=True, tag=True):
     item_id: str
 
 
-class Rate(Ask[QualityMetrics], frozen=True, kw_only=True, tag=True):
+class Rate(SharedRequest[QualityMetrics], frozen=True, kw_only=True, tag=True):
     """Rate a version of an item, by default the current one. None removes the caller's rating."""
 
     result = QualityMetrics
@@ -177,13 +109,13 @@ class Rate(Ask[QualityMetrics], frozen=True, kw_only=True, tag=True):
     version: str | None = None
 
 
-class ListOwn(Ask[list[GlobalRecord]], frozen=True, kw_only=True, tag=True):
+class ListOwn(SharedRequest[list[GlobalRecord]], frozen=True, kw_only=True, tag=True):
     """List the caller's items, newest first."""
 
     result = list[GlobalRecord]
 
 
-class ShowItem(Ask[GlobalRecord], frozen=True, kw_only=True, tag=True):
+class ShowItem(SharedRequest[GlobalRecord], frozen=True, kw_only=True, tag=True):
     """Return an item by its id, as readers see it."""
 
     result = GlobalRecord
@@ -191,7 +123,7 @@ class ShowItem(Ask[GlobalRecord], frozen=True, kw_only=True, tag=True):
     item_id: str
 
 
-class Fetch(Ask[SharedFile], frozen=True, kw_only=True, tag=True):
+class Fetch(SharedRequest[SharedFile], frozen=True, kw_only=True, tag=True):
     """Fetch an item's attachment."""
 
     result = SharedFile
@@ -199,13 +131,13 @@ class Fetch(Ask[SharedFile], frozen=True, kw_only=True, tag=True):
     item_id: str
 
 
-class OwnName(Ask[str | None], frozen=True, kw_only=True, tag=True):
+class OwnName(SharedRequest[str | None], frozen=True, kw_only=True, tag=True):
     """Return the author name that others see on the caller's items; None if there is no store."""
 
     result: ClassVar[Any] = str | None
 
 
-class SetName(Ask[str], frozen=True, kw_only=True, tag=True):
+class SetName(SharedRequest[str], frozen=True, kw_only=True, tag=True):
     """Set the name that others see; None restores the pseudonym. Returns the new name."""
 
     result = str
@@ -221,7 +153,7 @@ class SharedPart(msgspec.Struct, frozen=True, kw_only=True):
     ratings: int = 0
 
 
-class ForgetUser(Ask[SharedPart], frozen=True, kw_only=True, tag=True):
+class ForgetUser(SharedRequest[SharedPart], frozen=True, kw_only=True, tag=True):
     """Remove a user's items, offers, name, ratings and statistics, or only count them with `dry_run`."""
 
     result = SharedPart
@@ -229,7 +161,7 @@ class ForgetUser(Ask[SharedPart], frozen=True, kw_only=True, tag=True):
     dry_run: bool = False
 
 
-class SearchItems(Ask[list[FoundItem]], frozen=True, kw_only=True, tag=True):
+class SearchItems(SharedRequest[list[FoundItem]], frozen=True, kw_only=True, tag=True):
     """Search the items that the caller may see. The request is not stored.
 
     `filter` has only fields that items have: kinds, tags, times, minimum cosine. `of_others` excludes the caller's own
@@ -264,7 +196,7 @@ class ReportedItem(msgspec.Struct, frozen=True, kw_only=True):
     quality: float = 0.0
 
 
-class Report(Ask[int], frozen=True, kw_only=True, tag=True):
+class Report(SharedRequest[int], frozen=True, kw_only=True, tag=True):
     """One user's report: counts and sums. `number` is at least 1 and increases with each report of a user, with gaps.
 
     A report counts once, and never after one with a higher number. So a sender repeats a report unchanged, with its
@@ -277,18 +209,44 @@ class Report(Ask[int], frozen=True, kw_only=True, tag=True):
     items: tuple[ReportedItem, ...]
 
 
-class ReadLog(Ask[Untold], frozen=True, kw_only=True, tag=True):
-    """Delete the entries of the publish log up to number `told`, and return the next changes for followers.
+class PendingChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes not yet published to followers, with the ids of their events; `through` is the number of the last entry.
+
+    `has_more` means that the log had further entries.
+    """
+
+    changes: tuple[tuple[str, SharedChange], ...] = ()
+    through: int = 0
+    has_more: bool = False
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events to publish, in order, after the `outdated` ones are erased."""
+        return [change.to_event(event_id) for event_id, change in self.changes]
+
+    @property
+    def outdated(self) -> Erasable | None:
+        """The earlier journal events of removed items, or None without such items.
+
+        Excludes the events of these changes: after a crash the journal may have them already, and rejects repeats.
+        """
+        gone = frozenset(change.item for _, change in self.changes if change.item_id is None)
+        kept_ids = frozenset(event_id for event_id, _ in self.changes)
+        return Erasable(user_id=SHARED_USER, quoted=gone, kept_ids=kept_ids) if gone else None
+
+
+class ReadLog(SharedRequest[PendingChanges], frozen=True, kw_only=True, tag=True):
+    """Delete the entries of the publish log up to number `after`, and return the next changes for followers.
 
     Only the daemon sends this request; no key admits it.
     """
 
-    result = Untold
+    result = PendingChanges
 
-    told: int = 0
+    after: int = 0
 
 
-AnyAsk = (
+AnySharedRequest = (
     Publish
     | Offer
     | ListOffers
@@ -306,63 +264,17 @@ AnyAsk = (
 )
 
 
-class PendingItems(Protocol):
-    """A search in progress."""
-
-    def result(self, timeout_s: float) -> list[FoundItem]:
-        """Wait for the items. Raises `MemoryAgentError`."""
-        ...
+PendingItems = Callable[[float], list[FoundItem]]
+"""Waits for the items of a search in progress, at most the given seconds. Raises `MemoryAgentError`."""
 
 
 class SharedStore(Protocol):
     """The interface of a user's memory to the shared items of a deployment."""
 
-    def ask(self, caller: Caller, ask: Ask[Answer], timeout_s: float) -> Answer:
+    def ask(self, caller: Caller, ask: SharedRequest[Answer], timeout_s: float) -> Answer:
         """Return the answer, of the type `ask.result`. Raises `MemoryAgentError`."""
         ...
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         """Begin a search that runs while the caller searches its own memory."""
         ...
-
-
-class _Failed:
-    """A search that failed to start."""
-
-    def __init__(self, error: MemoryAgentError) -> None:
-        self._error = error
-
-    def result(self, timeout_s: float) -> list[FoundItem]:
-        """Raise the reason."""
-        raise self._error
-
-
-def begin_search(store: SharedStore | None, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
-    """Begin a search. If the store is unavailable, `result` raises the error."""
-    if store is None:
-        return _Failed(UnavailableError("this memory was opened without a store of shared items"))
-    try:
-        return store.begin_search(caller, ask, timeout_s)
-    except MemoryAgentError as error:
-        return _Failed(error)
-
-
-LARGEST_REPORT = 20
-"""Maximum items in one report."""
-LARGEST_COUNT = 10_000
-"""Maximum retrievals, and maximum uses, of one version in one report."""
-_OF_A_USER = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase", "metadata", "sources", "provenance")
-
-
-def filter_for_items(filter: MemoryFilter | None) -> tuple[bool, MemoryFilter | None]:
-    """Return whether shared items can match a filter of memories, and the part of the filter that applies to items.
-
-    No item of other users has a session, a run or a private label. Private exclusions are not sent to the store.
-    """
-    if filter is None:
-        return True, None
-    if any(getattr(filter, name) for name in _OF_A_USER) or filter.min_quality is not None:
-        return False, None
-    return True, MemoryFilter(
-        kinds=filter.kinds, since=filter.since, until=filter.until, tags=filter.tags, min_score=filter.min_score
-    )

@@ -1,4 +1,4 @@
-"""Public data types of runs and learning: what a run is, how it ended, what it used, and the state of the learner.
+"""Public data types of runs and learning: a run, its steps, outcome and used memories, and the state of the learner.
 
 They are serialised as MessagePack or JSON with field names: add new fields last with defaults, and never change the
 type of a field.
@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsedMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that a run used. `credit` is 1 when named, .5 when inferred, or named without a choice."""
+    """A memory that a run used. `credit` is 1 if it was named, .5 if inferred, or named with all others shown."""
 
     record_id: str
     how: Attribution
@@ -52,11 +52,11 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, from its request to its end. `id` is the run's id, or that of a recall with feedback but no run.
+    """One run, from its request to its end. `id` is the id of the run, or of a recall with feedback but without a run.
 
-    `quality` is None until the run ends, then that of the last revision. A run that was cancelled (`is_cancelled`) has
-    neither outcome nor quality, unless somebody rated it. `conclusions` are the events that ended or judged
-    it, in order; their memories say the summary, the error or the comment.
+    `quality` is None until the run ends, then the quality of the last revision. A cancelled run (`is_cancelled`) has
+    neither outcome nor quality, unless it was rated. `conclusions` are the events that
+    ended or rated it, in order; their memories have the summary, the error or the comment.
     """
 
     id: str
@@ -76,7 +76,7 @@ class Trajectory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one memory of a run says, on one line. With `is_whole` the memory says little more."""
+    """One line of text from a memory of a run. With `is_whole` it is nearly all of the memory."""
 
     text: str
     record_id: str
@@ -84,13 +84,13 @@ class RunLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
-    """An ended run whose request resembles a text.
+    """An ended run with a request that resembles a text.
 
-    `score` is the raw cosine and `relevance` that of `RetrievedMemory`, of the request, of the user's message before
-    it, or of the run that it retried. `steps` are at most 32, in order: the first ones and the last; `more_steps` lie
-    between. A step without words, or whose memory was forgotten, is none. `because` is what the run said at its end, or
-    who judged it; `reason` is that of its `quality`. `recalled` are memories that its recalls showed, `used` those it
-    used.
+    `score` (the raw cosine) and `relevance` (as in `RetrievedMemory`) refer to the request, to the user's message
+    before it, or to the run that it retried. `steps` are at most 32, in order: the first and the last ones, with
+    `more_steps` omitted between them. Steps without text, and steps with a forgotten memory, are not counted. `because`
+    is the text at the end of the run, or of its rating; `reason` is the reason of its `quality`. `recalled` are the
+    memories that its recalls showed, `used` the memories that it used.
     """
 
     id: str
@@ -112,9 +112,9 @@ class SimilarRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommonStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that several runs took, in the words of one of them, and the ids of these runs.
+    """A step of several runs, in the words of one of them, and the ids of these runs.
 
-    `record_ids` are the memories that say it in these words.
+    `record_ids` are the memories with these words.
     """
 
     text: str

@@ -18,8 +18,7 @@ import msgspec
 from msgspec.structs import asdict
 from ulid import ULID
 
-from memory_agent.erasure.intent_log import Intent
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.request import Intent, Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.query import MOST_ANSWERS
 from memory_agent.records.arguments import (
@@ -43,7 +42,7 @@ from memory_agent.records.memories import (
     means,
 )
 from memory_agent.records.shared import ContentType, PublishPreview
-from memory_agent.records.shared_requests import AnyAsk, Caller
+from memory_agent.records.shared_requests import AnySharedRequest, Caller
 from memory_agent.records.trajectories import RunEnd, RunState
 from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
 
@@ -548,7 +547,7 @@ class AskSharedParams(Params, frozen=True, kw_only=True):
     """Parameters of `ask_shared`: a request of a user's memory to the store of shared items."""
 
     caller: Caller
-    ask: AnyAsk
+    ask: AnySharedRequest
 
     def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
         """Add the remaining time."""

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from memory_agent.erasure.intent_log import Intent
-from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.request import ErasureReceipt, Intent
 from memory_agent.records.memories import Compacted, MemoryPage, MemoryRecord, MemoryStats, RecallResult
 from memory_agent.records.shared import (
     FoundItem,

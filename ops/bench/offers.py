@@ -1,9 +1,9 @@
-"""How many texts of real runs come together under each rule of what says the same, and what closeness would mix up.
+"""Counts the groups of real sentences that each rule of matching makes, and the statements that similarity confuses.
 
-Each run is a user who offers every sentence that its agent wrote. A group is what five users or more offer. By
-closeness, a group is a sentence with all that are at least as close to it as the cosine says; of its other wordings,
-those that name another number, or deny what the sentence affirms, are counted as mixed up, and some are printed to look
-at. Then what the product itself learns: runs dealt to six users, each of whom offers all patterns.
+Each run is a user who offers every sentence that its agent wrote. A group is a statement that at least five users
+offer. By similarity, a group is a sentence and all sentences with at least the given cosine to it; other wordings with
+another number or a negation are counted as confused, and some are printed for inspection. Finally, it counts groups
+among learned patterns: runs are divided among six users, each of whom offers all patterns.
 
     python -m ops.bench.offers AIRLINE_FILE SWE_FILE      three minutes; prints the figures of decision 0025
 """
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from memory_agent.embedders import open_embedder
-from memory_agent.knowledge.offers import said_by
+from memory_agent.knowledge.offers import match_key
 from memory_agent.learning import words_without_figures
 from memory_agent.learning.attribution import statements
 from memory_agent.learning.patterns import PastRun, find_patterns
@@ -43,13 +43,13 @@ Run = Mapping[str, Any]
 
 
 def sentences(texts: Sequence[str]) -> set[str]:
-    """Return the different sentences of 4 to 60 words."""
+    """Return the distinct sentences of 4 to 60 words."""
     parts = (part.strip() for text in texts for part in _SENTENCE.split(text))
     return {part for part in parts if len(part.split()) in _WORDS}
 
 
 def offered(airline: Sequence[Run], swe: Sequence[Run]) -> dict[str, set[int]]:
-    """Return which users offer each sentence."""
+    """Return the users who offer each sentence."""
     written = [[step["thought"] for step in run["steps"]] for run in swe]
     written += [[one["content"] or "" for one in run["messages"] if one["role"] == "assistant"] for run in airline]
     users: defaultdict[str, set[int]] = defaultdict(set)
@@ -59,15 +59,15 @@ def offered(airline: Sequence[Run], swe: Sequence[Run]) -> dict[str, set[int]]:
     return dict(sorted(users.items()))
 
 
-def said(text: str) -> object:
-    """Return what is equal for sentences that say the same, by the rule of the product."""
-    return said_by(SharedContent(item_id="", content_type="pattern", title="-", summary=text, version="1"))
+def key_of(text: str) -> object:
+    """Return the key of the product, equal for matching sentences."""
+    return match_key(SharedContent(item_id="", content_type="pattern", title="-", summary=text, version="1"))
 
 
 def same_words(users: Mapping[str, set[int]]) -> str:
-    """Return how many groups the rule of the product makes, and how many the fingerprints that fold an answer."""
+    """Return how many groups the product's rule makes, and how many the fingerprints of duplicates make."""
     counts = []
-    for key in (said, fingerprint):
+    for key in (key_of, fingerprint):
         groups: defaultdict[object, set[int]] = defaultdict(set)
         for text, by in users.items():
             groups[key(text)] |= by
@@ -76,7 +76,7 @@ def same_words(users: Mapping[str, set[int]]) -> str:
 
 
 def close(users: Mapping[str, set[int]], vectors: Embedding, least: float) -> str:
-    """Return how many groups a cosine makes, and what it mixes up."""
+    """Return how many groups a cosine makes, and how many different statements it confuses."""
     texts, by = list(users), list(users.values())
     blocks = (vectors[start : start + _BLOCK] @ vectors.T >= least for start in range(0, len(texts), _BLOCK))
     near = [np.flatnonzero(row) for block in blocks for row in block]
@@ -88,7 +88,7 @@ def close(users: Mapping[str, set[int]], vectors: Embedding, least: float) -> st
             continue
         is_free[rows] = False
         groups += 1
-        pairs += [(texts[place], texts[row]) for row in rows if said(texts[row]) != said(texts[place])]
+        pairs += [(texts[place], texts[row]) for row in rows if key_of(texts[row]) != key_of(texts[place])]
     mixed = sum(_claims(one) != _claims(other) for one, other in pairs)
     drawn = np.random.default_rng(7).permutation(len(pairs))[:_SHOWN]
     lines = [f"cosine {least}: {groups} groups, {len(pairs)} other wordings, {mixed} with another number or denial"]
@@ -101,7 +101,7 @@ def _claims(text: str) -> tuple[frozenset[str], bool]:
 
 
 def of_patterns(runs: Sequence[PastRun]) -> str:
-    """Return how many patterns users learn of runs that are dealt to them, and how many groups they make."""
+    """Return how many patterns users learn from the runs that each gets, and how many groups these make."""
     groups: defaultdict[object, set[int]] = defaultdict(set)
     learned = 0
     for user in range(_USERS):
@@ -109,7 +109,7 @@ def of_patterns(runs: Sequence[PastRun]) -> str:
             words = words_without_figures(pattern.record)
             if words:
                 learned += 1
-                groups[pattern.record.title, said(words)].add(user)
+                groups[pattern.record.title, key_of(words)].add(user)
     return f"learned patterns: {learned}, {sum(len(group) >= LEAST for group in groups.values())} groups"
 
 

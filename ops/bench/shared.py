@@ -1,11 +1,12 @@
-"""Measures searches of shared items beside recalls of as many own memories, and what the shared tier costs a recall.
+"""Measures searches of shared items against recalls of as many own memories, and the cost of the shared tier.
 
 Users of a daemon have the memories of a grown store; the shared store has the same texts as items. The same questions
-are asked in turns: of the own memories, of the items, and of both, each way first in turn. That the answer with both
-tiers takes so much longer is what the shared tier costs those who ask for it.
+are asked in turns: of the own memories, of the items, and of both. The extra time of an answer with both tiers is the
+cost for users who ask for the shared tier.
 
-What it costs those who do not: the own memories are asked in turns of another daemon, where nothing is shared; and here
-while another user, in a process of its own, asks as fast as it gets answers: of the own memories, or of both tiers.
+The cost for other users is measured in two ways: own recalls alternate with those of another daemon without shared
+items; and own recalls run while another user, in a separate process, recalls as fast as it gets answers, from the own
+memories or from both tiers.
 
 Run alone: `python -m ops.bench --only shared [--quick]`.
 """
@@ -61,7 +62,7 @@ Blocks = list[list[float]]
 
 
 def measure(growth: Growth) -> dict[str, Any]:
-    """Return the figures of each size; the folders are not changed."""
+    """Return the figures of each size. Does not change the folders."""
     return {str(size): _measure_one(folder) for size, folder in growth.folders.items()}
 
 
@@ -75,7 +76,7 @@ def _measure_one(folder: Path) -> dict[str, Any]:
         for memory in (user_folder(bare_dir, _USER), user_folder(data_dir, _USER), user_folder(data_dir, _OTHER)):
             shutil.copytree(folder, memory)
         share(Path(shutil.copytree(folder, user_folder(data_dir, SHARED_USER))))
-        client.shared.set_name(None)  # wakes its host
+        client.shared.set_name(None)  # starts its host
         _await_words(bare)
         _await_words(client)
         ways: dict[str, Ask] = {name: partial(_recall, one) for name, one in (("unshared", bare), ("own", client))}
@@ -94,7 +95,7 @@ def _await_words(client: MemoryClient) -> None:
 
 @contextmanager
 def _another_user(data_dir: Path, tiers: tuple[Tier, ...]) -> Iterator[None]:
-    """Let another user recall all the time."""
+    """Let another user recall continuously."""
     spawn = multiprocessing.get_context("spawn")
     begun, ended = spawn.Event(), spawn.Event()
     process = spawn.Process(target=_ask_on, args=(data_dir, tiers, begun, ended))
@@ -119,7 +120,7 @@ def _ask_on(data_dir: Path, tiers: tuple[Tier, ...], begun: Event, ended: Event)
 
 
 def share(folder: Path) -> None:
-    """Make every memory of a store an item that all users may see."""
+    """Publish every memory of a store as an item that all users may see."""
     archive = Archive.open(folder, StoreSettings(), "library")
     try:
         with archive.store.snapshot() as snapshot:
@@ -158,7 +159,7 @@ def _search(client: MemoryClient, question: str) -> None:
 
 
 def _take_turns(ways: dict[str, Ask], series: int) -> dict[str, Blocks]:
-    """Return what each question took, in blocks by turn; the questions of a series are its own."""
+    """Return the time of each question, in blocks by turn. Each series has its own questions."""
     names = list(ways)
     taken_ms: dict[str, Blocks] = {name: [[] for _ in range(_TURNS)] for name in names}
     for question in queries(_WARM_UP, seed=700 + series):

@@ -1,9 +1,9 @@
-"""A deployment in which users recall, use what they are shown, and report how it went: the product, and simulated use.
+"""A deployment in which users recall, use memories and report outcomes: the product, with simulated agents.
 
-Own memories, items and scores are of `shared_worlds`; what a recall of both tiers makes of them is `tiers.merged`, and
-what reports make of the items is `figures.Figures`, as the store calls them. A user's agent reads an answer from the
-top (a cascade: Craswell et al. 2008) and uses the first memory that it believes. How the run ends depends on whether
-that helps the request. What is simulated is the agent alone.
+Own memories, items and scores come from `shared_worlds`. The product merges both tiers (`recall.shared.merged`) and
+computes figures from reports (`knowledge.figures.Figures`). Only the agent is simulated: it reads an answer from the
+top (a cascade: Craswell et al. 2008) and uses the first memory that it believes. The end of the run depends on whether
+that memory helps with the request.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ _NEVER = 1 << 30
 
 
 class Agent(NamedTuple):
-    """How an agent reads an answer, and how often its run succeeds. All are assumptions; no data set says them.
+    """How an agent reads an answer, and how often its run succeeds. All values are assumptions, without data.
 
-    It reads on with a probability of `reads_on` after each memory that it does not use, and uses one that helps with
-    `believes`, another with `mistakes`. The run then succeeds with `helped`, `misled`, or `alone` if it used none.
+    It continues with a probability of `reads_on` after each memory that it does not use. It uses a memory that helps
+    with `believes`, and another with `mistakes`. The run then succeeds with `helped` or `misled`, or with `alone` if it
+    used none.
     """
 
     reads_on: float = 0.85
@@ -47,7 +48,7 @@ class Agent(NamedTuple):
     alone: float = 0.5
 
     def succeeds(self, helps: Sequence[bool]) -> float:
-        """Return the probability that a run succeeds, given which of the memories shown to it help."""
+        """Return the probability that a run succeeds, given which of the shown memories help."""
         reads, success = 1.0, 0.0
         for is_helpful in helps:
             uses = reads * (self.believes if is_helpful else self.mistakes)
@@ -57,7 +58,7 @@ class Agent(NamedTuple):
         return success + reads * self.alone
 
     def chosen(self, helps: Sequence[bool], random: np.random.Generator) -> int | None:
-        """Return the place of the memory that a run uses."""
+        """Return the position of the memory that a run uses."""
         for place, is_helpful in enumerate(helps):
             if random.random() < (self.believes if is_helpful else self.mistakes):
                 return place
@@ -71,14 +72,15 @@ USUAL = Agent()
 
 @dataclass(frozen=True)
 class Arm:
-    """What happens in a deployment. `liars` is the share of users that lie, in the way of `lie`.
+    """The conditions of a deployment.
 
-    Liars who praise agree on a look-alike of each kind and report it as used with success; others invert how their runs
-    ended. `sybils` are keys that report before anybody else: they praise the same, or bury what else is found, as used
-    without success. `proven` has twenty users report in advance what is true (`helpful`), or the same number of other
-    items at random. `late` publishes an item that helps each kind only in the middle. `has_place` is whether a place is
-    kept for shared items; `proven_share` is how often it is that of a proven one where the own memories fill the rest;
-    `worse_last` is whether what went worse than usual comes after new items.
+    `liars` is the share of users who lie, in the way of `lie`. Liars who praise agree on one look-alike of each kind
+    and report it as used with success; the others invert the outcomes of their runs. `sybils` are keys that report
+    before anybody else: they praise the same look-alikes, or bury all other items by reporting them as used without
+    success. With `proven`, twenty users report the truth in advance (`helpful`), or the same number of random other
+    items. `late` publishes one helpful item of each kind only in the middle. `has_place` reserves a place for shared
+    items; `proven_share` is how often the best proven item has it if own memories fill the other places. `worse_last`
+    lists items that are worse than usual after new ones.
     """
 
     name: str
@@ -98,7 +100,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Size:
-    """How many kinds, users, requests of each in an epoch, and epochs; after which epochs the others ask."""
+    """The numbers of kinds, users, requests of each in an epoch, and epochs, and the epochs after which others ask."""
 
     kinds: int = 6
     users: int = 40
@@ -116,8 +118,8 @@ class Size:
 class Seen(NamedTuple):
     """One answer to a user who never used an item.
 
-    `success` is how likely the run succeeds, `first` whether the first shared item helps, `any` whether one of five
-    does, `places` the places of shared items, `late` whether a late item is shown.
+    `success` is the probability that the run succeeds, `first` whether the first shared item helps, `any` whether one
+    of five does, `places` the places of shared items, `late` whether a late item is shown.
     """
 
     success: float
@@ -128,7 +130,7 @@ class Seen(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One answer: after which epoch, the kind, whether the own memories alone fill it, and the figures."""
+    """One answer: the epoch before it, the kind, whether own memories alone fill it, and the figures."""
 
     epoch: int
     kind: str
@@ -139,8 +141,8 @@ class Answered(NamedTuple):
 class Searched(NamedTuple):
     """A search of the items for one kind after an epoch.
 
-    `first` is whether the first item helps and `praised` whether it is one that liars agree on, in each of `ORDERS`.
-    `helpful`, `others` and `late` are the shares of those found that are proven, None where none was found.
+    For each of `ORDERS`, `first` is whether the first item helps and `praised` whether liars agree on it. `helpful`,
+    `others` and `late` are the proven shares of the found items of each sort, None if none was found.
     """
 
     epoch: int
@@ -153,7 +155,7 @@ class Searched(NamedTuple):
 
 
 class Lived(msgspec.Struct, frozen=True):
-    """What a deployment gave: answers, searches, and the mean quality of all runs that used an item."""
+    """The result of a deployment: answers, searches, and the mean quality of all runs that used an item."""
 
     answers: list[Answered]
     searches: list[Searched]
@@ -165,7 +167,7 @@ Order = Callable[[Sequence[FoundItem], Mapping[str, float]], list[FoundItem]]
 
 
 def _by(added: Callable[[FoundItem, float], float]) -> Order:
-    """Sort by the score before anything was released and what is added to it for an item and its boost."""
+    """Sort by the score before any release plus the given addition for an item and its boost."""
 
     def order(found: Sequence[FoundItem], plain: Mapping[str, float]) -> list[FoundItem]:
         def score(one: FoundItem) -> float:
@@ -227,7 +229,7 @@ class Deployment:
 
     @classmethod
     def open(cls, world: World, arm: Arm, size: Size, seed: int) -> Deployment:
-        """Publish the items, and report what is known in advance. Each seed takes the next kinds of the world."""
+        """Publish the items, and report the outcomes known in advance. Each seed uses the next kinds of the world."""
         random = np.random.default_rng((seed, len(world.items)))
         count = min(size.kinds, len(world.kinds))
         kinds = tuple(world.kinds[(seed * count + place) % len(world.kinds)] for place in range(count))
@@ -241,17 +243,17 @@ class Deployment:
 
     @property
     def rules(self) -> Rules:
-        """When figures are released, as in the store."""
+        """Release figures, as the store does."""
         return Rules(prior=self.arm.prior)
 
     def late(self) -> frozenset[int]:
-        """Return the items that are published late: of each kind the one found first among those that help."""
+        """Return the items that are published late: for each kind, the helpful item that a search finds first."""
         if not self.arm.late:
             return frozenset()
         return frozenset(next(one for one in kind.found if one in kind.helps) for kind in self.kinds)
 
     def live(self) -> None:
-        """Live an epoch: all users ask and use, then their runs are reported and figures released."""
+        """Run an epoch: all users ask and use memories, then their runs are reported and figures released."""
         uses = [use for user in range(self._liars("praise"), self.size.users) for use in self._asked(user)]
         succeeded = [use.succeeds for use in uses]
         if self.arm.reports == "shuffled":
@@ -271,19 +273,19 @@ class Deployment:
         self._release()
 
     def ask(self) -> tuple[list[Answered], list[Searched]]:
-        """Ask every kind in held-out words in the name of users who never used an item."""
+        """Ask every kind in held-out words, as users who never used an item."""
         late, praised = self.late(), self._praised()
         answers = [self._answered(user, kind, late) for user in range(self.size.others) for kind in self.kinds]
         return answers, [self._searched(kind, late, praised) for kind in self.kinds]
 
     def recalled(self, owner: str, text: str, key: str) -> tuple[RetrievedMemory, ...]:
-        """Return what a recall of both tiers with this id answers."""
+        """Return the answer to a recall of both tiers with this id."""
         if text not in self.shown:
             self.shown[text] = as_memories(self.released(self.world.found[text]), with_embedding=False)
         return tiers.merged(self.world.own[owner, text], self.shown[text], TOP_K, key, SETTINGS.recall.min_relevance)
 
     def released(self, found: Iterable[FoundItem]) -> list[FoundItem]:
-        """Return those of the found items that are published, as a search finds them after the last release."""
+        """Return the published ones of the found items, in the order of a search after the last release."""
         published = [one for one in found if self.places[one.item.id] in self.published]
         return sorted((self._released(one) for one in published), key=lambda one: one.sona_score, reverse=True)
 
@@ -391,7 +393,7 @@ class Deployment:
             self._report(user, place, 1, 0)
 
     def _praised(self) -> set[int]:
-        """Return the look-alike of each kind that is found first and helps none."""
+        """Return the first-found look-alike of each kind, which helps no kind."""
         helpful = {place for kind in self.kinds for place in kind.helps}
         useless = [[place for place in kind.found if place not in helpful] for kind in self.kinds]
         return {places[0] for places in useless if places}
@@ -404,7 +406,7 @@ class Deployment:
 
 
 def lived(world: World, arm: Arm, size: Size, seed: int) -> Lived:
-    """Live all epochs of a deployment."""
+    """Run all epochs of a deployment."""
     usual = tiers.RESERVED_OF, tiers.PROVEN_SHARE
     tiers.RESERVED_OF, tiers.PROVEN_SHARE = usual[0] if arm.has_place else _NEVER, arm.proven_share
     try:
@@ -417,7 +419,7 @@ def _lived(deployment: Deployment) -> Lived:
     answers, searches = deployment.ask()
     for epoch in range(1, deployment.size.epochs + 1):
         if deployment.arm.proven:
-            break  # nothing is reported after what was known in advance
+            break  # after reports in advance, nothing else is reported
         deployment.live()
         if epoch in deployment.size.asked_after:
             asked = deployment.ask()

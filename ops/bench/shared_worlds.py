@@ -1,14 +1,15 @@
-"""Worlds of shared items from recorded texts: what users own, what is published, and which requests it helps.
+"""Worlds of shared items from recorded texts: own memories, published items, and the requests that each item helps.
 
-A kind of request has wordings that teach and others that are held back. Which items help it comes from the data where
-they say so: the evidence of a question, the reward of a run. The thoughts of one software-engineering run have no such
-labels against each other, so there a third of those that a search finds is drawn. An item that does not help is a
-look-alike: real text that the product's own search finds for the request.
+A kind of request has wordings for learning and a held-out one. Which items help comes from the data if they state it:
+the evidence of a question, or the reward of a run. The thoughts of software-engineering runs have no such labels, so a
+random third of the found items counts as helpful. The other items are look-alikes: real text that the product's own
+search finds for the request.
 
-Users own the rest of the conversations, chats and runs, without what is published.
+Users own the rest of the conversations, chats and runs.
 
-A world has what each owner's memory recalls for each request and what a search of the items finds for it, by the
-product: both are the same in every deployment, since nothing in it changes own memories or the texts of items.
+A world has the results of the product for each request: what each owner's memory recalls, and what a search of the
+items finds. Both are the same in every deployment, because a deployment changes neither own memories nor the texts of
+items.
 """
 
 from __future__ import annotations
@@ -58,22 +59,23 @@ _ACCOUNT_CHARS = 1_500
 _LONG_CHARS = 140
 _TITLE_CHARS = 200
 _THOUGHTS = 6
-_DRAWN = 3  # one in three helps, where the data do not say
+_DRAWN = 3  # one in three helps, if the data do not state it
 _CONVERSATION_KINDS, _CHAT_KINDS = 6, 4
 _OWNERS = 5
 
 
 class Text(NamedTuple):
-    """What is published as one item."""
+    """The content of one item."""
 
     title: str
     summary: str
 
 
 class Kind(NamedTuple):
-    """A kind of request. `helps` are the places of items that help it, `found` those that a search finds, best first.
+    """A kind of request.
 
-    `wordings` teach; `held` is asked of users who never used an item.
+    `helps` are the positions of items that help it, `found` those that a search finds, best first. `wordings` are for
+    learning; `held` is asked of users who never used an item.
     """
 
     name: str
@@ -85,10 +87,10 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class World:
-    """Owners of memories, the ids of the items, and the kinds of request, before anything is reported.
+    """Owners of memories, the ids of the items, and the kinds of request, before any report.
 
-    `own` are the memories that the memory of an owner answers a text with, `found` the items that a recall of both
-    tiers is given for it, `searched` those of a search of the items alone.
+    `own` are the recalled memories of an owner for a text, `found` the shared items of a recall of both tiers,
+    `searched` the results of a search of items alone.
     """
 
     name: str
@@ -104,7 +106,7 @@ class World:
 
 
 class Draft(NamedTuple):
-    """A world before it is known what a search finds. Own memories are stored; items are not published yet."""
+    """A world before any search. Own memories are stored; items are not published yet."""
 
     owners: tuple[str, ...]
     items: list[Text]
@@ -115,7 +117,7 @@ Make = Callable[[Path, Path, Embedder, np.random.Generator], Draft]
 
 
 class Source(NamedTuple):
-    """A data set: its name, its place in the folder, what says which items help, and how its draft is made."""
+    """A data set: its name, its path in the folder, the source of its labels, and the function that makes its draft."""
 
     name: str
     place: str
@@ -124,7 +126,7 @@ class Source(NamedTuple):
 
 
 def prepare(source: Source, data: Path, folder: Path, embedder: Embedder) -> World:
-    """Return a world of all kinds that fit, whose stores lie in the empty `folder`."""
+    """Return a world of all kinds that fit, with its stores in the empty `folder`."""
     random = np.random.default_rng(5)
     draft = source.make(data / source.place, folder, embedder, random)
     with (
@@ -163,7 +165,7 @@ def keep(world: World, folder: Path) -> None:
 
 
 def kept(name: str, folder: Path) -> World:
-    """Read the world of a name that this program wrote."""
+    """Read a world that this program wrote."""
     world: World = pickle.loads((folder / name).read_bytes())
     return world
 
@@ -174,12 +176,12 @@ def publish(author: Memory, items: Sequence[Text]) -> list[str]:
 
 
 def own_folder(folder: Path, owner: str) -> Path:
-    """Return where the own memories of the users of one kind lie."""
+    """Return the folder of a user's own memories."""
     return folder / "own" / owner
 
 
 def _searched(kinds: Sequence[Kind], reader: Memory, items: Sequence[str]) -> Iterator[Kind]:
-    """Yield the kinds with the items that a search finds in all their wordings, the first wording's order."""
+    """Yield the kinds with the items that a search finds for all their wordings, in the order of the first wording."""
     places = {item_id: place for place, item_id in enumerate(items)}
     for kind in kinds:
         asked = [kind.wordings[0], kind.held]
@@ -188,11 +190,11 @@ def _searched(kinds: Sequence[Kind], reader: Memory, items: Sequence[str]) -> It
 
 
 def _given(reader: Memory, text: str) -> list[FoundItem]:
-    """Return the items that a recall of both tiers is given."""
+    """Return the shared items in a recall of both tiers."""
     asked = make_query(text, TOP_K, None, None, DEADLINE_MS, {"tiers": BOTH}, QueryDefaults(SETTINGS.recall, _NOW))
     pending = reader.shared.begin_search(asked)
     assert pending is not None
-    return pending.result(DEADLINE_MS)
+    return pending(DEADLINE_MS)
 
 
 def _recalled(
@@ -204,7 +206,7 @@ def _recalled(
 
 
 def _with_drawn(kind: Kind, random: np.random.Generator) -> Kind:
-    """Return the kind with one in three of the found items as those that help."""
+    """Return the kind with a random third of the found items as helpful ones."""
     near = [place for place in kind.found if place in kind.helps]
     drawn = random.permutation(len(near))[: max(len(near) // _DRAWN, 1)] if near else ()
     return kind._replace(helps=frozenset(near[place] for place in drawn))
@@ -218,7 +220,7 @@ def _is_fit(kind: Kind) -> bool:
 def _of_histories(
     histories: Sequence[History], each: int, folder: Path, embedder: Embedder, random: np.random.Generator
 ) -> Draft:
-    """Make items of the turns that answer questions, and of what a recall of the same history finds beside them."""
+    """Publish the turns that answer questions, and the turns that a recall of the same history finds beside them."""
     items: list[Text] = []
     kinds: list[Kind] = []
     for history in histories:
@@ -259,7 +261,7 @@ def _locomo(place: Path, folder: Path, embedder: Embedder, random: np.random.Gen
 
 
 def _beam(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Make a draft of the chats, each message cut to its begin, since embedding them whole takes minutes."""
+    """Make a draft of the chats. Each message is truncated, since embedding whole messages takes minutes."""
     histories = [_cut(history) for history in read_beam(place).histories]
     return _of_histories(histories, _CHAT_KINDS, folder, embedder, random)
 
@@ -270,7 +272,7 @@ def _cut(history: History) -> History:
 
 
 def _airline(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Publish the account of every run of the tasks that a run solved; users own the runs of the other tasks."""
+    """Publish the account of every run of a task that one run solved; users own the runs of the other tasks."""
     runs = read_airline(place).runs
     by_task = _by_task(runs)
     solved = [of_task for of_task in by_task.values() if any(run.succeeded for run in of_task)]

@@ -90,7 +90,7 @@ class Job(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What the deployments of each arm gave, by world and seed."""
+    """The results of the deployments of each arm, by world and seed."""
 
     worlds: tuple[World, ...]
     size: Size
@@ -107,7 +107,7 @@ def measure(
     processes: int,
     progress: Progress,
 ) -> Measured:
-    """Prepare the worlds, and live every arm in each of them under each seed."""
+    """Prepare the worlds, and run every arm in each of them with each seed."""
     with tempfile.TemporaryDirectory(prefix="memory-bench-") as name, ExitStack() as stack:
         stores, run = Path(name), _runner(processes, stack)
         names = run(partial(_prepare, data, stores), sources)
@@ -140,14 +140,14 @@ def _runner(processes: int, stack: ExitStack) -> Callable[..., Iterable[Any]]:
     """Return a `map` over processes, or in this process for one."""
     if processes == 1:
         return map
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # matrices are small here, and threads of two processes compete
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # the matrices are small, and threads of two processes would compete
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"))
     stack.callback(pool.shutdown, cancel_futures=True)
     return pool.map
 
 
 def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool | None = None) -> dict[Key, Array]:
-    """Return the mean figures of each kind and seed after an epoch, of answers that the own memories fill or not."""
+    """Return the mean figures of each kind and seed after an epoch, for answers filled by own memories or not."""
     of: dict[Key, list[Seen]] = {}
     for world, seed, one in found:
         for answer in one.answers:
@@ -157,7 +157,7 @@ def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool 
 
 
 def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | None = None) -> dict[str, Difference]:
-    """Return the differences of the figures, in all worlds or one, with intervals; NaN without any kind."""
+    """Return the differences of the figures, for all worlds or one, with intervals; NaN without any kind."""
     keys = [key for key in after if key in before and world in (None, key[0])]
     if not keys:
         return dict.fromkeys(Seen._fields, Difference(mean=float("nan"), low=None, high=None))
@@ -175,7 +175,7 @@ def gain(after: Mapping[Key, Array], before: Mapping[Key, Array], world: str | N
 
 
 def _weights(keys: Sequence[Key]) -> Array:
-    """Return the weights (r, q) of q keys in r resamples: of the kinds and of the seeds of each world.
+    """Return the weights (r, q) of q keys in r resamples of the kinds and seeds of each world.
 
     A seed that is the only one of a world is in every resample.
     """
@@ -191,29 +191,29 @@ def _weights(keys: Sequence[Key]) -> Array:
 
 
 class _Reader:
-    """Reads what was measured."""
+    """Derives the figures of the page from the results."""
 
     def __init__(self, measured: Measured) -> None:
         self.measured = measured
         self.last = measured.size.epochs
 
     def before(self, arm: str, *, is_full: bool | None = None) -> dict[Key, Array]:
-        """Return the figures with the loop off: those of all arms of the same agent and place, before any report."""
+        """Return the figures with the loop off: those of all arms with the same agent and place, before any report."""
         return means(self.measured.lived[arm], 0, is_full=is_full)
 
     def after(self, arm: str, *, is_full: bool | None = None, epoch: int | None = None) -> dict[Key, Array]:
-        """Return the figures after the last epoch; those of arms with a proof in advance have one epoch."""
+        """Return the figures after the last epoch; arms with proof in advance have one epoch."""
         known = 0 if arm.startswith((ORACLE, RANDOM)) else self.last if epoch is None else epoch
         return means(self.measured.lived[arm], known, is_full=is_full)
 
     def searches(self, arm: str, epoch: int | None = None) -> list[Searched]:
-        """Return the searches after an epoch, or the last one."""
+        """Return the searches after an epoch, by default the last."""
         every = [one for *_, found in self.measured.lived[arm] for one in found.searches]
         last = max(one.epoch for one in every) if epoch is None else epoch
         return [one for one in every if one.epoch == last]
 
     def proven(self, arm: str, which: str, epoch: int | None = None, world: str | None = None) -> float:
-        """Return the share of the items found that is proven: `helpful`, `others` or `late` ones."""
+        """Return the proven share of the found items that are `helpful`, `others` or `late`."""
         found = [one for name, _, one in self.measured.lived[arm] if world in (None, name)]
         last = max(search.epoch for one in found for search in one.searches) if epoch is None else epoch
         shares = [getattr(search, which) for one in found for search in one.searches if search.epoch == last]
@@ -242,7 +242,7 @@ def page(measured: Measured, machine: Mapping[str, str], now: datetime) -> str:
 
 
 def _claims(reader: _Reader) -> Iterator[str]:
-    """Yield what was claimed, and whether the lower end of the interval bears it."""
+    """Yield each claim, and whether the lower end of the interval supports it."""
     off, on, control = reader.before(LOOP), reader.after(LOOP), reader.after(SHUFFLED)
     claims = {
         "the loop raises the success of first answers over the loop off": gain(on, off),
@@ -252,12 +252,12 @@ def _claims(reader: _Reader) -> Iterator[str]:
         claims[f"and over the shuffled control, {world.name}"] = gain(on, control, world.name)
     for arm in _LIES:
         claims[f"it still does over the loop off, {arm}"] = gain(reader.after(arm), off)
-    claims["it does more where what went worse than usual is last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
+    claims["the gain is larger if worse items come last"] = gain(on, reader.after(f"{LOOP}, {ALIKE}"))
     claims["a place kept for shared items raises it"] = gain(on, reader.after(NO_PLACE))
     half, none = (reader.after(arm, is_full=True) for arm in (ORACLE, f"{ORACLE}, {NEW_ALONE}"))
-    claims["half of that place for proven items does, where own memories fill the answer"] = gain(half, none)
+    claims["half of that place for proven items raises it, if own memories fill the answer"] = gain(half, none)
     yield "## Claims\n"
-    yield "A claim about success holds where the whole interval is above 0.\n"
+    yield "A claim about success holds if the whole interval is above 0.\n"
     yield "| claim | points | holds |"
     yield "|---|---|---|"
     for what, found in claims.items():
@@ -415,7 +415,7 @@ def _late(reader: _Reader) -> Iterator[str]:
 
 def _scores(reader: _Reader) -> Iterator[str]:
     def first(arm: str, order: str, which: str, epoch: int | None = None) -> str:
-        """Return in how many of 100 searches after an epoch, or the last one, the first item is such a one."""
+        """Return how many of 100 searches after an epoch (by default the last) have such an item first."""
         every = reader.searches(arm, epoch)
         return f"{100 * np.mean([getattr(one, which).get(order, False) for one in every]):.0f}"
 
@@ -486,17 +486,17 @@ def draw(measured: Measured, file: Path) -> None:
 
 
 _HEAD = """\
-# What it is worth that runs report
+# Value of reported outcomes for shared items
 
 Written by `python -m ops.bench.shared_worth` on {date:%Y-%m-%d}. Texts, own memories, searches, figures, releases and
-the merge of both tiers are the product's; simulated is the agent that reads an answer. Of each data set there are
+the merge of both tiers are real; the agent that reads an answer is simulated. Of each data set there are
 {seeds} deployments. In each, {size.users} users make {runs} requests of {size.kinds} kinds in each of {size.epochs}
-epochs; after an epoch their runs are reported and the figures released. {size.others} others, who use nothing, ask each
+epochs; after each, their runs are reported and the figures released. {size.others} others, who use nothing, ask each
 kind of request in words that nobody else uses. Points of 100; intervals are 95 % of {resamples:,} resamples of whole
 kinds of request and of whole deployments of each set, both at once (Owen 2007). Search and recall cost: `results.md`.
 
 An agent reads from the top. It uses a memory that helps with {agent.believes}, another with {agent.mistakes}, and reads
-on with {agent.reads_on}. A run that used what helps succeeds with {agent.helped}, one that used another memory with
+on with {agent.reads_on}. A run that used a helpful one succeeds with {agent.helped}, one that used another memory with
 {agent.misled}, one that used none with {agent.alone}; in the easy deployment with {easy.helped}, {easy.misled} and
 {easy.alone}. Its quality is 1 or 0. These numbers are assumptions: no data set has runs that used shared items.
 
@@ -505,27 +505,27 @@ on with {agent.reads_on}. A run that used what helps succeeds with {agent.helped
 _TAIL = """\
 ## What this shows, and what it does not
 
-- *success* is the probability that the run succeeds, given what it is shown; *first shared item helps* and *one of five
-  helps* do not depend on the agent. Own memories never help here: the data do not say that they do.
-- *loop off*: nobody has reported yet. *shuffled*: the qualities of all runs of an epoch are permuted among them; what
-  it gains is owed to being shown and used, not to outcomes. *helpful proven*: twenty users have reported the truth on
-  every item, the most that the merge can make of it. *others proven*: as many items drawn from those found.
-- *praise*: liars agree on the look-alike of each kind that is found first, and report it used and good in each epoch.
-  *invert*: they report the opposite of how their runs ended. *Keys* praise, once, before anybody else reports;
-  *burying* ones report failure of all else that a search finds.
-- What helps comes from the data for LoCoMo and BEAM (evidence of the question) and Airline (reward of the run that the
-  item tells of: that its account makes another run succeed is assumed). For SWE one in three of the thoughts on an
-  issue that a search finds is drawn. Kinds are those of which a search finds an item that helps and two look-alikes;
-  for other requests the loop has nothing to order.
-- BEAM's messages are cut to 500 characters. The wordings of a LoCoMo or BEAM question are templates around it; those of
-  Airline are four customers', those of SWE the title and the description of the issue.
-- The same users asked the same kinds again and again: how fast an item is proven depends on how many users use it.
-- Each deployment of a set has the next kinds of it, other runs and other recall ids; all arms have the same ones. What
-  a memory recalls and a search finds is computed once for each text: figures alone change it, and they are added as the
+- *success* is the probability that the run succeeds, given the shown memories. *First shared item helps* and *one of
+  five helps* do not depend on the agent. Own memories never help here: the data have no labels for them.
+- *loop off*: before any report. *shuffled*: the qualities of all runs of an epoch are permuted; its gain comes from
+  being shown and used, not from outcomes. *helpful proven*: twenty users have reported the truth on every item, which
+  is the upper limit of the merge. *others proven*: the same number of random found items.
+- *praise*: liars agree on the look-alike of each kind that is found first, and report it as used with success in each
+  epoch. *invert*: they report the opposite of how their runs ended. *Keys* praise once, before anybody else reports;
+  *burying* keys report failure of all other items that a search finds.
+- Which items help is known from the data for LoCoMo and BEAM (evidence of the question) and Airline (reward of the
+  run that the item describes: we assume that its account makes another run succeed). For SWE, a random third of the
+  found thoughts on an issue helps. Kinds are requests for which a search finds a helpful item and two look-alikes; for
+  other requests the loop has nothing to order.
+- BEAM's messages are truncated to 500 characters. The wordings of a LoCoMo or BEAM question are templates around it;
+  those of Airline come from four customers, those of SWE are the title and the description of the issue.
+- The same users asked the same kinds repeatedly: how fast an item is proven depends on how many users use it.
+- Each deployment of a set has the next kinds of the set, other runs and other recall ids, the same in all arms. The
+  results of recalls and searches are computed once for each text: only figures change them, and they are added as the
   store adds them (a test compares both). Late items are in the index from the start, hidden. Ids of items are new in
-  each run of the command, and with them its draws.
-- With own memories that fill the answer, one place is all that shared items have, and the agent reads it last: outcomes
-  can raise little there, and whatever is proven for another kind of request takes it in half of the recalls.
+  each run of the command, and so are its draws.
+- If own memories fill the answer, shared items have one place, which the agent reads last: outcomes can raise little
+  there, and an item proven for another kind of request takes the place in half of the recalls.
 """
 
 

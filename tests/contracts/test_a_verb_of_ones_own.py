@@ -20,7 +20,7 @@ from served_host import absent_embedder
 from memory_agent import ActorMemoryProvider, AsyncMemoryClient, Memory, MemoryClient
 from memory_agent.client import in_ray
 from memory_agent.errors import InvalidInputError, ScopeMissingError
-from memory_agent.memory.namespaces import Care
+from memory_agent.memory import Care
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.storage.folders import known_users
 from memory_agent.verbs.params import Params

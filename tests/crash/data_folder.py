@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from memory_agent.daemon.host import MemoryHost
-from memory_agent.erasure.history import note_erasure
-from memory_agent.erasure.intent_log import Intent, write_intent
+from memory_agent.erasure.logs import note_erasure, write_intent
+from memory_agent.erasure.request import Intent
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records.memories import IngestReport

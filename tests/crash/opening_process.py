@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent.care.checkup import check_events, check_owners, check_user
-from memory_agent.erasure.history import read_history
-from memory_agent.erasure.intent_log import read_intent
+from memory_agent.erasure.logs import read_history, read_intent
 from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory

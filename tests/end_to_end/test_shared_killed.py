@@ -13,9 +13,9 @@ from typing import TypeVar
 import pytest
 
 from memory_agent import MemoryClient
-from memory_agent.erasure.history import fingerprint
+from memory_agent.erasure.logs import fingerprint
 from memory_agent.errors import MemoryAgentError
-from memory_agent.records.shared_requests import SharedChange
+from memory_agent.records.shared import SharedChange
 from memory_agent.storage.folders import user_folder
 from relay import SHARED_USER, JournalEntry, RelayError, Subscriber, relay_endpoints
 

@@ -17,8 +17,7 @@ import pytest
 from memory_agent import MemoryClient
 from memory_agent.errors import InvalidInputError, MemoryAgentError
 from memory_agent.records.memories import RecallResult
-from memory_agent.records.shared import GlobalRecord
-from memory_agent.records.shared_requests import SharedChange
+from memory_agent.records.shared import GlobalRecord, SharedChange
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, Identity, Scope, Subscriber, create_key, relay_endpoints
 
@@ -138,7 +137,7 @@ def test_a_policy_admits_those_whose_key_has_the_group(daemon: DaemonProcess) ->
         assert not other.shared.search(QUESTION)
         assert not asked(other, *BOTH).memories
         for ask in (lambda: other.shared.rate(item.id, 1.0), lambda: other.shared.attachment(item.id)):
-            with pytest.raises(MemoryAgentError, match="is no shared item that this user may see"):
+            with pytest.raises(MemoryAgentError, match="is not a shared item that this user may see"):
                 ask()
         with pytest.raises(InvalidInputError, match="access_policy"):
             published(other, access_policy="org:acme")

@@ -18,7 +18,7 @@ from bus_targets import SETTINGS, scratch
 from file_targets import ARRAYS, HEADER, INTENTS, Read, _in_file, _kept_file, _StoreOfNow, index_of, with_index
 from target import OURS, Target, refused
 
-from memory_agent.erasure import intent_log
+from memory_agent.erasure import logs
 from memory_agent.errors import IndexDamagedError, StoreDamagedError
 from memory_agent.learning import learner
 from memory_agent.settings import StoreSettings
@@ -150,12 +150,12 @@ def _locked_learner(data: bytes) -> bytes:
 
 
 def _intent(folder: Path) -> None:
-    refused(intent_log.read_intent, folder)
-    refused(intent_log.read_intent, folder, user_key())
+    refused(logs.read_intent, folder)
+    refused(logs.read_intent, folder, user_key())
 
 
 def _locked_intent(data: bytes) -> bytes:
-    return add_checksum(user_key().cipher(intent_log._PURPOSE).seal(data, intent_log._ABOUT))
+    return add_checksum(user_key().cipher(logs._PURPOSE).seal(data, logs._ABOUT))
 
 
 def _values(data: bytes) -> None:
@@ -255,7 +255,7 @@ TARGETS = (
     ),
     Target(
         "encrypted-intent",
-        also(_in_file(intent_log.INTENT_FILE, _intent), add_checksum, _locked_intent),
+        also(_in_file(logs.INTENT_FILE, _intent), add_checksum, _locked_intent),
         (*INTENTS, add_checksum(INTENTS[0]), _locked_intent(INTENTS[0])),
         "json",
     ),

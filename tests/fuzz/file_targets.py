@@ -22,9 +22,8 @@ from target import Target, refused
 from memory_agent.care.backup import read_manifest
 from memory_agent.care.export import Bodies, decode_head, decode_line, encode_line
 from memory_agent.cli.publish import BadLine, EventLines
-from memory_agent.erasure import history, retention
-from memory_agent.erasure.history import read_history
-from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
+from memory_agent.erasure import logs, retention
+from memory_agent.erasure.logs import INTENT_FILE, read_history, read_intent
 from memory_agent.knowledge import items
 from memory_agent.learning import export as runs_export
 from memory_agent.learning import learner
@@ -77,8 +76,8 @@ MANIFEST = (
 )
 INTENTS = (b'{"started_at":"2026-11-21T09:00:00Z","record_ids":["m"],"with_journal":true,"expired":{"r":["n"]}}',)
 HISTORIES = (
-    history._encode(history.Erasure(at=NOW, memories=("ab",), events=("cd",), sessions=("ef",), by_rule={"r": 1})),
-    history._encode(history.Erasure(at=NOW, everything=True)) * 2,
+    logs._encode(logs.HistoryEntry(at=NOW, memories=("ab",), events=("cd",), sessions=("ef",), by_rule={"r": 1})),
+    logs._encode(logs.HistoryEntry(at=NOW, everything=True)) * 2,
 )
 NOTES = (b'{"rules":"ab","epoch":3,"through":7,"next_at":"2026-11-21T09:00:00Z","looked_at":null}',)
 VECTOR = np.asarray([1, 0, 0, 0], "<f2").tobytes()

@@ -19,8 +19,8 @@ from target import Target, refused
 
 from memory_agent.care.backup import MANIFEST_FILE, make_backup
 from memory_agent.care.restoration import restore_all, restore_user
-from memory_agent.erasure.history import note_erasure
-from memory_agent.erasure.intent_log import Intent
+from memory_agent.erasure.logs import note_erasure
+from memory_agent.erasure.request import Intent
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import Settings, load_settings

@@ -15,8 +15,7 @@ from memory_agent.client.async_methods import AsyncRunsMethods, AsyncSonaMethods
 from memory_agent.client.methods import RunsMethods, SonaMethods
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import InvalidInputError, RunBegunError, RunEndedError, RunUnknownError
-from memory_agent.memory.namespaces import Sona
-from memory_agent.memory.runs import Runs
+from memory_agent.memory import Runs, Sona
 from memory_agent.records.trajectories import Trajectory
 from memory_agent.verbs.table import VERBS
 

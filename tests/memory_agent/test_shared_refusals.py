@@ -16,8 +16,7 @@ from memory_agent.care import offline
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, UnavailableError
-from memory_agent.memory import Memory
-from memory_agent.memory.sharing import Shared
+from memory_agent.memory import Memory, Shared
 from memory_agent.records.shared_content import digest_of
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder

@@ -30,7 +30,7 @@ from user_operations import (
 from memory_agent import MemoryClient
 from memory_agent.doors.reception import permitted, scope_of
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.intent_log import read_intent
+from memory_agent.erasure.logs import read_intent
 from memory_agent.errors import (
     DeadlineExceededError,
     ScopeMissingError,

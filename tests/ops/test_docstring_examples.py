@@ -28,11 +28,11 @@ from served_gateway import gateway_without_ray
 from memory_agent import Memory, MemoryClient
 from memory_agent.client.daemon_methods import DaemonMethods
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.knowledge import Knowledge, SearchQuota
+from memory_agent.erasure.eraser import Erasure
+from memory_agent.knowledge import Knowledge
+from memory_agent.knowledge.store import SearchQuota
+from memory_agent.memory import Care, Runs, Shared, Sona
 from memory_agent.memory.mentions import mentions
-from memory_agent.memory.namespaces import Care, Erasure, Sona
-from memory_agent.memory.runs import Runs
-from memory_agent.memory.sharing import Shared
 from memory_agent.recall.context import context_block
 from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings, load_settings
 from memory_agent.triggers.asking import Triggers

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.request import Selection
 from memory_agent.memory import Memory
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.environment import open_records

@@ -252,7 +252,7 @@ def test_expired_memories_are_erased_with_their_events_and_a_dry_run_names_the_r
 
 
 def test_an_erasure_interrupted_before_the_journal_is_finished_by_the_next(filled: Path, run_json: RunJson) -> None:
-    from memory_agent.erasure.selection import Selection
+    from memory_agent.erasure.request import Selection
 
     with Memory.open(user_folder(filled, "alice"), user_id="alice") as memory:
         memory.erasure.begin(memory.erasure.plan(Selection(session_id="s-1"), NOW))

@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 from test_forget import NOW, SECRET, files_with, told
 
-from memory_agent.erasure.history import HISTORY_FOLDER, read_history
+from memory_agent.erasure.logs import HISTORY_FOLDER, read_history
 from memory_agent.layout import CONSUMER
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder

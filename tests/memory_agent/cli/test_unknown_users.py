@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from memory_agent.erasure.history import read_history
+from memory_agent.erasure.logs import read_history
 from memory_agent.storage.folders import user_folder
 from relay import EventLimits, Journal, event_from_mapping, journal_folder
 from relay.crypto import KeyRing

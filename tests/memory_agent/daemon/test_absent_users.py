@@ -137,7 +137,7 @@ def test_an_absent_user_sees_its_own_shared_items_and_no_private_ones_of_others(
         preview = author.shared.preview("Rules", "Of acme alone", access_policy="org:acme", attachment=b"[rules]")
         item = author.shared.confirm(preview, b"[rules]")
         assert stranger.shared.published() == []
-        with pytest.raises(InvalidInputError, match="no shared item that this user may see"):
+        with pytest.raises(InvalidInputError, match="not a shared item that this user may see"):
             stranger.shared.attachment(item.id)
         own = leaver.shared.confirm(leaver.shared.preview("Staging", "needs the VPN"))
         served.host.sleep("leaver")

@@ -22,7 +22,7 @@ from test_retention_rounds import SECRET, files_with, told
 
 from memory_agent import MemoryClient
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.history import read_history
+from memory_agent.erasure.logs import read_history
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.storage.folders import user_folder

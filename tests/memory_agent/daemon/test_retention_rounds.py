@@ -16,8 +16,8 @@ from served_gateway import Served, gateway_without_ray
 from memory_agent import AsyncMemoryClient, MemoryClient
 from memory_agent.daemon.erasure import RetentionRounds
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.intent_log import INTENT_FILE
-from memory_agent.erasure.receipt import ErasureReceipt
+from memory_agent.erasure.logs import INTENT_FILE
+from memory_agent.erasure.request import ErasureReceipt
 from memory_agent.erasure.retention import RETENTION_FILE
 from memory_agent.knowledge import Knowledge
 from memory_agent.layout import Layout

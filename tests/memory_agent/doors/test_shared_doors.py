@@ -38,7 +38,7 @@ from memory_agent.recall.fence import CLOSE
 from memory_agent.records.memories import Tier
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES
-from memory_agent.records.shared_requests import AnyAsk, Caller, ForgetUser, ReadLog, Rights
+from memory_agent.records.shared_requests import AnySharedRequest, Caller, ForgetUser, ReadLog, Rights
 from memory_agent.settings import Settings, SharedSettings
 from memory_agent.storage.folders import user_folder
 from relay import ALL_SCOPES, SHARED_USER, BrokerSettings, RelaySettings, Scope, create_key, revoke_key
@@ -273,8 +273,8 @@ def test_an_administrator_can_unpublish_any_item(doors: Doors, callers: dict[str
     item = published(callers["member"], ACME, b"[poison]")
     assert not callers["author"].shared.unpublish(item.id).found
     admin = doors.caller(f"admin-{doors.door}", "admin", frozenset({Scope.RECALL, Scope.SHARE, Scope.SHARED_ADMIN}))
-    with pytest.raises(InvalidInputError, match="no shared item"):
-        admin.shared.attachment(item.id)  # unpublishing does not permit reading
+    with pytest.raises(InvalidInputError, match="not a shared item"):
+        admin.shared.attachment(item.id)  # to take away is not to read
     assert admin.shared.unpublish(item.id).found
     assert callers["member"].shared.published() == []
 
@@ -453,7 +453,7 @@ def test_the_items_of_an_erased_user_are_removed_after_its_running_requests(
     user_id, answer = f"gone-{doors.door}", Knowledge.ask
     awake = []
 
-    def noting(self: Knowledge, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
+    def noting(self: Knowledge, caller: Caller, ask: AnySharedRequest, timeout_s: float = 10.0) -> Any:
         if isinstance(ask, ForgetUser):
             awake.append(user_id in doors.served.host._memories)
         return answer(self, caller, ask, timeout_s)
@@ -475,7 +475,7 @@ def test_the_items_of_an_erased_user_are_removed_after_its_running_requests(
 def test_an_erasure_reports_items_that_remain_in_the_journal(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = RemoteKnowledge.ask
 
-    def away(self: RemoteKnowledge, caller: Caller, asked: AnyAsk, timeout_s: float) -> Any:
+    def away(self: RemoteKnowledge, caller: Caller, asked: AnySharedRequest, timeout_s: float) -> Any:
         if isinstance(asked, ReadLog):
             raise UnavailableError("the store is away")
         return ask(self, caller, asked, timeout_s)
@@ -492,7 +492,7 @@ def test_an_erasure_reports_items_that_remain_in_the_journal(doors: Doors, monke
 def test_a_damaged_store_does_not_prevent_the_erasure_of_a_user(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
     user_id, answer = f"sent-{doors.door}", Knowledge.ask
 
-    def damaged(self: Knowledge, caller: Caller, ask: AnyAsk, timeout_s: float = 10.0) -> Any:
+    def damaged(self: Knowledge, caller: Caller, ask: AnySharedRequest, timeout_s: float = 10.0) -> Any:
         if isinstance(ask, ForgetUser):
             raise StoreDamagedError("its pages")
         return answer(self, caller, ask, timeout_s)

@@ -1,4 +1,4 @@
-"""What the figures of a version should be: what users contributed, and what decision 0023 releases of it."""
+"""A model of the figures of a version: the contributions of users, and what decision 0023 releases of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUARTERS = 4
 
 @dataclass
 class Part:
-    """What one user contributed to a version: counts, and sums in thousandths."""
+    """The contribution of one user to a version: counts, and sums in thousandths."""
 
     retrievals: int = 0
     uses: int = 0
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass
 class Released:
-    """One figure: what everybody sees, whom that counts, and who is new or changed since."""
+    """One figure: the release, the users that it counts, and the users who are new or changed since."""
 
     shown: tuple[float, ...] | None = None
     counted: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ class Released:
 
 @dataclass
 class Tally:
-    """The contributions to one version and what is released of them. `key` makes levels secret: it is the store's."""
+    """The contributions to one version and their releases. `key` is the store's; it keeps levels secret."""
 
     author: str
     key: bytes
@@ -85,7 +85,7 @@ class Tally:
             self.quality.change(user, contributes=True)
 
     def count_numbered(self, user: str, number: int, retrievals: int, qualities: list[float]) -> None:
-        """Count a report of a user who sends them by hand, unless one with this number or a higher one counted."""
+        """Count a report of a user, unless a report with this number or a higher one was counted."""
         if user != self.author and number > self.numbers.get(user, 0):
             self.numbers[user] = number
             self.count(user, retrievals, qualities)
@@ -127,7 +127,7 @@ class Tally:
         self.rating.release(set(rated), rating)
 
     def _levels(self, thousandths: dict[str, Fraction], purpose: str) -> list[int]:
-        """Return how many users have each level: floor(4 q + u), where u in [0, 1) is the user's for ever."""
+        """Return how many users have each level: floor(4 q + u), with a constant u in [0, 1) for each user."""
         levels = Counter[int]()
         for name, value in thousandths.items():
             digest = blake2b(name.encode(), key=self.key, person=purpose.encode(), digest_size=8).digest()
@@ -136,7 +136,7 @@ class Tally:
         return [levels[level] for level in range(QUARTERS + 1)]
 
     def state(self) -> tuple[dict[str, tuple[int | None, ...]], list[tuple[bool, set[str]]]]:
-        """By user what was contributed; and of each figure, whether it is released, and who changed since."""
+        """Return the contributions by user, and for each figure whether it is released and who changed since."""
         series = (self.usage, self.quality, self.rating)
         parts = {user: astuple(part) for user, part in self.parts.items()}
         return parts, [(figure.shown is not None, figure.changed) for figure in series]
@@ -146,7 +146,7 @@ class Tally:
         return self.quality.shown is not None and bool(self.quality.shown[3])
 
     def metrics(self) -> QualityMetrics:
-        """What everybody is shown."""
+        """The released figures."""
         (retrievals,) = self.usage.shown or (0,)
         score, used, users, _ = self.quality.shown or (None, 0, 0, False)
         rating, raters = self.rating.shown or (None, 0)

@@ -1,5 +1,7 @@
-"""What holds after each step of a world in which users share: no file, answer, event, message or log says more than the
-model (`sharing_model`) allows, and figures are what it counts.
+"""Invariants after each step of a story about shared items.
+
+Files, answers, events, messages and logs contain no more than the model (`sharing_model`) allows, and the figures match
+its counts.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from test_publish_log import changes_in
 
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.erasure.history import fingerprint
+from memory_agent.erasure.logs import fingerprint
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.figures import Contribution
 from memory_agent.knowledge.pseudonyms import FIGURES, FILE, OFFERERS, OFFERS
@@ -48,7 +50,7 @@ _opened: list[Embedder] = []
 
 
 def embedder() -> Embedder:
-    """The real one, opened once for all stories."""
+    """The real embedder, opened once for all stories."""
     if not _opened:
         _opened.append(open_embedder(EmbedderSettings(allow_download=False)))
     return _opened[0]
@@ -70,7 +72,7 @@ def refused(ask: Callable[[str], object], item_id: str) -> tuple[object, ...]:
 
 
 class CheckedSharing(RuleBasedStateMachine):
-    """Several users, the store and the relay on disk, and the model. `is_encrypted`: then files hold nothing at all."""
+    """Several users, the store and the relay on disk, and the model. With `is_encrypted`, no file contains a mark."""
 
     is_encrypted = False
 
@@ -82,7 +84,7 @@ class CheckedSharing(RuleBasedStateMachine):
         self.capturing = structlog.testing.capture_logs()
         self.logs = self.capturing.__enter__()
         self.leaving: set[str] = set()  # the marks that users send to the store in a step
-        self.said_by_many: dict[str, tuple[str, str]] = {}  # by policy, the marks of what many offer
+        self.said_by_many: dict[str, tuple[str, str]] = {}  # by policy, the marks of words that many users offer
         self.lines = self.recalls = 0
         if self.is_encrypted:
             (self.root / "keys").mkdir(mode=0o700)
@@ -93,15 +95,15 @@ class CheckedSharing(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self.keep_up()
-        self.tell_all()
+        self.announce_all()
         self.nothing_private_is_in_the_files()
-        self.no_event_says_more_than_what_is_there()
+        self.events_contain_only_published_items()
         self.world.close()
         self.nothing_private_is_in_the_files()
         parts = verify_folder(self.world.data_dir, self.world.settings, quiet)
         assert [part.findings for part in parts if part.findings] == []
-        self.no_log_quotes_anybody()
-        assert self.lines >= self.recalls  # else this would look for lines where none are
+        self.logs_contain_no_marks()
+        assert self.lines >= self.recalls  # otherwise the check would search for lines that do not exist
         self.capturing.__exit__(None, None, None)
         shutil.rmtree(self.root)
 
@@ -116,17 +118,17 @@ class CheckedSharing(RuleBasedStateMachine):
         self.model.said[user].update(marks)
         return marks
 
-    def heard(self, user: str, answer: object) -> None:
+    def check_answer(self, user: str, answer: object) -> None:
         """Check an answer to a user."""
         assert marks_in(msgspec.json.encode(answer)) <= self.model.may_see(user)
 
     def keep_up(self) -> None:
-        """The upkeep of the store."""
+        """Do the upkeep of the store."""
         self.world.shared.expire()
         self.settled()
 
     def settled(self) -> None:
-        """Follow in the model what upkeep did, and take over the ids of what it proposed."""
+        """Update the model after upkeep, and take over the ids of the items that it proposed."""
         proposed = self.model.settle(self.world.shared._authors.pseudonym)
         with self.world.shared._archive.store.snapshot() as snapshot:
             new = {record.title: record for _, record in snapshot.scan() if record.id not in self.model.items}
@@ -142,27 +144,27 @@ class CheckedSharing(RuleBasedStateMachine):
         self.model.is_purged = True
 
     def publishes(self, item: Item) -> None:
-        """Take over an item that is published."""
+        """Add a published item to the model."""
         (record,) = self.world.shared.get([item.id], with_embedding=True)
         item.vector = half(record.embedding)
         with self.world.shared._archive.store.snapshot() as snapshot:
             standing, _ = parts_of(snapshot, item.id)[item.named[1]]
         self.model.publish(item, standing.key)
 
-    def tell_all(self) -> None:
-        """Tell followers all that there is, and check what each of them reads."""
-        self.model.tell()
-        self.followers.tell()
+    def announce_all(self) -> None:
+        """Publish all pending changes to followers, and check what each of them reads."""
+        self.model.announce()
+        self.followers.announce()
         self.followers.compact()
         self.model.compact()
         for user, entries in self.followers.entries().items():
-            self.model.check_heard(user, changes_in(entries))
+            self.model.check_received(user, changes_in(entries))
             data = b"".join(entry.data for entry in entries)
             assert not marks_in(data)
             assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
 
     def pseudonyms(self) -> set[str]:
-        """What the store calls its users, and called the erased ones."""
+        """The pseudonyms of the users, including former ones of erased users."""
         return self.model.pseudonyms | {self.world.shared._authors.pseudonym(user) for user in EVERYBODY}
 
     @invariant()
@@ -171,7 +173,7 @@ class CheckedSharing(RuleBasedStateMachine):
         gone = set() if model.is_purged else model.left
         allowed = set() if self.is_encrypted else model.published() | gone
         assert marks_in(data) <= allowed
-        assert self.is_encrypted or model.published() <= marks_in(data)  # else this would look for the wrong bytes
+        assert self.is_encrypted or model.published() <= marks_in(data)  # else the check looks for wrong bytes
         assert not any(user.encode() in data for user in EVERYBODY)
         live = {item.vector for item in model.items.values()} if model.is_purged else model.public
         hidden = model.vectors if self.is_encrypted else model.vectors - live
@@ -183,8 +185,10 @@ class CheckedSharing(RuleBasedStateMachine):
             assert not any(name.encode() in data for name in model.pseudonyms)
 
     @invariant()
-    def no_event_says_more_than_what_is_there(self) -> None:
-        """The journal has no word, vector or user of anybody, and ids of items that were there when they were told."""
+    def events_contain_only_published_items(self) -> None:
+        """Check that the journal has no word, vector or user, and only ids of items that existed when they were
+        announced.
+        """
         model, data = self.model, self.followers.bytes_of_the_journal()
         assert not marks_in(data)
         assert not any(name.encode() in data for name in (*EVERYBODY, *self.pseudonyms()))
@@ -197,24 +201,24 @@ class CheckedSharing(RuleBasedStateMachine):
             assert not any(policy.encode() in data for policy in POLICIES)
 
     @invariant()
-    def nobodys_own_files_hold_the_words_of_another(self) -> None:
+    def no_user_folder_contains_words_of_another_user(self) -> None:
         for user in GROUPS:
             files = (file for file in user_folder(self.world.data_dir, user).rglob("*") if file.is_file())
             assert marks_in(b"".join(file.read_bytes() for file in files)) <= self.model.said[user]
 
     @invariant()
-    def everybody_finds_what_the_policies_admit_and_nothing_else(self) -> None:
+    def searches_find_exactly_the_admitted_items(self) -> None:
         for user in GROUPS:
             admitted, found = self.model.admitted(user), self.world.found(user, SAYINGS[0], *GROUPS[user])
             assert found.keys() <= admitted.keys()
             texts = {admitted[id_].marks for id_ in found}
-            assert {item.marks for item in admitted.values()} == texts  # of the same words one is enough
-            self.heard(user, list(found.values()))
+            assert {item.marks for item in admitted.values()} == texts  # one of several equal offers
+            self.check_answer(user, list(found.values()))
             own = self.memory(user).shared.published()
             assert {one.id: one.version for one in own} == {
                 id_: str(item.version) for id_, item in self.model.of_author(user).items()
             }
-            self.heard(user, own)
+            self.check_answer(user, own)
             for item in (*own, *(one.item for one in found.values())):
                 assert item.quality_metrics == self.model.tallies[item.id, item.version].metrics()
                 offered_by = len(self.model.items[item.id].offerers) // 5 * 5
@@ -226,14 +230,14 @@ class CheckedSharing(RuleBasedStateMachine):
         for user in EVERYBODY:
             offered = self.world.shared.ask(Caller(user_id=user), ListOffers())
             assert {one.content.item_id: one.proposed_as for one in offered} == self.model.offers_of(user)
-            self.heard(user, offered)
+            self.check_answer(user, offered)
         for user, answer in self.world.answers:
             assert not any(name in repr(answer) for name in EVERYBODY), user
             assert marks_in(msgspec.msgpack.encode(answer)) <= self.model.may_see(user) | self.model.said[user]
         self.world.answers.clear()
 
     def reaches_by_id(self, user: str) -> None:
-        """Items that admit a user; any other is as one that does not exist."""
+        """Check that each item is visible to the users that its policy admits, and missing for all others."""
         shared, visible = self.memory(user).shared, self.model.admitted(user) | self.model.of_author(user)
         asks: list[Callable[[str], object]] = [shared.item, shared.attachment, partial(shared.rate, rating=1.0)]
         unknown = [refused(ask, UNKNOWN) for ask in asks]
@@ -243,12 +247,12 @@ class CheckedSharing(RuleBasedStateMachine):
                 continue
             seen = shared.item(item.id)
             assert (seen.id, seen.version, seen.access_policy) == (*item.named, item.policy)
-            self.heard(user, seen)
+            self.check_answer(user, seen)
             if item.data is not None:
                 assert shared.attachment(item.id).data == item.data
 
     @invariant()
-    def nothing_else_leaves_a_memory_than_what_its_user_sends(self) -> None:
+    def a_memory_sends_only_what_its_user_confirmed(self) -> None:
         for caller, ask in self.world.asked:
             message = msgspec.msgpack.encode((caller.rights, ask))
             chosen = self.leaving if isinstance(ask, Publish | Offer | SearchItems | SetName) else set()
@@ -259,8 +263,8 @@ class CheckedSharing(RuleBasedStateMachine):
         self.leaving.clear()
 
     @invariant()
-    def figures_are_made_of_what_living_users_contributed(self) -> None:
-        """Each part is there once, without the author's, whatever was repeated, interrupted, erased or restored."""
+    def figures_match_the_contributions_of_existing_users(self) -> None:
+        """Check that each part exists once, and none of the author, after any repeat, erasure or restore."""
         names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
         with self.world.shared._archive.store.snapshot() as snapshot:
             kept = {
@@ -284,7 +288,7 @@ class CheckedSharing(RuleBasedStateMachine):
         assert kept == {version: tally.state() for version, tally in self.model.tallies.items()}
 
     @invariant()
-    def no_item_is_there_in_part(self) -> None:
+    def every_item_is_complete(self) -> None:
         items, offers = self.model.items, self.model.offers
         with self.world.shared._archive.store.snapshot() as snapshot:
             assert {record.id for _, record in snapshot.scan()} == items.keys()
@@ -297,7 +301,7 @@ class CheckedSharing(RuleBasedStateMachine):
         }
 
     @invariant()
-    def nothing_is_kept_of_a_search(self) -> None:
+    def searches_leave_no_trace(self) -> None:
         store = self.world.shared._archive.store
         with store.snapshot() as snapshot:
             assert list(snapshot.recall_notes()) == []
@@ -305,7 +309,7 @@ class CheckedSharing(RuleBasedStateMachine):
         assert not store.has_waiting_notes
 
     @invariant()
-    def no_log_quotes_anybody(self) -> None:
+    def logs_contain_no_marks(self) -> None:
         lines = repr(self.logs)
         assert not marks_in(lines.encode())
         assert not NUMBERS.search(lines)

@@ -1,4 +1,4 @@
-"""The relay of a data folder in which users share, and those who follow what they share, each with a key."""
+"""The relay of a data folder whose users share items, and followers with a key each."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ MOST_EVENTS = 10_000
 
 
 class Followers:
-    """They follow while the relay runs, which is no longer than what is done with it."""
+    """Followers of shared items. The relay runs only inside the context."""
 
     def __init__(self, world: World, groups: Mapping[str, tuple[str, ...]]) -> None:
-        """Each user has a key for the groups."""
+        """Create a key with the groups of each user."""
         self._world = world
         self._tokens = {user: _key(world.data_dir, user, of_user) for user, of_user in groups.items()}
 
-    def tell(self) -> None:
-        """Tell them what is in the publish log, as a daemon does. Durable on return."""
+    def announce(self) -> None:
+        """Publish the changes in the publish log, as a daemon does. Durable on return."""
 
         async def told(broker: Broker) -> None:
             ingest = broker.endpoints.ingest
@@ -48,16 +48,16 @@ class Followers:
             asyncio.run(told(broker))
 
     def compact(self) -> None:
-        """Take the bytes of what was erased out of the journal."""
+        """Erase outdated events from the journal, and compact it."""
         compact_journal(self._world.data_dir, self._world.settings)
 
     def entries(self) -> dict[str, list[JournalEntry]]:
-        """What each of them reads."""
+        """Return what each follower reads."""
         with self._relay() as broker:
             return {user: _read(broker, token) for user, token in self._tokens.items()}
 
     def bytes_of_the_journal(self) -> bytes:
-        """The bytes of all its files, those of former events in free pages too."""
+        """Return the bytes of all its files, including former events in free pages."""
         return bytes_below(journal_folder(self._world.data_dir))
 
     def _relay(self) -> Broker:

@@ -1,6 +1,6 @@
-"""What should be of a world in which users share: who may see which words, what many offer, what followers hear.
+"""A model of users who share items: who may see which words, which words many users offer, and what followers receive.
 
-Every word that a user says has a mark of its own (`MARK`).
+Every word of a user has a unique mark (`MARK`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from figures_model import Names, Tally, Version
 
-from memory_agent.erasure.history import fingerprint
-from memory_agent.records.shared_requests import SharedChange
+from memory_agent.erasure.logs import fingerprint
+from memory_agent.records.shared import SharedChange
 from relay import SHARED_USER
 
 GROUPS = {
@@ -41,21 +41,21 @@ def marks_in(data: bytes) -> set[str]:
 
 
 def half(numbers: Iterable[float] | None) -> bytes:
-    """A vector as the store holds it."""
+    """A vector as the store keeps it."""
     return np.array(numbers, np.float32).astype("<f2").tobytes()
 
 
 @cache
 def forms_of(vector: bytes) -> tuple[bytes, ...]:
-    """A vector as records hold it, as columns do, and as it is computed with."""
+    """A vector as records, as columns and as computations contain it."""
     floats = np.frombuffer(vector, "<f2").astype(np.float32)
     levels = np.rint(floats / np.abs(floats).max() * np.float32(127)).astype(np.int8)
     return vector, levels.tobytes(), floats.tobytes()
 
 
 @dataclass
-class Told:
-    """A memory: the marks of its text, title and tags, and those that an item never has (`hidden`)."""
+class PrivateMemory:
+    """A memory: the marks of its text, title and tags, and those that no item ever has (`hidden`)."""
 
     user: str
     id: str
@@ -64,7 +64,7 @@ class Told:
 
 
 class Words(NamedTuple):
-    """What is offered, spelled as its user did."""
+    """The words of an offer, as its user spelled them."""
 
     title: str
     summary: str
@@ -72,7 +72,7 @@ class Words(NamedTuple):
 
 @dataclass
 class Offer:
-    """What a user offers. Of its marks, only those that others offer too (`common`) are ever shown to others."""
+    """An offer of a user. Others only ever see those of its marks that others offer too (`common`)."""
 
     id: str
     user: str
@@ -83,13 +83,13 @@ class Offer:
 
     @property
     def said(self) -> tuple[str, frozenset[str]]:
-        """What is equal for offers that say the same."""
+        """Return a key that is equal for matching offers."""
         return self.policy, self.common
 
 
 @dataclass
 class Item:
-    """A version of an item, as published; or one of many, with the offer of each `offerers`, and no author."""
+    """A published version of an item. An item of many users has the offer of each of its `offerers`, and no author."""
 
     id: str
     author: str
@@ -119,11 +119,11 @@ class Unreported:
 
 @dataclass
 class Journal:
-    """What the relay's journal may say.
+    """What the relay's journal may contain.
 
-    `named`: ids of items that its bytes may hold. `astray`: items that a restore of the store alone took back, while
-    the journal kept their events. `moved`: items that went from those whom a former policy admitted. `rated`: versions
-    of which a rating was released.
+    `named`: ids of items that its bytes may contain. `astray`: items that a restore of the store alone removed, while
+    the journal kept their events. `moved`: items withdrawn from the readers of a former policy. `rated`: versions with
+    a released rating.
     """
 
     named: set[str] = field(default_factory=set)
@@ -134,19 +134,19 @@ class Journal:
 
 @dataclass
 class Model:
-    """What is: memories, items and offers by id, chosen names by user, figures. And what is no more."""
+    """The current state: memories, items and offers by id, chosen names by user, and figures; and what was removed."""
 
-    told: list[Told] = field(default_factory=list)
+    told: list[PrivateMemory] = field(default_factory=list)
     items: dict[str, Item] = field(default_factory=dict)
     offers: dict[str, Offer] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     tallies: dict[Version, Tally] = field(default_factory=dict)
     unreported: defaultdict[str, Unreported] = field(default_factory=lambda: defaultdict(Unreported))
     journal: Journal = field(default_factory=Journal)
-    ended: set[str] = field(default_factory=set)  # ids that never return
-    left: set[str] = field(default_factory=set)  # marks of what is no more
-    vectors: set[bytes] = field(default_factory=set)  # of every memory, query and item that ever was
-    public: set[bytes] = field(default_factory=set)  # of every item that ever was
+    ended: set[str] = field(default_factory=set)  # ids that are never used again
+    left: set[str] = field(default_factory=set)  # marks of removed content
+    vectors: set[bytes] = field(default_factory=set)  # of every memory, query and item so far
+    public: set[bytes] = field(default_factory=set)  # of every item so far
     pseudonyms: set[str] = field(default_factory=set)  # of erased users
     said: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     is_purged: bool = True
@@ -158,12 +158,12 @@ class Model:
         return {id_: item for id_, item in self.items.items() if item.author == user}
 
     def offers_of(self, user: str) -> dict[str, str | None]:
-        """By the id of each offer of a user, the item that was made of it."""
+        """Return the item made of each offer of a user, by offer id."""
         made = {offer: item.id for item in self.items.values() for offer in item.offerers.values()}
         return {offer.id: made.get(offer.id) for offer in self.offers.values() if offer.user == user}
 
     def may_see(self, user: str) -> set[str]:
-        """The marks that an answer to a user may have."""
+        """Return the marks that an answer to a user may contain."""
         seen = {mark for one in self.told if one.user == user for mark in one.marks | one.hidden}
         seen |= {mark for offer in self.offers.values() if offer.user == user for mark in offer.marks}
         for item in (self.admitted(user) | self.of_author(user)).values():
@@ -171,7 +171,7 @@ class Model:
         return seen | {self.names.get(user, "")}
 
     def published(self) -> set[str]:
-        """The marks that the store holds."""
+        """Return the marks that the store contains."""
         kept = (*self.items.values(), *self.offers.values())
         return {mark for one in kept for mark in one.marks} | set(self.names.values())
 
@@ -189,14 +189,14 @@ class Model:
         self.left |= self.items.pop(id_).marks
         self.is_purged = False
 
-    def end(self, id_: str) -> None:
-        """Take an item away for good, with the figures of all its versions."""
+    def remove(self, id_: str) -> None:
+        """Remove an item permanently, with the figures of all its versions."""
         self.drop(id_)
         self.ended.add(id_)
         self.tallies = {version: tally for version, tally in self.tallies.items() if version[0] != id_}
 
     def withdraw(self, is_gone: Callable[[Offer], bool]) -> None:
-        """Take offers back, and with them the items that do not stand on what is left."""
+        """Withdraw offers, and remove the items without enough offers left."""
         gone = {offer.id: offer for offer in self.offers.values() if is_gone(offer)}
         for offer in gone.values():
             del self.offers[offer.id]
@@ -207,10 +207,10 @@ class Model:
             item.offerers = {user: offer for user, offer in item.offerers.items() if offer in self.offers}
             written = {self.offers[offer].words for offer in item.offerers.values()}
             if len(item.offerers) < LEAST_OFFERERS or item.words not in written:
-                self.end(item.id)
+                self.remove(item.id)
 
     def settle(self, names: Names) -> list[dict[str, Offer]]:
-        """As upkeep: who offers the words of an item joins, figures are released. Return what is proposed, by user."""
+        """Do upkeep: add later offerers to items, release figures, and return the proposed items by user."""
         groups: defaultdict[object, dict[str, Offer]] = defaultdict(dict)
         for offer in self.offers.values():
             groups[offer.said][offer.user] = offer
@@ -226,7 +226,7 @@ class Model:
         return [group for group in groups.values() if len(group) >= LEAST_OFFERERS]
 
     def count(self, user: str, quality_of: Callable[[str], float | None]) -> None:
-        """What a report says is counted, of items that are there."""
+        """Count a report of existing items."""
         said = self.unreported.pop(user, Unreported())
         uses: defaultdict[Version, list[float]] = defaultdict(list)
         for run, versions in said.runs:
@@ -241,7 +241,7 @@ class Model:
 
     def erase(self, user: str, pseudonym: str) -> None:
         for id_ in self.of_author(user):
-            self.end(id_)
+            self.remove(id_)
         self.withdraw(lambda offer: offer.user == user)
         for tally in self.tallies.values():
             tally.erase(user)
@@ -251,7 +251,7 @@ class Model:
         self.told = [one for one in self.told if one.user != user]
 
     def restore(self, saved: Model, erased: set[str], *, is_whole: bool) -> None:
-        """Go back to a copy, but for what was taken away since; `is_whole`: with memories and the journal."""
+        """Return to a copy, except for later removals. `is_whole` includes memories and the journal."""
         self.left |= self.published()
         before = {item.named for item in self.items.values()}
         self.items = {id_: one for id_, one in saved.items.items() if id_ not in self.ended}
@@ -268,21 +268,21 @@ class Model:
                 saved.unreported.pop(user, None)
             self.unreported = saved.unreported
             self.journal = saved.journal
-        else:  # the journal tells of what is there no more, and knows what the restored log tells again
+        else:  # the journal has events of items that no longer exist, and recognises repeats from the restored log
             self.journal.astray |= {id_ for id_, _ in before - {item.named for item in self.items.values()}}
             self.journal.astray |= self.journal.moved
         self.is_purged = True
 
-    def tell(self) -> None:
-        """As an announcer, whether it comes to an end or not."""
+    def announce(self) -> None:
+        """Announce pending changes, as the announcer does, whether or not it finishes."""
         self.journal.named |= self.items.keys()
 
     def compact(self) -> None:
-        """As the relay does when all is told."""
+        """Compact the journal, as the relay does after all announcements."""
         self.journal.named &= (self.items.keys() | self.journal.astray) - self.ended
 
-    def check_heard(self, user: str, changes: list[SharedChange]) -> None:
-        """Check what a user hears when all is told: what the policies admit, of what is there, and all of it."""
+    def check_received(self, user: str, changes: list[SharedChange]) -> None:
+        """Check the events that a user receives: exactly those of existing items that the policies admit."""
         journal, groups = self.journal, ("public", *EVERYBODY[user])
         went = {fingerprint(SHARED_USER, id_) for id_ in self.ended | journal.moved | journal.astray}
         present: dict[str, str | None] = {}

@@ -1,4 +1,4 @@
-"""A data folder with some users and what they share, opened in this process as a daemon's hosts open it."""
+"""A data folder of users who share items, opened in this process as the hosts of a daemon open it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from memory_agent.embedders import Embedder
-from memory_agent.erasure import history
+from memory_agent.erasure import logs
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.figures import Part, Standing
 from memory_agent.knowledge.items import place_in
@@ -22,7 +22,7 @@ from memory_agent.knowledge.stored_figures import StoredParts, parts_in, standin
 from memory_agent.memory import Memory
 from memory_agent.records.shared import FoundItem, GlobalRecord, PublishPreview
 from memory_agent.records.shared_content import digest_of
-from memory_agent.records.shared_requests import AnyAsk, Caller, PendingItems, Rights, SearchItems
+from memory_agent.records.shared_requests import AnySharedRequest, Caller, PendingItems, Rights, SearchItems
 from memory_agent.settings import EncryptionSettings, Settings, SharedSettings
 from memory_agent.storage import derived
 from memory_agent.storage.folders import user_folder
@@ -31,17 +31,17 @@ from relay import SHARED_USER, BusSettings, JournalSettings
 from relay.disk import Transaction, environment
 
 UNLIMITED = SharedSettings(searches=1_000_000)
-_SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # which a crash copies
+_SMALL = BusSettings(journal=JournalSettings(disk_reserve_bytes=0))  # a crash copies these
 
 
 def with_id(preview: PublishPreview, item_id: str) -> PublishPreview:
-    """The preview as if the new item's id, which nobody chooses, had been this one."""
+    """Return the preview with this id for the new item, which is otherwise random."""
     content = msgspec.structs.replace(preview.content, item_id=item_id)
     return msgspec.structs.replace(preview, content=content, digest=digest_of(content))
 
 
 class World:
-    """The store of shared items, and users' memories that are opened when they are first asked for."""
+    """The store of shared items, and the memories of users, opened on first use."""
 
     def __init__(
         self, data_dir: Path, embedder: Embedder | None, settings: Settings | None = None, keys: Path | None = None
@@ -51,7 +51,7 @@ class World:
         self.settings = settings or Settings(shared=UNLIMITED, encryption=encryption, relay=_SMALL)
         self.answers: list[tuple[str, object]] = []
         """All that the store answered, with who asked."""
-        self.asked: list[tuple[Caller, AnyAsk]] = []
+        self.asked: list[tuple[Caller, AnySharedRequest]] = []
         """All that left a user's memory."""
         self.on_answer: Callable[[], None] = lambda: None
         """Called after each answer of the store, before a user's memory has it."""
@@ -76,7 +76,7 @@ class World:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Close it in the block: LMDB opens a file once in a process."""
+        """Close the store inside the context, since LMDB opens a file only once in a process."""
         self.close()
         try:
             yield
@@ -84,7 +84,7 @@ class World:
             self.open()
 
     def crash(self, copy: Path | None = None) -> None:
-        """Go on from the files as they are, or as they were in `copy`, as if the process had been killed."""
+        """Continue with the current files, or those of `copy`, as if the process had been killed."""
         aside = self.data_dir.with_name("crashed")
         shutil.rmtree(aside, ignore_errors=True)
         if copy is None:
@@ -106,11 +106,11 @@ class World:
 
     @property
     def folder(self) -> Path:
-        """Where the store of shared items lies."""
+        """The folder of the store of shared items."""
         return user_folder(self.data_dir, SHARED_USER)
 
     def user(self, user_id: str, *groups: str, is_admin: bool = False) -> Memory:
-        """A user's memory, as a caller with these organisations and tiers has it."""
+        """Return a user's memory for a caller with these organisations and tiers."""
         if user_id not in self._memories:
             self._memories[user_id] = Memory.open(
                 user_folder(self.data_dir, user_id),
@@ -118,12 +118,12 @@ class World:
                 settings=self.settings,
                 embedder=self._embedder,
                 role="host",
-                shared=Heard(self),
+                shared=RecordingStore(self),
             )
         return self._memories[user_id].with_rights(Rights(groups=groups, is_admin=is_admin))
 
     def keep_up(self, user_id: str) -> Memory:
-        """A user's memory, after the upkeep that writes what waits, as its host has it: without a caller's rights."""
+        """Return a user's memory after upkeep, as its host has it: without the rights of a caller."""
         memory = self.user(user_id)
         memory.expire()
         return memory
@@ -136,12 +136,12 @@ class World:
         return shared.confirm(shared.preview(text[:80], text, attachment=data, **fields), data)
 
     def found(self, user_id: str, query: str, *groups: str) -> dict[str, FoundItem]:
-        """What a user finds, whatever its relevance, by id."""
+        """Return the items that a user finds at any relevance, by id."""
         found = self.user(user_id, *groups).shared.search(query, 100, min_relevance=0.0)
         return {one.item.id: one for one in found}
 
     def bytes_of_the_store(self) -> bytes:
-        """The bytes of all its files, and of the history of what was taken away."""
+        """The bytes of all its files, and of the history of erasures."""
         return bytes_below(self.folder) + bytes_below(self.data_dir / "erasures")
 
     def __enter__(self) -> Self:
@@ -152,7 +152,7 @@ class World:
 
 
 def parts_of(snapshot: Snapshot, item_id: str) -> dict[str, tuple[Standing, dict[bytes, Part]]]:
-    """By version of an item: what is known of it, and the part of each user."""
+    """Return the figures of each version of an item, with the part of each user."""
     place = place_in(snapshot, item_id)
     users = [user for _, at, user in parts_in(snapshot) if at == place]
     found = {}
@@ -163,7 +163,7 @@ def parts_of(snapshot: Snapshot, item_id: str) -> dict[str, tuple[Standing, dict
 
 
 def copy_folder(folder: Path, target: Path) -> None:
-    """Copy a data folder but for its sockets."""
+    """Copy a data folder, except for its sockets."""
     shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.sock"))
 
 
@@ -171,13 +171,13 @@ def bytes_below(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
 
 
-class Heard:
-    """The store, with lists of what it was asked and what it answered. Satisfies `SharedStore`."""
+class RecordingStore:
+    """The store, with lists of requests and answers. Satisfies `SharedStore`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: AnySharedRequest, timeout_s: float) -> Any:
         self._world.asked.append((caller, ask))
         answer = self._world.shared.ask(caller, ask, timeout_s)
         self._world.answers.append((caller.user_id, answer))
@@ -186,26 +186,21 @@ class Heard:
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
         self._world.asked.append((caller, ask))
-        return _HeardSearch(self._world, caller, self._world.shared.begin_search(caller, ask, timeout_s))
+        search = self._world.shared.begin_search(caller, ask, timeout_s)
 
+        def awaited(timeout_s: float) -> list[FoundItem]:
+            found = search(timeout_s)
+            self._world.answers.append((caller.user_id, found))
+            return found
 
-class _HeardSearch:
-    def __init__(self, world: World, caller: Caller, search: PendingItems) -> None:
-        self._world = world
-        self._caller = caller
-        self._search = search
-
-    def result(self, timeout_s: float) -> list[FoundItem]:
-        found = self._search.result(timeout_s)
-        self._world.answers.append((self._caller.user_id, found))
-        return found
+        return awaited
 
 
 @contextmanager
 def after_each_step(do: Callable[[], None]) -> Iterator[None]:
-    """Call `do` after each step that reaches the disk: commits, the history, files that are put in place.
+    """Call `do` after each step that changes the disk: commits, the history, replaced files.
 
-    Between two of them a kill leaves what one of them left. Other threads make no step meanwhile.
+    A kill between two steps leaves the result of the earlier one. Other threads make no steps meanwhile.
     """
     stepping = threading.RLock()
 
@@ -225,11 +220,11 @@ def after_each_step(do: Callable[[], None]) -> Iterator[None]:
         with ExitStack() as step:
             with begin_write(self) as transaction:
                 yield transaction
-                step.enter_context(stepping)  # before the commit: whoever waits for a commit must not hold it
+                step.enter_context(stepping)  # before the commit, for which other threads may wait
             do()
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(environment.Environment, "write", write)
-        for place, name in ((history, "_append"), (environment, "replace_by_copy"), (derived, "write_arrays")):
+        for place, name in ((logs, "_append"), (environment, "replace_by_copy"), (derived, "write_arrays")):
             patched.setattr(place, name, followed(getattr(place, name)))
         yield

@@ -15,7 +15,7 @@ from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.pseudonyms import SECRET
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
-from memory_agent.records.shared_requests import AnyAsk, Caller, PendingItems, SearchItems
+from memory_agent.records.shared_requests import AnySharedRequest, Caller, PendingItems, SearchItems
 from memory_agent.settings import Settings
 from memory_agent.storage.snapshot import Snapshot
 from ops.bench.cost import python_calls
@@ -28,7 +28,7 @@ BOTH = ("local", "global")
 
 
 class Listed(PassageEmbedder):
-    """The model, with a list of the queries that it was given."""
+    """The model, with a list of the embedded queries."""
 
     def __init__(self, model: Embedder, steps: list[str]) -> None:
         self._model = model
@@ -51,17 +51,17 @@ class Listed(PassageEmbedder):
         return self._model.count_tokens(text, timeout_s)
 
     def close(self) -> None:
-        """The model stays open."""
+        """Do nothing: the model stays open."""
 
 
 class ListedStore:
-    """The store, with a list of the searches that began and were awaited."""
+    """The store, with a list of the searches begun."""
 
     def __init__(self, knowledge: Knowledge, steps: list[str]) -> None:
         self._knowledge = knowledge
         self._steps = steps
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> object:
+    def ask(self, caller: Caller, ask: AnySharedRequest, timeout_s: float) -> object:
         return self._knowledge.ask(caller, ask, timeout_s)
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
@@ -72,7 +72,7 @@ class ListedStore:
 def test_a_query_is_with_the_embedder_before_the_search_of_shared_items_begins(
     tmp_path: Path, embedder: Embedder, world: World
 ) -> None:
-    """Both searches wait for it, and beginning the other takes .2 ms."""
+    """Both searches wait for the embedder, and beginning the shared search takes .2 ms."""
     item, steps = world.published("ann", "Connect to the VPN before a deploy to staging"), list[str]()
     store = ListedStore(world.shared, steps)
     with Memory.open(tmp_path / "ben", embedder=Listed(embedder, steps), shared=store) as ben:
@@ -87,7 +87,7 @@ def test_a_query_is_with_the_embedder_before_the_search_of_shared_items_begins(
 
 
 def test_the_secret_is_read_as_often_for_many_items_as_for_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names what is kept beside each item."""
+    """The secret is part of the names of an item's blobs."""
     for number in range(6):
         world.published("ann", f"Connect to the VPN before a deploy to staging, says sheet {number}")
     read, blob = list[str](), Snapshot.blob

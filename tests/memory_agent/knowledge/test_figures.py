@@ -1,4 +1,4 @@
-"""Figures of a shared version: who counts, how much, from when on, and that an erased user leaves nothing."""
+"""Figures of a shared version: who counts, how much, and from when on; an erased user leaves no trace."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_example_runs_as_printed() -> None:
     assert not said, "".join(said)
 
 
-def test_nothing_is_released_of_four_users() -> None:
+def test_nothing_is_released_for_four_users() -> None:
     figures = used_by([1.0] * 4)
     for user in USERS[:4]:
         figures.rate(user, 1.0)
@@ -140,7 +140,7 @@ def test_higher_thresholds_are_kept() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"users": 4}, {"changed": 4}, {"largest_boost": 0.06}, {"prior": 0.0}, {"doubt": 0.0}, {"user": 5}]
 )
-def test_rules_below_the_least_are_refused(wrong: dict[str, float]) -> None:
+def test_rules_below_the_minimum_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, Rules)
 
@@ -152,7 +152,7 @@ def test_a_hundred_recalls_and_uses_of_one_user_count_as_three() -> None:
     for each in (figures, thrice):
         each.release(RULES)
     assert figures.metrics() == thrice.metrics()
-    assert (figures.metrics().usage_count, figures.metrics().used_count) == (5, 5)  # 3 + 5 * 1, in fives
+    assert (figures.metrics().usage_count, figures.metrics().used_count) == (5, 5)  # 3 + 5 * 1, rounded down to fives
 
 
 def test_one_user_has_one_vote_however_many_uses() -> None:
@@ -219,7 +219,7 @@ def test_a_removed_rating_is_gone_and_the_mean_with_it_when_fewer_than_five_are_
     assert figures.metrics() == QualityMetrics()
 
 
-def test_a_rating_given_and_taken_back_between_releases_is_no_change() -> None:
+def test_a_rating_given_and_removed_between_releases_is_no_change() -> None:
     figures = empty()
     before = figures.to_bytes()
     figures.rate(USERS[0], 0.5)
@@ -257,7 +257,7 @@ def test_the_boost_is_at_most_05_never_negative_and_rises_with_quality(
     assert figures.is_proven == (figures.boost > 0.0)
 
 
-def test_what_happens_after_a_release_shows_in_the_next_one() -> None:
+def test_changes_after_a_release_appear_in_the_next_one() -> None:
     figures = used_by([1.0] * 12)
     figures.release(RULES)
     before = figures.metrics(), figures.is_proven, figures.boost
@@ -299,7 +299,7 @@ def play(steps: Sequence[Step], *, without: int | None = None, releases: bool = 
 
 
 @given(STEPS, st.integers(0, 7))
-def test_without_releases_an_erased_user_leaves_the_bytes_of_one_who_never_was(steps: list[Step], user: int) -> None:
+def test_without_releases_an_erased_user_leaves_no_trace_in_the_bytes(steps: list[Step], user: int) -> None:
     figures = play(steps, releases=False)
     contributed = USERS[user] in figures.contributions
     assert figures.erase(USERS[user]) == contributed
@@ -326,7 +326,7 @@ def test_after_releases_an_erased_user_leaves_the_same_contributions_and_no_figu
 
 
 @given(STEPS)
-def test_erasing_all_leaves_an_empty_state(steps: list[Step]) -> None:
+def test_erasing_all_users_leaves_an_empty_state(steps: list[Step]) -> None:
     figures = play(steps)
     for user in USERS[:8]:
         figures.erase(user)
@@ -347,7 +347,7 @@ def test_the_sums_are_always_those_of_the_parts(steps: list[Step]) -> None:
     assert all(part.sums != Contribution() or user in figures.standing.left for user, part in figures.parts.items())
 
 
-def test_who_took_a_rating_back_is_forgotten_at_the_next_release() -> None:
+def test_a_user_who_removed_a_rating_is_forgotten_at_the_next_release() -> None:
     figures = empty()
     for user in USERS[:10]:
         figures.rate(user, 1.0)
@@ -373,7 +373,7 @@ def test_the_bytes_do_not_depend_on_the_order_of_the_users() -> None:
     assert forwards.to_bytes() == backwards.to_bytes()
 
 
-def test_what_is_read_and_written_for_all_users_does_not_grow_with_them() -> None:
+def test_reads_and_writes_do_not_grow_with_the_number_of_users() -> None:
     figures = empty()
     for number in range(1_000):
         figures.report(secrets.token_bytes(8), 1 + number, item(5, 3, 2.345))
@@ -382,7 +382,7 @@ def test_what_is_read_and_written_for_all_users_does_not_grow_with_them() -> Non
     assert max(len(msgspec.msgpack.encode(part)) for part in figures.parts.values()) < 20
 
 
-def test_what_is_no_key_is_refused() -> None:
+def test_an_invalid_key_is_refused() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         Standing.create(b"short", AUTHOR)
 
@@ -393,14 +393,12 @@ def test_what_is_no_key_is_refused() -> None:
         (0.6, 0, 4, False),  # nothing is released
         (0.6, 0, 5, True),
         (0.6, 2, 3, True),
-        (0.6, 3, 2, False),  # as usual
+        (0.6, 3, 2, False),  # as the prior
         (0.62, 3, 2, False),  # both are rounded to .6
         (0.8, 3, 2, True),
     ],
 )
-def test_what_has_a_released_score_below_the_prior_is_worse(
-    prior: float, succeeded: int, failed: int, is_worse: bool
-) -> None:
+def test_a_released_score_below_the_prior_is_worse(prior: float, succeeded: int, failed: int, is_worse: bool) -> None:
     rules = Rules(prior=prior)
     figures = used_by([1.0] * succeeded + [0.0] * failed)
     assert not figures.standing.is_worse(rules)

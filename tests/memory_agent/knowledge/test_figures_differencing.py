@@ -1,4 +1,4 @@
-"""What releases tell of one user, found by differencing them with everybody else under the attacker's control."""
+"""What releases reveal of one user to an attacker who controls all others and compares the releases."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def seen(figures: CountedVersion) -> Seen:
 
 
 def all_that_shows(key: bytes, value: float, kind: str, others: int) -> tuple[Seen, ...]:
-    """Return every release of an attack on a victim whose quality, or rating, has this value.
+    """Return every release of an attack on a victim whose quality or rating has this value.
 
-    All others are the attacker's. Their values, multiples of 1/4, which are levels for certain, add up to every
-    possible sum in turn; they are erased and begin again each time, and a release follows. The victim contributes once
-    more each time, as good as ever, so that there are five changes even with four others.
+    All other users are the attacker's. Their values, multiples of 1/4, which are certain levels, add up to every
+    possible sum in turn. They are erased and begin again each time, and a release follows. The victim contributes once
+    more each time with the same quality, so that there are five changes even with four others.
     """
     figures = CountedVersion(key, b"author")
     shown = []
@@ -68,10 +68,10 @@ def test_an_attacker_with_all_other_users_never_learns_a_value_to_an_eighth(othe
     for key in KEYS:
         for value in GRID:
             causes[all_that_shows(key, value, kind, others)].append(value)
-    assert len(causes) == QUARTERS + 1  # the attack is as strong as can be: it does learn the level
+    assert len(causes) == QUARTERS + 1  # the attack is as strong as possible: it learns the level
     widths = sorted(max(values) - min(values) for values in causes.values())
-    assert widths[0] > 0.22  # levels 0 and 1: .25 with ever more keys
-    assert widths[2] > 0.42  # the others: .5
+    assert widths[0] > 0.22  # levels 0 and 1: .25 with more and more keys
+    assert widths[2] > 0.42  # the other levels: .5
 
 
 Action = tuple[str, int, float]
@@ -86,7 +86,7 @@ ACTIONS = st.lists(
 
 
 def shown_by(key: bytes, quality: float, uses: int, actions: Sequence[Action], rules: Rules) -> list[Seen]:
-    """Return all that shows while the attacker acts; the victim's runs have this quality each, `uses` in a report."""
+    """Return all releases during an attack; each run of the victim has this quality, with `uses` in a report."""
     figures = CountedVersion(key, b"author")
     shown = []
     for number, (verb, place, value) in enumerate(actions, 1):
@@ -114,18 +114,18 @@ def levels(key: bytes, value: float) -> tuple[int, int]:
 
 
 def exact(quality: float) -> float:
-    """Return the quality in thousandths, as a sum of several of them is rounded."""
+    """Return the quality in thousandths, rounded as in a sum of several."""
     return round(quality * 1_000) / 1_000
 
 
 @settings(max_examples=300)
 @given(ACTIONS, st.sampled_from(KEYS), st.floats(0.0, 1.0).map(exact), st.floats(0.0, 1.0).map(exact), st.data())
-def test_whatever_the_others_do_two_qualities_of_one_level_look_alike(
+def test_two_qualities_of_one_level_are_indistinguishable_whatever_other_users_do(
     actions: list[Action], key: bytes, one: float, other: float, data: st.DataObject
 ) -> None:
     if levels(key, one) != levels(key, other):
         other = data.draw(st.sampled_from([near for near in GRID if levels(key, near) == levels(key, one)] or [one]))
-    rules = Rules(prior_weight=0.0, score_step=0.01, count_step=1)  # nothing rests on the rounding of figures
+    rules = Rules(prior_weight=0.0, score_step=0.01, count_step=1)  # the result does not depend on rounding
     assert shown_by(key, one, 3, actions, rules) == shown_by(key, other, 50, actions, rules)
 
 

@@ -21,7 +21,7 @@ def items(world: World) -> dict[str, GlobalRecord]:
 
 
 def praise(world: World, item: GlobalRecord, users: range) -> None:
-    """As their hosts report, who use a version again and again and say that it always worked; and a rating each."""
+    """Report as hosts do, for users who use a version repeatedly, always with success, and rate it."""
     report(world, item, users, 1.0)
 
 
@@ -48,7 +48,7 @@ def seen(world: World) -> dict[str, FoundItem]:
 @pytest.mark.parametrize(
     ("keys", "is_proven", "score"), [(5, False, 0.8), (6, True, 0.8), (20, True, 0.9), (100, True, 1)]
 )
-def test_keys_that_praise_an_item_prove_it_and_add_a_twentieth_at_most(
+def test_keys_that_praise_an_item_prove_it_and_raise_its_score_by_at_most_a_twentieth(
     world: World, items: dict[str, GlobalRecord], keys: int, is_proven: bool, score: float
 ) -> None:
     best, praised = items["best"].id, items["praised"].id
@@ -61,14 +61,14 @@ def test_keys_that_praise_an_item_prove_it_and_add_a_twentieth_at_most(
     assert after[praised].item.quality_metrics.avg_trajectory_score == pytest.approx(score, abs=0.05)
     assert after[praised].sona_score - before[praised].sona_score <= 0.05 + 1e-9
     assert (after[best], after[praised].relevance) == (before[best], before[praised].relevance)
-    assert list(after) == [best, praised]  # what bears more on the question is still first
+    assert list(after) == [best, praised]  # a more relevant item still comes first
     result = world.user("cas").recall(QUESTION, tiers=("local", "global"), deadline_ms=30_000.0)
-    order = [best, praised] if not is_proven else [praised, best]  # proven ones come before new ones
-    assert [one.record.id for one in result.memories] == ["own", *order]  # and never before one's own
+    order = [best, praised] if not is_proven else [praised, best]  # proven items come before new ones
+    assert [one.record.id for one in result.memories] == ["own", *order]  # but never before own memories
 
 
 @pytest.mark.parametrize(("keys", "is_worse", "score"), [(4, False, None), (5, True, 0.3), (100, True, 0.05)])
-def test_keys_that_report_failure_put_an_item_after_new_ones_of_a_recall_and_no_lower(
+def test_keys_that_report_failure_move_an_item_only_after_the_new_ones(
     world: World, items: dict[str, GlobalRecord], keys: int, is_worse: bool, score: float | None
 ) -> None:
     best, other = items["best"].id, items["praised"].id
@@ -81,13 +81,13 @@ def test_keys_that_report_failure_put_an_item_after_new_ones_of_a_recall_and_no_
     assert [(one.sona_score, one.relevance) for one in after.values()] == [
         (one.sona_score, one.relevance) for one in before.values()
     ]
-    assert list(after) == [best, other]  # a search is as it was
+    assert list(after) == [best, other]  # searches are unchanged
     result = world.user("cas").recall(QUESTION, tiers=("local", "global"), deadline_ms=30_000.0)
     order = [other, best] if is_worse else [best, other]
     assert [one.record.id for one in result.memories] == ["own", *order]
 
 
-def test_honest_users_bring_an_item_back_that_keys_reported_as_a_failure(
+def test_honest_users_restore_an_item_that_keys_reported_as_a_failure(
     world: World, items: dict[str, GlobalRecord]
 ) -> None:
     item = items["best"]
@@ -100,7 +100,7 @@ def test_honest_users_bring_an_item_back_that_keys_reported_as_a_failure(
     assert not seen(world)[item.id].is_worse
 
 
-def test_erasing_the_users_of_a_hundred_keys_takes_out_what_they_did_exactly(
+def test_erasing_a_hundred_attackers_removes_their_contributions_exactly(
     world: World, items: dict[str, GlobalRecord]
 ) -> None:
     item = items["praised"]
@@ -117,9 +117,7 @@ def test_erasing_the_users_of_a_hundred_keys_takes_out_what_they_did_exactly(
     assert (contributed(world, item), seen(world)) == honest
 
 
-def test_an_administrator_takes_the_praised_item_away_with_its_praise(
-    world: World, items: dict[str, GlobalRecord]
-) -> None:
+def test_an_administrator_removes_a_praised_item_with_its_praise(world: World, items: dict[str, GlobalRecord]) -> None:
     item = items["praised"]
     praise(world, item, range(20))
     assert world.user("operator", is_admin=True).shared.unpublish(item.id).found

@@ -1,4 +1,4 @@
-"""The lower bound is false no more often than it says, at one look and at all, and rises with each user's level."""
+"""The lower bound is wrong no more often than stated, at one look or at many, and rises with each user's level."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_version_no_better_than_the_prior_is_rarely_proven(users: int, prior: 
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize(("low", "high"), [(0, 4), (1, 4), (2, 4)])
 def test_it_is_rarely_proven_even_at_any_of_many_looks(low: int, high: int, prior: float) -> None:
-    """All paths of 5 to 60 users with two levels, exactly: the probability that one of the looks proves."""
+    """All paths of 5 to 60 users with two levels, exactly: the probability of proof at any look."""
     share = (prior - low / 4) / (high / 4 - low / 4)
     unproven, proven = {0: 1.0}, 0.0  # by the number of users at the high level
     for users in range(1, 61):
@@ -77,7 +77,7 @@ def test_it_is_rarely_proven_even_at_any_of_many_looks(low: int, high: int, prio
 
 
 @pytest.mark.parametrize(("prior", "users"), [(0.5, 4), (0.6, 6), (0.7, 8), (0.8, 13)])
-def test_so_many_users_prove_a_perfect_version(prior: float, users: int) -> None:
+def test_this_many_users_prove_a_perfect_version(prior: float, users: int) -> None:
     assert lower_bound([0, 0, 0, 0, users], DOUBT) > prior >= lower_bound([0, 0, 0, 0, users - 1], DOUBT)
 
 
@@ -121,7 +121,7 @@ def test_more_doubt_gives_a_higher_bound() -> None:
     assert all(one < other for one, other in pairwise(bounds))
 
 
-def test_the_mean_is_shrunk_as_by_so_many_users_at_the_prior() -> None:
+def test_the_prior_counts_as_a_number_of_users_in_the_shrunk_mean() -> None:
     assert mean([1, 0, 0, 0, 3]) == 0.75
     assert shrunk_mean([0, 0, 0, 0, 5], 0.6, 5.0) == pytest.approx(0.8)
     assert shrunk_mean([5, 0, 0, 0, 0], 0.6, 5.0) == pytest.approx(0.3)

@@ -18,7 +18,7 @@ from memory_agent.errors import UnavailableError
 from memory_agent.knowledge import Knowledge
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_requests import (
-    AnyAsk,
+    AnySharedRequest,
     Caller,
     ForgetUser,
     PendingItems,
@@ -33,7 +33,7 @@ BOTH = ("local", "global")
 
 
 class Between:
-    """The store, as a memory reaches it: remembers what was asked, and fails when told to."""
+    """The store as a memory reaches it: records requests, and fails on demand."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge
@@ -41,7 +41,7 @@ class Between:
         self.is_lost = False
         self.is_away = False
 
-    def ask(self, caller: Caller, ask: AnyAsk, timeout_s: float) -> Any:
+    def ask(self, caller: Caller, ask: AnySharedRequest, timeout_s: float) -> Any:
         if self.is_away:
             raise UnavailableError("away")
         answer = self._knowledge.ask(caller, ask, timeout_s)
@@ -52,7 +52,7 @@ class Between:
         return answer
 
     def keep_up(self) -> None:
-        """Release the figures that are due, as upkeep does."""
+        """Release due figures, as upkeep does."""
         self._knowledge.expire()
 
     def begin_search(self, caller: Caller, ask: SearchItems, timeout_s: float) -> PendingItems:
@@ -70,7 +70,7 @@ def between(tmp_path: Path) -> Iterator[Between]:
 
 @pytest.fixture
 def opened(tmp_path: Path, between: Between) -> Iterator[Open]:
-    """Opens memories without a model: what is recalled here is found by its words."""
+    """Return a function that opens memories without a model, so that recalls find memories by words."""
     with absent_embedder(tmp_path) as embedder, ExitStack() as stack:
         yield lambda user: stack.enter_context(Memory.open(tmp_path / user, embedder=embedder, shared=between))
 
@@ -101,7 +101,7 @@ def test_five_users_make_the_figures_and_the_author_does_not_count(opened: Open,
     for number in range(4):
         used(user := opened(f"user-{number}"), item)
         assert user.shared.report(soon()) == 1
-    assert author.recall(QUESTION, tiers=BOTH, min_relevance=0.0).memories == ()  # which shows no item of one's own
+    assert author.recall(QUESTION, tiers=BOTH, min_relevance=0.0).memories == ()  # the search excludes own items
     own = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=1.0)
     assert between.ask(Caller(user_id="author"), Report(number=1, items=(own,)), 8.0) == 0
     between.keep_up()
@@ -116,7 +116,7 @@ def test_five_users_make_the_figures_and_the_author_does_not_count(opened: Open,
     assert figures.avg_trajectory_score > 0.6
 
 
-def test_what_an_organisation_shares_has_figures_though_upkeep_has_no_key(opened: Open, between: Between) -> None:
+def test_items_of_an_organisation_get_figures_although_upkeep_has_no_key(opened: Open, between: Between) -> None:
     acme = Rights(groups=("org:acme",))
     author = opened("author").with_rights(acme)
     item = published(author, access_policy="org:acme")
@@ -175,8 +175,8 @@ def test_a_report_is_repeated_until_it_is_answered_and_counts_once(
     memory.close()
     between.is_lost = False
     again = opened("user")
-    time.sleep(1)  # past the time of the first report
-    used(again, item)  # it is in the next report
+    time.sleep(1)  # after the time of the first report
+    used(again, item)  # the next report has it
     assert again.shared.report(soon() + timedelta(seconds=5)) == 1
     assert again.shared.report(soon() + timedelta(seconds=10)) == 1
     first, repeated, second = between.reports
@@ -186,7 +186,7 @@ def test_a_report_is_repeated_until_it_is_answered_and_counts_once(
     assert again.shared.report(soon() + timedelta(seconds=15)) == 0
 
 
-def test_a_clock_that_was_ahead_ends_no_reports_and_one_that_steps_back_repeats_none(
+def test_reports_continue_after_a_clock_was_ahead_and_are_not_repeated_after_it_steps_back(
     opened: Open, between: Between
 ) -> None:
     item, memory = published(opened("author")), opened("user")
@@ -196,7 +196,7 @@ def test_a_clock_that_was_ahead_ends_no_reports_and_one_that_steps_back_repeats_
     assert memory.shared.report(soon()) == 0
     assert memory.shared.report(soon() + timedelta(days=400)) == 0
     used(memory, item)
-    assert memory.shared.report(datetime.now(UTC) - timedelta(minutes=10)) == 0  # the clock is right again
+    assert memory.shared.report(datetime.now(UTC) - timedelta(minutes=10)) == 0  # the clock is correct again
     used(memory, item)
     assert memory.shared.report(soon()) == 1
     assert [(report.number, sum(one.uses for one in report.items)) for report in between.reports] == [(1, 1), (2, 3)]
@@ -211,7 +211,7 @@ def test_a_report_skips_an_item_removed_meanwhile(opened: Open, between: Between
     assert memory.shared.report(soon() + timedelta(seconds=5)) == 0
 
 
-def test_a_rating_is_one_per_user_and_is_taken_back(opened: Open, between: Between) -> None:
+def test_a_user_has_one_rating_and_can_remove_it(opened: Open, between: Between) -> None:
     author = opened("author")
     item = published(author)
     raters = [opened(f"user-{number}") for number in range(5)]
@@ -229,7 +229,7 @@ def test_a_rating_is_one_per_user_and_is_taken_back(opened: Open, between: Betwe
     assert author.shared.published()[0].quality_metrics.raters == 0
     raters[0].shared.rate(second.id, 0.5, version="1")
     between.keep_up()
-    assert raters[0].shared.rate(second.id, 0.5, version="1").raters == 0  # one of the five changes it takes
+    assert raters[0].shared.rate(second.id, 0.5, version="1").raters == 0  # one of the five required changes
     for rater in raters[1:]:
         rater.shared.rate(second.id, 0.5, version="1")
     between.keep_up()
@@ -238,7 +238,7 @@ def test_a_rating_is_one_per_user_and_is_taken_back(opened: Open, between: Betwe
 
 
 def test_a_release_that_changes_no_figure_is_a_release(opened: Open, between: Between) -> None:
-    """Else the next change, of one user, would be released by itself."""
+    """Otherwise the next change, of one user, would be released alone."""
     item = published(opened("author"))
     raters = [opened(f"user-{number}") for number in range(6)]
 

@@ -1,4 +1,4 @@
-"""Faults of publishing: concurrent, late, stale, edited, repeated, oversized and hostile input, and clock jumps."""
+"""Publishing under concurrent, late, stale, edited, repeated, oversized and hostile input, and clock jumps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECRET = "ghp_" + "a1B2" * 9
 
 
 def at_once(*calls: Callable[[], object]) -> list[object]:
-    """What calls return or raise that begin together."""
+    """Run calls at the same time; return their results or exceptions."""
     barrier = threading.Barrier(len(calls))
 
     def call(do: Callable[[], object]) -> object:
@@ -97,7 +97,7 @@ def test_a_preview_names_the_version_it_replaces_and_is_of_an_item_of_this_user(
             world.user(user).shared.preview("The VPN", FIX, **fields)
         refusals.add(str(refused.value))
     assert refusals == {"item_id: is not an item of this user"}
-    with pytest.raises(InvalidInputError, match="item_id: is for what is published"):
+    with pytest.raises(InvalidInputError, match="item_id: is only for published items"):
         ann.shared.preview("The VPN", FIX, offer=True, **own)
 
 
@@ -106,19 +106,19 @@ def test_a_version_never_changes_not_even_after_the_next_one(world: World) -> No
     first = confirm(ann)
     second = confirm(ann, item_id=first().id, version="2", summary="Not any more")()
     with pytest.raises(InvalidInputError, match="version: 1 is published already"):
-        first()  # a repeat that comes late
+        first()  # a late repeat
     assert ann.shared.published() == [second]
 
 
 def test_a_confirm_after_unpublish_is_refused_and_the_same_words_are_a_new_item(world: World) -> None:
-    """A repeat that was under way must not bring back what its author took away meanwhile."""
+    """A repeat that was in progress must not restore an item that its author has removed meanwhile."""
     ann = world.user("ann")
     again = confirm(ann)
     item = again()
     next_version = ann.shared.preview("The VPN", FIX, item_id=item.id, version="2", access_policy="public")
     ann.shared.unpublish(item.id)
     for _ in range(2):
-        with pytest.raises(InvalidInputError, match="item_id: is that of an item that was unpublished"):
+        with pytest.raises(InvalidInputError, match="item_id: is the id of an unpublished item"):
             again()
         world.reopen()
         ann = world.user("ann")
@@ -183,7 +183,7 @@ def test_an_attachment_has_a_megabyte_at_most(world: World) -> None:
     for other in (None, data[1:], data + b"\0", b"\1" + data[1:]):
         with pytest.raises(InvalidInputError, match="attachment"):
             ann.shared.confirm(preview, other)
-    with pytest.raises(InvalidInputError, match="attachment: is not the file"):  # past the checks of a client
+    with pytest.raises(InvalidInputError, match="attachment: is not the file"):  # without the checks of a client
         world.shared.ask(Caller(user_id="ann"), Publish(content=preview.content, data=data[1:]))
 
 
@@ -265,7 +265,7 @@ def test_an_author_has_a_bounded_number_of_items(tmp_path: Path, embedder: Embed
         items = [answer for answer in answers if isinstance(answer, GlobalRecord)]
         assert len(items) == len(ann.shared.published()) == 3
         assert {answer.field for answer in answers if isinstance(answer, InvalidInputError)} == {"item_id"}
-        confirm(ann, item_id=items[0].id, version="2")()  # a version is no further item
+        confirm(ann, item_id=items[0].id, version="2")()  # a version is not a further item
         world.published("ben", FIX)
         ann.shared.unpublish(items[0].id)
         confirm(ann, summary="Another one")()
@@ -288,7 +288,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_text_is_shown_as_the_text_of_somebody_else(world: World, text: str) -> None:
+def test_hostile_text_is_shown_as_the_text_of_another_user(world: World, text: str) -> None:
     started = datetime.now(UTC)
     hostile = {"title": text[:200], "summary": text, "body": (text * 30)[:16_000], "tags": [text[:64]]}
     ann = world.user("ann")
@@ -333,14 +333,14 @@ def test_hostile_text_is_shown_as_the_text_of_somebody_else(world: World, text: 
         "﷽" * 40,
     ],
 )
-def test_a_name_that_cannot_be_read_or_is_a_pseudonym_is_refused(world: World, name: str) -> None:
+def test_an_unreadable_name_and_a_pseudonym_are_refused(world: World, name: str) -> None:
     ann = world.user("ann")
     for ask in (lambda: ann.shared.set_name(name), lambda: world.shared.ask(Caller(user_id="ann"), SetName(name=name))):
         with pytest.raises(InvalidInputError, match="name"):
             ask()
 
 
-def test_two_users_with_one_name_look_different_and_learn_nothing_of_each_other(world: World) -> None:
+def test_two_users_with_the_same_name_look_different(world: World) -> None:
     ann, ben = (f"Ann Ågren #{world.published(user, FIX + user).author_id[5:11]}" for user in ("ann", "ben"))
     assert ann != ben
     for name in ("Ann  Ågren", "ＡNN Ågren".title(), "Ann A\u030agren", "Ann\ufe0f Ågren"):
@@ -400,14 +400,14 @@ def test_a_report_counts_once_whatever_the_order_in_which_it_comes(world: World)
         return counted
 
     assert [report(number) for number in (2, 2, 1, 3, 2, 3)] == [1, 0, 0, 1, 0, 0]
-    assert report(4, "ann") == 0  # the author's own
+    assert report(4, "ann") == 0  # by the author
     world.reopen()
     assert [report(number) for number in (3, 4)] == [0, 1]
     assert world.user("ann").shared.unpublish(item.id).found
     assert report(5) == 0
 
 
-def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: World) -> None:
+def test_an_erased_author_leaves_no_item_and_returns_under_another_pseudonym(world: World) -> None:
     ben = world.user("ben")
     world.user("ann").shared.set_name("Ann")
     item, kept = world.published("ann", FIX), world.published("ben", "Restart the tunnel")
@@ -417,7 +417,7 @@ def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: Wor
     assert world.shared.ask(Caller(user_id="ann"), ForgetUser()).items == 0
     assert world.found("ben", QUESTION).keys() == {kept.id}
     for ask in (lambda: ben.shared.rate(item.id, 1.0), lambda: ben.shared.attachment(item.id)):
-        with pytest.raises(InvalidInputError, match="is no shared item that this user may see"):
+        with pytest.raises(InvalidInputError, match="is not a shared item that this user may see"):
             ask()
     with pytest.raises(InvalidInputError, match="unpublished"):
         world.user("ann").shared.confirm(second)
@@ -430,7 +430,7 @@ def test_a_deleted_author_leaves_no_item_and_returns_as_somebody_else(world: Wor
 
 
 def test_a_write_after_its_deadline_is_rejected(world: World) -> None:
-    """Else a publish that waits behind the erasure of its user brings the user back."""
+    """Otherwise a publish that waits for the erasure of its user would bring the user back."""
     preview = world.user("ann").shared.preview("The VPN", FIX)
     item = world.published("ben", FIX)
     for ask in (Publish(content=preview.content), SetName(name="Ann"), Rate(item_id=item.id, rating=1.0)):
@@ -442,7 +442,7 @@ def test_a_write_after_its_deadline_is_rejected(world: World) -> None:
 def test_an_unpublish_that_failed_is_completed_by_the_next_opening(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was noted, and another one that succeeds must not hide that."""
+    """It is recorded in the history, and a later removal that succeeds must not hide its failure."""
     shared, failed, done = world.user("ann").shared, world.published("ann", FIX), world.published("ann", "Another")
 
     def fail(*_: object) -> int:
@@ -480,7 +480,7 @@ def test_an_erasure_waits_for_publishes_in_progress(world: World, monkeypatch: p
 
 
 def test_publishing_goes_on_while_the_columns_are_rebuilt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rebuild ends with the lock of writers, which a publish must not hold while it waits for the rebuild."""
+    """A rebuild needs the writers' lock at its end, so a publish that waits for the rebuild must not hold that lock."""
     archive, rebuild = world.shared._archive, Archive._rebuild
     begun = threading.Event()
 
@@ -499,8 +499,8 @@ def test_publishing_goes_on_while_the_columns_are_rebuilt(world: World, monkeypa
     assert len(world.user("ann").shared.published()) == 2
 
 
-def test_a_new_version_is_shown_to_those_alone_whom_its_own_policy_admits(world: World) -> None:
-    """While the columns are behind they find an item by its former policy."""
+def test_a_new_version_is_visible_only_under_its_own_policy(world: World) -> None:
+    """While the columns are out of date, they find an item under its former policy."""
     ann = world.user("ann", "org:acme")
     item = confirm(ann)()
     world.shared._archive._is_behind = True
@@ -532,7 +532,7 @@ def test_scores_do_not_reveal_items_that_a_caller_may_not_see(world: World) -> N
     before, seen = answers(), world.found("cas", queries[0], "org:acme")
     for number in range(6):
         world.published("ann", f"The secret plan of quagga, part {number}", "org:acme", access_policy="org:acme")
-    world.published("ann", texts[0], "org:acme", access_policy="org:acme")  # the words of another
+    world.published("ann", texts[0], "org:acme", access_policy="org:acme")  # the words of the other item
     assert answers() == before
     assert world.found("cas", queries[0], "org:acme") != seen
 
@@ -564,7 +564,7 @@ def test_upkeep_purges_a_replaced_version_from_the_files(world: World) -> None:
 
 
 def test_an_attachment_belongs_to_its_version_only(world: World) -> None:
-    """Fetched while versions with other files are published."""
+    """Fetches attachments while versions with other files are published."""
     ann, item = world.user("ann"), world.published("ann", FIX, data=b"0" * 1_000)
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Patterns of many: nobody sees an offer before enough users offer the same words, and then no user is named."""
+"""Patterns of many users: an offer is hidden until enough users offer the same words, and no user is ever named."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from memory_agent.care.offline import erase
 from memory_agent.care.restoration import restore_all
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.request import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge.pseudonyms import OFFERS
-from memory_agent.records.shared import GlobalRecord, OfferedPattern
-from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, Report, ReportedItem, SharedChange, Untold
+from memory_agent.records.shared import GlobalRecord, OfferedPattern, SharedChange
+from memory_agent.records.shared_requests import Caller, ForgetUser, PendingChanges, ReadLog, Report, ReportedItem
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.batch import Batch
 from relay import SHARED_USER
@@ -46,7 +46,7 @@ def offer(
 
 
 def shown(world: World, user: str = "reader", *groups: str) -> list[GlobalRecord]:
-    """What a user finds, after upkeep."""
+    """Return the items that a user finds, after upkeep."""
     world.shared.expire()
     return [found.item for found in world.found(user, QUESTION, *groups).values()]
 
@@ -75,7 +75,7 @@ def test_no_offer_is_seen_until_the_fifth_user_offers_the_same(world: World) -> 
     assert damage(world) == []
 
 
-def test_a_local_pattern_of_many_users_is_shown_to_nobody_unless_each_offers_it(world: World) -> None:
+def test_a_pattern_of_many_users_is_shown_only_if_each_offers_it(world: World) -> None:
     for user in USERS:
         memory = world.user(user)
         pattern = memory.remember(WORDS, title=TITLE, kind="pattern")
@@ -84,10 +84,10 @@ def test_a_local_pattern_of_many_users_is_shown_to_nobody_unless_each_offers_it(
     assert b"quokka" not in world.bytes_of_the_store()
 
 
-def test_one_user_counts_once_and_offers_the_same_once(world: World) -> None:
+def test_a_user_counts_once_and_can_offer_the_same_words_once(world: World) -> None:
     for user in FIVE[:4]:
         offer(world, user)
-    with pytest.raises(InvalidInputError, match="says what this user offers already"):
+    with pytest.raises(InvalidInputError, match="has the same words as another offer of this user"):
         offer(world, FIVE[0], f"{WORDS}.")
     assert shown(world) == []
 
@@ -103,7 +103,7 @@ def test_one_user_counts_once_and_offers_the_same_once(world: World) -> None:
         "Deploys always reach STAGING from production",
     ],
 )
-def test_words_that_are_close_and_mean_something_else_do_not_count(world: World, other: str) -> None:
+def test_similar_words_with_another_meaning_do_not_count_together(world: World, other: str) -> None:
     words = "Deploys to staging failed" if "succeeded" in other else "Deploys always reach staging from production"
     for user in FIVE[:4]:
         offer(world, user, words)
@@ -113,7 +113,7 @@ def test_words_that_are_close_and_mean_something_else_do_not_count(world: World,
     assert [item.summary for item in shown(world)] == [words]
 
 
-def test_the_words_shown_are_those_that_most_wrote(world: World) -> None:
+def test_the_most_frequent_wording_is_shown(world: World) -> None:
     for user in FIVE[:3]:
         offer(world, user, f"{WORDS}.")
     for user in FIVE[3:]:
@@ -122,13 +122,13 @@ def test_the_words_shown_are_those_that_most_wrote(world: World) -> None:
     assert item.summary == f"{WORDS}."
 
 
-def test_tags_are_shown_that_all_have(world: World) -> None:
+def test_an_item_has_the_tags_of_all_its_offers(world: World) -> None:
     for user in FIVE:
         offer(world, user, tags=["deploy", f"of {user}"])
     assert [item.tags for item in shown(world)] == [("deploy",)]
 
 
-def test_an_offer_that_is_taken_back_takes_the_item_with_it_below_five(world: World) -> None:
+def test_an_item_with_fewer_than_five_offers_left_is_removed(world: World) -> None:
     taken = world.user(FIVE[0]).shared.preview(TITLE, WORDS, offer=True)
     offers = {FIVE[0]: world.user(FIVE[0]).shared.offer(taken)}
     offers |= {user: offer(world, user) for user in USERS[:6] if user != FIVE[0]}
@@ -142,7 +142,7 @@ def test_an_offer_that_is_taken_back_takes_the_item_with_it_below_five(world: Wo
     assert shown(world) == []
     world.reopen()
     assert shown(world) == []
-    with pytest.raises(InvalidInputError, match="taken back"):
+    with pytest.raises(InvalidInputError, match="withdrawn offer"):
         world.user(FIVE[0]).shared.offer(taken)
     offer(world, FIVE[0])
     [again] = shown(world)
@@ -150,7 +150,7 @@ def test_an_offer_that_is_taken_back_takes_the_item_with_it_below_five(world: Wo
     assert damage(world) == []
 
 
-def test_nobody_else_takes_an_offer_back(world: World) -> None:
+def test_nobody_else_can_withdraw_an_offer(world: World) -> None:
     offers = {user: offer(world, user) for user in FIVE}
     [item] = shown(world)
     for id_ in (offers[FIVE[0]].content.item_id, item.id):
@@ -158,7 +158,7 @@ def test_nobody_else_takes_an_offer_back(world: World) -> None:
     assert [one.id for one in shown(world)] == [item.id]
 
 
-def test_the_words_of_another_are_shown_when_their_last_writer_is_erased(world: World) -> None:
+def test_another_wording_is_shown_when_the_last_user_of_the_former_is_erased(world: World) -> None:
     for user in USERS[:3]:
         offer(world, user, f"{WORDS}.")
     for user in USERS[3:5]:
@@ -205,14 +205,14 @@ def contributors(world: World, item: GlobalRecord) -> set[str]:
         return {user.decode() for _, parts in parts_of(snapshot, item.id).values() for user in parts}
 
 
-def test_runs_and_ratings_of_those_who_offered_it_do_not_count(world: World) -> None:
+def test_runs_and_ratings_of_offerers_do_not_count(world: World) -> None:
     for user in FIVE:
         offer(world, user)
     [item] = shown(world)
     used = ReportedItem(item_id=item.id, version="1", retrievals=1, uses=1, quality=1.0)
     counted = [world.shared.ask(Caller(user_id=user), Report(number=1, items=(used,))) for user in USERS]
     assert counted == [0] * 5 + [1] * 2
-    with pytest.raises(InvalidInputError, match="one's own"):
+    with pytest.raises(InvalidInputError, match="the user's own items"):
         world.user(FIVE[0]).shared.rate(item.id, 1.0)
     world.user(USERS[5]).shared.rate(item.id, 1.0)
     assert len(contributors(world, item)) == 2
@@ -222,16 +222,16 @@ def test_runs_and_ratings_of_those_who_offered_it_do_not_count(world: World) -> 
 
 
 def told(world: World) -> list[SharedChange]:
-    """What followers are told since they were last told."""
+    """Return the changes for followers since the last call."""
     caller, changes = Caller(user_id=SHARED_USER), list[SharedChange]()
-    untold: Untold = world.shared.ask(caller, ReadLog())
+    untold: PendingChanges = world.shared.ask(caller, ReadLog())
     while untold.through:
         changes += [change for _, change in untold.changes]
-        untold = world.shared.ask(caller, ReadLog(told=untold.through))
+        untold = world.shared.ask(caller, ReadLog(after=untold.through))
     return changes
 
 
-def test_followers_hear_of_the_item_when_it_comes_and_goes_and_of_no_offer(world: World) -> None:
+def test_followers_receive_an_items_publication_and_removal_but_no_offers(world: World) -> None:
     offers = five(world)
     assert told(world) == []
     [item] = shown(world)
@@ -252,7 +252,7 @@ def test_followers_hear_of_the_item_when_it_comes_and_goes_and_of_no_offer(world
     assert [one.kind for one in told(world)] == ["unpublished"]
 
 
-def test_readers_see_the_item_by_its_id_and_it_counts_for_no_author(world: World) -> None:
+def test_readers_get_the_item_by_id_and_it_counts_towards_no_author(world: World) -> None:
     five(world)
     [item] = shown(world)
     for user in ("reader", FIVE[0]):
@@ -268,7 +268,7 @@ def test_readers_see_the_item_by_its_id_and_it_counts_for_no_author(world: World
     assert damage(world) == []
 
 
-def test_a_recall_leaves_out_the_items_that_its_user_offered(world: World) -> None:
+def test_a_recall_excludes_items_that_its_user_offered(world: World) -> None:
     five(world)
     [item] = shown(world)
     other = world.published("author", "Deploys to staging may need another token")
@@ -284,14 +284,14 @@ def test_a_recall_leaves_out_the_items_that_its_user_offered(world: World) -> No
     assert world.found(FIVE[0], QUESTION).keys() == {item.id, other.id, own.id}
 
 
-def test_an_offer_that_goes_while_upkeep_makes_the_item_is_not_in_it(
+def test_an_offer_withdrawn_during_upkeep_does_not_count_for_the_item(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     five(world)
     embed = world.shared._vectors.embed
 
     def embed_late(*texts: Any, **more: Any) -> Any:
-        take_back(world)
+        withdraw_offer(world)
         return embed(*texts, **more)
 
     with monkeypatch.context() as patched:
@@ -318,7 +318,7 @@ def forget(world: World, item_id: str) -> None:
 
 
 @pytest.mark.parametrize("take_away", [unpublish, erase_from_the_files, forget])
-def test_an_item_that_an_administrator_takes_away_is_not_made_again(
+def test_an_item_that_an_administrator_removes_is_not_made_again(
     world: World, take_away: Callable[[World, str], None]
 ) -> None:
     five(world)
@@ -339,7 +339,7 @@ def test_an_item_that_an_administrator_takes_away_is_not_made_again(
     assert damage(world) == []
 
 
-def test_an_offer_is_what_its_user_confirmed_and_a_preview_to_publish_is_none(world: World) -> None:
+def test_an_offer_is_exactly_the_confirmed_preview_of_an_offer(world: World) -> None:
     shared = world.user("user-ann").shared
     with pytest.raises(InvalidInputError, match="one to publish"):
         shared.offer(shared.preview(TITLE, WORDS, content_type="pattern"))
@@ -373,7 +373,7 @@ def test_a_learned_pattern_is_offered_without_counts_and_dates(world: World) -> 
         memory.shared.preview(memory_id=bare.id, offer=True)
 
 
-def test_nobody_takes_the_name_of_several_users(world: World) -> None:
+def test_nobody_can_choose_the_name_of_several_users(world: World) -> None:
     for name in ("5 users", "５ Users", "1,000 users", "1 user"):
         with pytest.raises(InvalidInputError, match="several users"):
             world.user("user-ann").shared.set_name(name)
@@ -393,7 +393,7 @@ def five(world: World, number: int = 5) -> dict[str, OfferedPattern]:
     return {user: offer(world, user) for user in USERS[:number]}
 
 
-def take_back(world: World) -> None:
+def withdraw_offer(world: World) -> None:
     shared = world.user(FIVE[0]).shared
     for one in shared.offered():
         shared.unpublish(one.content.item_id)
@@ -403,7 +403,7 @@ def take_back(world: World) -> None:
     ("do", "before", "after"),
     [
         (lambda world: world.shared.expire(), 0, 1),
-        (take_back, 1, 0),
+        (withdraw_offer, 1, 0),
         (lambda world: world.shared.ask(Caller(user_id=FIVE[0]), ForgetUser()), 1, 0),
     ],
     ids=["propose", "take back", "erase"],
@@ -438,7 +438,7 @@ def test_a_kill_at_any_step_leaves_the_item_with_its_offers_or_neither(
     assert (counts[0], counts[-1]) == (before, after)
 
 
-def test_a_backup_brings_offers_and_no_restore_brings_back_what_was_taken_back(
+def test_a_backup_contains_offers_and_a_restore_keeps_withdrawn_offers_withdrawn(
     world: World, embedder: Embedder, tmp_path: Path
 ) -> None:
     five(world, 6)
@@ -452,7 +452,7 @@ def test_a_backup_brings_offers_and_no_restore_brings_back_what_was_taken_back(
             restore_all(backup, other.data_dir, other.settings, datetime.now(UTC), lambda *_: None, replace=True)
         assert [one.id for one in shown(other)] == [item.id]
         assert [one.proposed_as for user in USERS[:6] for one in other.user(user).shared.offered()] == [item.id] * 6
-    take_back(world)
+    withdraw_offer(world)
     world.shared.ask(Caller(user_id=FIVE[1]), ForgetUser())
     assert shown(world) == []
     with world.closed():
@@ -462,7 +462,7 @@ def test_a_backup_brings_offers_and_no_restore_brings_back_what_was_taken_back(
     assert damage(world) == []
 
 
-def test_an_export_has_no_offers_and_no_item_that_stands_on_them(world: World) -> None:
+def test_an_export_has_no_offers_and_no_items_made_of_them(world: World) -> None:
     five(world)
     shown(world)
     own = world.published("user-ann", "Staging needs a permit")
@@ -490,12 +490,12 @@ def move_an_offer(batch: Batch) -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (lose_an_offer, "an item names an offer that says something else"),
+        (lose_an_offer, "an item names an offer with other words"),
         (damage_an_offer, "an offer cannot be read"),
-        (move_an_offer, "an offer is not that of its user"),
+        (move_an_offer, "an offer is stored for another user"),
     ],
 )
-def test_verify_finds_offers_that_are_not_whole(world: World, change: Callable[[Batch], None], fault: str) -> None:
+def test_verify_finds_incomplete_offers(world: World, change: Callable[[Batch], None], fault: str) -> None:
     five(world)
     shown(world)
     assert damage(world) == []
@@ -517,7 +517,7 @@ steps = st.one_of(
 
 @dataclass
 class Model:
-    """What each user offers, how it is spelled, and the items: how each is spelled, and who stands behind it."""
+    """A model of the offers of each user and their spelling, and of the items, their spelling and their offerers."""
 
     offers: dict[tuple[str, str], str] = field(default_factory=dict)
     items: dict[str, tuple[str, set[str]]] = field(default_factory=dict)
@@ -543,7 +543,7 @@ class Model:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(st.lists(steps, min_size=20, max_size=60))
-def test_items_are_what_a_model_says_after_any_offers_removals_and_upkeep(
+def test_items_match_a_model_after_any_offers_removals_and_upkeep(
     tmp_path_factory: pytest.TempPathFactory, done: list[tuple[str, ...]]
 ) -> None:
     limits = Settings(shared=UNLIMITED, embedder=EmbedderSettings(folder="none"))

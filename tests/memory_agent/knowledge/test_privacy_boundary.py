@@ -1,14 +1,14 @@
-"""What users remember stays theirs until they publish it, and what they unpublish is gone, whatever happens between.
+"""A memory stays private until its user publishes it, and removed items leave no trace, whatever happens between.
 
-A model tracks which words are or were published or offered, for whom, and which contributions the figures count. After
-each step files, the history of erasures, answers, messages from a user's memory to the store, the relay's journal, and
-logs are compared with it (`sharing_checks`): words, tags, queries, sessions, ids, vectors and names.
+A model tracks the words that are or were published or offered, for which readers, and which contributions the figures
+count. After each step it is compared (`sharing_checks`) with files, the history of erasures, answers, messages from a
+user's memory to the store, the relay's journal, and logs: words, tags, queries, sessions, ids, vectors and names.
 
-What the journal may hold: of an item that is published, its id, version, type, policy and time, from when followers are
-told; no word, author, vector or figure of any, and nothing at all of what is not published, offers included. Of what is
-gone, its fingerprint alone, as soon as that was told and the journal was compacted.
+Of a published item, the journal may contain id, version, type, policy and time once it was announced. It never contains
+a word, author, vector or figure, nor anything about unpublished content, including offers. Of a removed item it keeps
+only the fingerprint, as soon as the removal was announced and the journal was compacted.
 
-`--hypothesis-profile deep` tells ten times as many stories, other ones each time (`make fuzz`).
+`--hypothesis-profile deep` runs ten times as many stories, different ones each time (`make fuzz`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,26 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from sharing_checks import SAYINGS, CheckedSharing, close_embedder, embedder, quiet
-from sharing_model import ADMIN, BY_HAND, CROWD, EVERYBODY, GROUPS, POLICIES, Item, Offer, Told, Words, half, marks_in
+from sharing_model import (
+    ADMIN,
+    BY_HAND,
+    CROWD,
+    EVERYBODY,
+    GROUPS,
+    POLICIES,
+    Item,
+    Offer,
+    PrivateMemory,
+    Words,
+    half,
+    marks_in,
+)
 from sharing_world import after_each_step, copy_folder
 
 from memory_agent.care.backup import make_backup
 from memory_agent.care.offline import erase, erase_user
 from memory_agent.care.restoration import restore_all, restore_user
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.request import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import RecallResult
 from memory_agent.records.shared_requests import Caller, ForgetUser, Report, ReportedItem
@@ -63,11 +76,11 @@ def _closes_the_embedder() -> Iterator[None]:
 
 
 class SharingModel(CheckedSharing):
-    """What users do, and what befalls the process."""
+    """Actions of users, and events of the process."""
 
     @initialize(policy=policies, whom=st.sets(offerers, min_size=5), values=works_of_many, spelled=spellings)
     def begin(self, policy: str, whom: set[str], values: list[tuple[float, bool]], spelled: list[str]) -> None:
-        """With items of some and of many, and figures of them, so that each story is about all of it."""
+        """Begin with items of one and of many users, and with figures, so that each story covers everything."""
         self.create()
         self.publish_text("quince-ann", SAYINGS[1], "public", has_file=True, crash=None)
         self.publish_text(
@@ -75,14 +88,14 @@ class SharingModel(CheckedSharing):
         )
         self.offer_together("public", whom, spelled, None)
         self.many_work(values)
-        self.tell_all()
+        self.announce_all()
 
     def tells(self, user: str, *hidden: str) -> None:
-        """Note what no item has."""
-        self.model.told.append(Told(user, hidden[0], frozenset(), frozenset(hidden)))
+        """Remember a memory that no item contains."""
+        self.model.told.append(PrivateMemory(user, hidden[0], frozenset(), frozenset(hidden)))
 
     def asks(self, user: str, query: str, **options: Any) -> RecallResult:
-        """Recall, and check the answer. Both are on disk then, as after the upkeep of a host."""
+        """Recall, and check the answer. Both are on disk afterwards, as after the upkeep of a host."""
         self.leaving.add(query)
         self.recalls += 1
         words = f"{query} {SAYINGS[self.recalls % len(SAYINGS)]}"
@@ -90,7 +103,7 @@ class SharingModel(CheckedSharing):
         result = self.memory(user).recall(words, 20, min_relevance=0.0, deadline_ms=30_000.0, **options)
         self.memory(user).expire()
         assert "global_unavailable" not in result.degraded
-        self.heard(user, result)
+        self.check_answer(user, result)
         shared = [one for one in result.memories if one.tier == "global" and one.shared is not None]
         for one in shared:
             item = self.model.admitted(user)[one.record.id]
@@ -108,7 +121,9 @@ class SharingModel(CheckedSharing):
             f"{text} {saying}", title=title, tags=[tag], session_id=session, id=id_, metadata={"place": place}
         )
         self.model.vectors.add(half(memory.get([id_], with_embedding=True)[0].embedding))
-        self.model.told.append(Told(user, id_, frozenset({text, title, tag}), frozenset({session, id_, place})))
+        self.model.told.append(
+            PrivateMemory(user, id_, frozenset({text, title, tag}), frozenset({session, id_, place}))
+        )
 
     @rule(user=users, tiers=st.sampled_from([("local",), ("global",), BOTH]), with_embedding=st.booleans())
     def recall(self, user: str, tiers: Any, with_embedding: bool) -> None:
@@ -123,18 +138,18 @@ class SharingModel(CheckedSharing):
         self.tells(user, query, tag)
         self.leaving |= {query, tag}
         assert self.memory(user).shared.search(f"{query} {saying}", 20, tags=[tag], min_relevance=0.0) == []
-        self.heard(user, self.memory(user).shared.search(f"{query} {saying}", 20, min_relevance=0.0))
+        self.check_answer(user, self.memory(user).shared.search(f"{query} {saying}", 20, min_relevance=0.0))
 
     @rule(user=users, quality=qualities, is_reported=st.booleans(), crash=crashes)
     def work(self, user: str, quality: float, is_reported: bool, crash: int | None) -> None:
-        """A run that recalls both tiers, names all it was shown and an id of its own, and ends."""
+        """A run that recalls both tiers, names all memories that it was shown and an unknown id, and ends."""
         self.works(user, quality)
         if is_reported:
             self.reports(user, crash)
 
     @rule(values=works_of_many)
     def many_work(self, values: list[tuple[float, bool]]) -> None:
-        """Enough users for figures, one of whose reports is repeated; and authors, whose own do not count."""
+        """Enough users for figures, one with a repeated report, and authors, whose reports do not count."""
         for item in [item for item in self.model.items.values() if item.author]:
             self.reports_by_hand(item.author, item, 1, [values[0][0]])
         for user, (quality, rates) in zip(CROWD, values, strict=True):
@@ -193,7 +208,7 @@ class SharingModel(CheckedSharing):
             return
         self.leaving |= marks if inside is None else {*marks, inside}
         preview = shared.preview(**asked, attachment=data)
-        assert marks_in(msgspec.json.encode(preview.content)) == marks  # what leaves, and nothing else does
+        assert marks_in(msgspec.json.encode(preview.content)) == marks  # only this leaves the memory
         id_ = preview.content.item_id
         former = self.model.items.get(id_)
         version = 1 if former is None else former.version + 1
@@ -206,7 +221,7 @@ class SharingModel(CheckedSharing):
             self.model.left |= marks
             return
         self.publishes(Item(id_, user, asked["access_policy"], frozenset(marks), version, data))
-        assert shared.confirm(preview, data) == stored  # again, as after a lost answer
+        assert shared.confirm(preview, data) == stored  # a repeat, as after a lost answer
 
     @precondition(lambda self: any(item.author for item in self.model.items.values()))
     @rule(data=st.data(), crash=crashes)
@@ -221,21 +236,21 @@ class SharingModel(CheckedSharing):
         if item.id in {one.id for one in shared.published()}:
             assert crash is not None
             return
-        self.model.end(item.id)
+        self.model.remove(item.id)
         assert not shared.unpublish(item.id).found
         with pytest.raises(InvalidInputError, match="unpublished"):
             shared.confirm(again)
 
     @rule(user=offerers, saying=sayings, policy=policies, crash=crashes)
     def offer_alone(self, user: str, saying: str, policy: str, crash: int | None) -> None:
-        """What nobody else offers."""
+        """Offer words that nobody else offers."""
         if policy in ("public", *EVERYBODY[user]):
             title, text = self.says(user, 2)
             self.offers(user, policy, Words(f"{title} alone", f"{text} {saying}"), crash)
 
     @rule(policy=policies, whom=st.sets(offerers, min_size=4), spelled=spellings, crash=crashes)
     def offer_together(self, policy: str, whom: set[str], spelled: list[str], crash: int | None) -> None:
-        """What others offer as well, but for the end and the tag of each."""
+        """Offer words that others offer too, except for the punctuation and the tag."""
         common = self.said_by_many.setdefault(policy, (self.mark(), self.mark()))
         able = [user for user in sorted(whom) if policy in ("public", *EVERYBODY[user])]
         for user, end in zip(able, spelled, strict=False):
@@ -273,7 +288,7 @@ class SharingModel(CheckedSharing):
     @precondition(lambda self: any(item.offerers for item in self.model.items.values()))
     @rule(data=st.data(), from_the_files=st.booleans())
     def take_from_many(self, data: st.DataObject, from_the_files: bool) -> None:
-        """Nobody takes away what many offered but an administrator, and with the offers."""
+        """Only an administrator can remove an item of many users; this removes the offers too."""
         item = self.some_item(data, lambda item: bool(item.offerers))
         for user in GROUPS:
             assert not self.memory(user).shared.unpublish(item.id).found
@@ -295,8 +310,8 @@ class SharingModel(CheckedSharing):
         with self.world.closed():
             assert erase_user(self.world.data_dir, self.world.settings, user, now()).complete
         self.model.erase(user, pseudonym)
-        self.settled()  # upkeep is part of it, and to tell followers
-        self.model.tell()
+        self.settled()  # includes upkeep and announcements
+        self.model.announce()
         self.model.compact()
         if self.saved is not None:
             self.saved[1].add(user)
@@ -334,7 +349,7 @@ class SharingModel(CheckedSharing):
         self.reports(user, crash)
 
     def reports(self, user: str, crash: int | None = None) -> None:
-        """As a host's upkeep does, and after a crash the next one: what was said counts once."""
+        """Report as a host does in its upkeep; after a crash the next upkeep repeats the report, which counts once."""
         self.run(lambda: self.world.keep_up(user).shared.report(now()), crash)
         if crash is not None:
             self.world.keep_up(user).shared.report(now())
@@ -356,13 +371,13 @@ class SharingModel(CheckedSharing):
         said=st.lists(qualities, min_size=1, max_size=4),
     )
     def report_by_hand(self, data: st.DataObject, sender: str, number: int, said: list[float]) -> None:
-        """With a number that may have counted; of an own item too."""
+        """Send a report by hand with a number that may have counted; also for an own item."""
         item = self.some_item(data)
         user = (item.author or min(item.offerers)) if sender == "author" else sender
         self.reports_by_hand(user, item, number, said)
 
     def reports_by_hand(self, user: str, item: Item, number: int, said: list[float]) -> None:
-        """Twice, as after a lost answer."""
+        """Send it twice, as after a lost answer."""
         used = ReportedItem(
             item_id=item.id, version=item.named[1], retrievals=len(said), uses=len(said), quality=sum(said)
         )
@@ -380,12 +395,12 @@ class SharingModel(CheckedSharing):
 
     @rule(crash=crashes)
     def tell_followers(self, crash: int | None) -> None:
-        """As the daemon does from time to time. Killed at a step of it, the next time goes on from there."""
+        """Announce changes as the daemon does. After a kill, the next call continues."""
         if crash is not None:
-            self.model.tell()
-            self.run(self.followers.tell, crash)
+            self.model.announce()
+            self.run(self.followers.announce, crash)
         else:
-            self.tell_all()
+            self.announce_all()
 
     @rule()
     def reopen(self) -> None:
@@ -406,7 +421,7 @@ class SharingModel(CheckedSharing):
     @precondition(lambda self: self.saved is not None)
     @rule(is_whole=st.booleans())
     def restore(self, is_whole: bool) -> None:
-        """The items of the backup return but for those that were taken away since, here or by an erasure."""
+        """Restore a backup: its items return, except those removed since."""
         assert self.saved is not None
         saved, erased = self.saved
         paths = self.root / "backup", self.world.data_dir
@@ -417,12 +432,12 @@ class SharingModel(CheckedSharing):
                 restored = restore_user(*paths, SHARED_USER, self.world.settings, now(), quiet, replace=True)
             shutil.rmtree(restored.aside or "")
         self.model.restore(copy.deepcopy(saved), erased, is_whole=is_whole)
-        if self.model.ended or self.model.pseudonyms:  # then the restore applied the history, and did the upkeep
+        if self.model.ended or self.model.pseudonyms:  # the restore applied the history and did upkeep
             self.settled()
         self.nothing_private_is_in_the_files()
 
     def run(self, do: Callable[[], object], crash: int | None) -> None:
-        """Do it; with a number, kill the process after that step of it, or after its last."""
+        """Run an action. With a number, kill the process after that step of it, or after the last step."""
         if crash is None:
             do()
             return
@@ -446,7 +461,7 @@ class SharingModel(CheckedSharing):
 
 
 class EncryptedSharingModel(SharingModel):
-    """The same, encrypted: then the files hold nothing of anybody."""
+    """The same model with encryption: files contain no mark of any user."""
 
     is_encrypted = True
 
@@ -458,7 +473,7 @@ TestSharing.settings = settings(
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    phases=(Phase.explicit, Phase.generate),  # to shrink a failure takes minutes, and its story is short already
+    phases=(Phase.explicit, Phase.generate),  # shrinking a failure takes minutes, and its story is short already
     derandomize=settings.get_current_profile_name() != "deep",
 )
 TestEncryptedSharing.settings = settings(TestSharing.settings, max_examples=settings.default.max_examples // 50)

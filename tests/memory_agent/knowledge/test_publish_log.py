@@ -1,4 +1,4 @@
-"""What followers hear of shared items: each change once, and those alone whom the policy admits hear it."""
+"""Events for followers of shared items: each change once, and only to readers that the policy admits."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from memory_agent.care.restoration import restore_user
 from memory_agent.care.verification import verify_folder
 from memory_agent.daemon import announcer as announcer_module
 from memory_agent.daemon.announcer import Announcer
-from memory_agent.erasure.history import fingerprint
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.logs import fingerprint
+from memory_agent.erasure.request import Selection
 from memory_agent.knowledge import publish_log
-from memory_agent.records.shared import GlobalRecord
-from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, SharedChange
+from memory_agent.records.shared import GlobalRecord, SharedChange
+from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog
 from memory_agent.settings import EmbedderSettings, EncryptionSettings, Settings
 from memory_agent.storage.folders import user_folder
 from relay import (
@@ -55,7 +55,7 @@ from relay import (
 PUBLIC, ACME, PRO = "public", "org:acme", "tier:pro"
 GROUPS = {"member": (ACME,), "payer": (PRO,), "both": (ACME, PRO), "nobody": ()}
 SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.05))
-Heard = list[tuple[str, str]]
+Received = list[tuple[str, str]]
 
 
 class Deployment:
@@ -73,7 +73,7 @@ class Deployment:
         self.broker.stop()
         self.world.close()
 
-    def tell(self) -> None:
+    def announce(self) -> None:
         async def told() -> None:
             async with AsyncSubscriber(*self.broker.endpoints) as journal:
                 await Announcer(
@@ -87,7 +87,7 @@ class Deployment:
         return shared.confirm(shared.preview(title, f"{title} needs the VPN", access_policy=policy, **fields))
 
     def entries(self, name: str, user_id: str = SHARED_USER) -> list[JournalEntry]:
-        """The entries that a follower's key reads."""
+        """Return the entries that a follower's key reads."""
         if name not in self.tokens:
             orgs = {group[4:] for group in GROUPS[name] if group.startswith("org:")}
             tier = "pro" if PRO in GROUPS[name] else None
@@ -97,8 +97,8 @@ class Deployment:
         with Subscriber(*self.broker.endpoints, identity=Identity(token=self.tokens[name])) as subscriber:
             return subscriber.fetch(0, 1_000, user_id=user_id).entries
 
-    def heard(self, name: str = "both") -> Heard:
-        """What a follower hears: the kind, and the id or else the fingerprint of the item."""
+    def received(self, name: str = "both") -> Received:
+        """Return what a follower receives: the kind, and the id or else the fingerprint of the item."""
         changes = changes_in(self.entries(name))
         return [(change.kind, change.item_id or change.item) for change in changes]
 
@@ -126,7 +126,7 @@ def here() -> Iterator[Deployment]:
 
 
 def changes_in(entries: list[JournalEntry]) -> list[SharedChange]:
-    """The changes that journal entries hold, one in each."""
+    """Return the change in each of the journal entries."""
     changes = [change for entry in entries if (change := SharedChange.in_entry(entry))]
     assert len(changes) == len(entries)
     return changes
@@ -140,26 +140,26 @@ def quiet(*_: object) -> None:
     return None
 
 
-def test_each_change_reaches_those_whom_the_policy_admits_and_nobody_else(here: Deployment) -> None:
+def test_each_change_reaches_only_readers_that_the_policy_admits(here: Deployment) -> None:
     items = {policy: here.publish(policy.replace(":", " "), policy) for policy in (PUBLIC, ACME, PRO)}
-    here.tell()
+    here.announce()
     for name, groups in GROUPS.items():
         admitted = [("published", items[policy].id) for policy in (PUBLIC, ACME, PRO) if policy in (PUBLIC, *groups)]
-        assert here.heard(name) == admitted
+        assert here.received(name) == admitted
         assert here.entries(name, name) == []
         assert not any(items[policy].id.encode() in entry.data for entry in here.entries(name) for policy in items
                        if policy not in (PUBLIC, *groups))  # fmt: skip
     for item in items.values():
         here.world.user("ann").shared.unpublish(item.id)
-    here.tell()
+    here.announce()
     for name, groups in GROUPS.items():
         admitted = [("unpublished", gone(items[policy])) for policy in items if policy in (PUBLIC, *groups)]
-        assert here.heard(name) == admitted
+        assert here.received(name) == admitted
 
 
-def test_an_event_says_what_is_published_and_nothing_of_its_words_or_its_author(here: Deployment) -> None:
+def test_an_event_has_the_item_id_but_no_text_and_no_author(here: Deployment) -> None:
     item = here.publish("The quokka", ACME, version="7.1")
-    here.tell()
+    here.announce()
     (entry,) = here.entries("member")
     change = SharedChange.in_entry(entry)
     assert (entry.event_type, entry.user_id) == ("global.published", SHARED_USER)
@@ -178,30 +178,30 @@ def test_an_event_says_what_is_published_and_nothing_of_its_words_or_its_author(
         assert SharedChange.in_entry(msgspec.structs.replace(entry, **other)) is None
 
 
-def test_only_a_key_that_reads_may_follow_and_a_revoked_one_hears_no_more(here: Deployment) -> None:
+def test_only_keys_that_may_read_can_follow_until_they_are_revoked(here: Deployment) -> None:
     here.publish("The quokka")
-    here.tell()
-    assert len(here.heard("member")) == 1
+    here.announce()
+    assert len(here.received("member")) == 1
     revoke_key(here.data_dir, "of-member")
     with pytest.raises(UnauthorizedError):
-        here.heard("member")
+        here.received("member")
     writer = create_key(here.data_dir, "writes", "member", frozenset({Scope.PUBLISH, Scope.SHARE}))
     here.tokens["member"] = writer.token
     with pytest.raises(ScopeMissingError):
-        here.heard("member")
+        here.received("member")
     with pytest.raises(UserNotAllowedError):
         here.entries("nobody", "member")
 
 
-def test_what_is_unpublished_leaves_the_journal_but_for_its_fingerprint(here: Deployment) -> None:
+def test_the_journal_keeps_only_the_fingerprint_of_an_unpublished_item(here: Deployment) -> None:
     item, kept = here.publish("The quokka"), here.publish("The other")
-    here.tell()
+    here.announce()
     assert here.journal_holds(item.id)
     here.world.user("ann").shared.unpublish(item.id)
     here.world.shared.expire()
-    assert item.id.encode() not in here.world.bytes_of_the_store()  # with the log, which is not told yet
-    here.tell()
-    assert here.heard() == [("published", kept.id), ("unpublished", gone(item))]
+    assert item.id.encode() not in here.world.bytes_of_the_store()  # with the log, which is not announced yet
+    here.announce()
+    assert here.received() == [("published", kept.id), ("unpublished", gone(item))]
     with Subscriber(*here.broker.endpoints) as local:
         while local.stats().journal.uncompacted:
             local.wait(0.05)
@@ -209,60 +209,60 @@ def test_what_is_unpublished_leaves_the_journal_but_for_its_fingerprint(here: De
     assert here.journal_holds(gone(item))
 
 
-def test_what_came_and_went_before_it_was_told_is_told_as_gone_alone(here: Deployment) -> None:
+def test_an_item_removed_before_its_announcement_is_announced_only_as_removed(here: Deployment) -> None:
     item = here.publish("The quokka")
     here.publish("The quokka two", version="2", item_id=item.id)
     other = here.publish("Another")
     here.publish("Another again", version="2", item_id=other.id)
     here.world.user("ann").shared.unpublish(item.id)
-    here.tell()
-    assert here.heard() == [("published", other.id), ("unpublished", gone(item))]
+    here.announce()
+    assert here.received() == [("published", other.id), ("unpublished", gone(item))]
     assert changes_in(here.entries("both"))[0].version == "2"
 
 
-def test_encrypted_neither_the_log_nor_the_journal_shows_whom_or_what_it_tells(tmp_path: Path) -> None:
+def test_an_encrypted_log_and_journal_show_neither_items_nor_readers(tmp_path: Path) -> None:
     with deployment(keys=tmp_path / "keys") as here:
         item, went = here.publish("The quokka", ACME), here.publish("The other", ACME)
-        here.tell()
+        here.announce()
         here.world.user("ann").shared.unpublish(went.id)
-        for _ in range(2):  # before it is told, and after it
-            stored = here.world.bytes_of_the_store().replace(gone(went).encode(), b"", 1)  # the history has it
+        for _ in range(2):  # before and after its announcement
+            stored = here.world.bytes_of_the_store().replace(gone(went).encode(), b"", 1)  # the history contains it
             for text in (item.id, went.id, gone(item), gone(went), "acme", "published"):
                 assert not here.journal_holds(text)
                 assert text.encode() not in stored
-            here.tell()
-        assert here.heard("member") == [("published", item.id), ("unpublished", gone(went))]
+            here.announce()
+        assert here.received("member") == [("published", item.id), ("unpublished", gone(went))]
 
 
-def test_another_policy_takes_an_item_from_those_whom_it_admits_no_more(here: Deployment) -> None:
+def test_a_change_of_policy_announces_removal_to_the_former_readers(here: Deployment) -> None:
     item = here.publish("The quokka", PRO)
-    here.tell()
+    here.announce()
     here.publish("The quokka", ACME, version="2", item_id=item.id)
-    here.tell()
-    assert here.heard("payer") == [("unpublished", gone(item))]
-    assert here.heard("member") == [("published", item.id)]
-    assert here.heard("both") == [("unpublished", gone(item)), ("published", item.id)]
-    assert here.heard("nobody") == []
+    here.announce()
+    assert here.received("payer") == [("unpublished", gone(item))]
+    assert here.received("member") == [("published", item.id)]
+    assert here.received("both") == [("unpublished", gone(item)), ("published", item.id)]
+    assert here.received("nobody") == []
 
 
-def test_a_rating_is_told_when_it_is_released_and_says_nothing_of_who_rated(here: Deployment) -> None:
+def test_a_rating_is_announced_at_its_release_without_its_rater(here: Deployment) -> None:
     item = here.publish("The quokka")
-    here.tell()
+    here.announce()
     raters = [f"rater-{number}" for number in range(5)]
 
-    def rate(names: list[str], rating: float | None) -> Heard:
-        """Rate it, with upkeep and telling after each of them."""
+    def rate(names: list[str], rating: float | None) -> Received:
+        """Rate an item, with upkeep and announcement after each rating."""
         for name in names:
             here.world.user(name).shared.rate(item.id, rating)
             here.world.shared.expire()
-            here.tell()
-        return here.heard()[1:]
+            here.announce()
+        return here.received()[1:]
 
     assert rate(raters[:4], 1.0) == []
     assert rate(raters[4:], 1.0) == [("rated", item.id)]
     assert rate(raters[:4], 0.0) == [("rated", item.id)]
     assert rate(raters[4:], 0.0) == [("rated", item.id)] * 2
-    assert rate(raters, 0.0) == [("rated", item.id)] * 2  # as before
+    assert rate(raters, 0.0) == [("rated", item.id)] * 2  # unchanged
     pseudonyms = {here.world.shared._authors.pseudonym(name) for name in raters}
     for entry in here.entries("both"):
         assert not any(name.encode() in entry.data for name in (*raters, *pseudonyms))
@@ -270,27 +270,27 @@ def test_a_rating_is_told_when_it_is_released_and_says_nothing_of_who_rated(here
     assert rate(raters[:1], None) == [("rated", item.id)] * 2  # withdrawn: too few are left
     assert here.world.user("ben").shared.search("quokka")[0].item.quality_metrics.user_rating is None
     here.world.user("ann").shared.unpublish(item.id)
-    here.tell()
-    assert here.heard() == [("unpublished", gone(item))]
+    here.announce()
+    assert here.received() == [("unpublished", gone(item))]
 
 
-def test_erasing_a_rater_is_not_told(here: Deployment) -> None:
+def test_erasing_a_rater_is_not_announced(here: Deployment) -> None:
     item = here.publish("The quokka")
     for number in range(6):
         here.world.user(f"rater-{number}").shared.rate(item.id, 1.0)
     here.world.shared.expire()
-    here.tell()
-    before = here.heard()
+    here.announce()
+    before = here.received()
     here.world.shared.ask(Caller(user_id="rater-0"), ForgetUser())
     here.world.shared.expire()
-    here.tell()
-    assert here.heard() == before == [("published", item.id), ("rated", item.id)]
+    here.announce()
+    assert here.received() == before == [("published", item.id), ("rated", item.id)]
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_what_an_erased_user_shared_is_told_as_gone(here: Deployment, *, is_served: bool) -> None:
+def test_items_of_an_erased_user_are_announced_as_removed(here: Deployment, *, is_served: bool) -> None:
     items = [here.publish(f"Quokka {number}", ACME) for number in range(3)]
-    here.tell()
+    here.announce()
     author = items[0].author_id
     if is_served:
         here.world.shared.ask(Caller(user_id="ann"), ForgetUser())
@@ -302,16 +302,16 @@ def test_what_an_erased_user_shared_is_told_as_gone(here: Deployment, *, is_serv
         assert not any(here.journal_holds(item.id) for item in items)
         here.broker = Broker(here.data_dir, SOON).start()
         here.world.open()
-    here.tell()
-    assert here.heard("nobody") == []
-    assert sorted(here.heard("member")) == sorted(("unpublished", gone(item)) for item in items)
+    here.announce()
+    assert here.received("nobody") == []
+    assert sorted(here.received("member")) == sorted(("unpublished", gone(item)) for item in items)
     for entry in here.entries("member"):
         assert not any(word.encode() in entry.data for word in (author, *(item.id for item in items)))
 
 
-def test_an_item_that_is_erased_by_its_id_goes_from_the_journal(here: Deployment) -> None:
+def test_an_item_erased_by_id_disappears_from_the_journal(here: Deployment) -> None:
     item = here.publish("The quokka", ACME)
-    here.tell()
+    here.announce()
     assert here.journal_holds(item.id)
     here.world.close()
     here.broker.stop()
@@ -320,8 +320,8 @@ def test_an_item_that_is_erased_by_its_id_goes_from_the_journal(here: Deployment
     assert not here.journal_holds(item.id)
     here.broker = Broker(here.data_dir, SOON).start()
     here.world.open()
-    here.tell()
-    assert here.heard("member") == [("unpublished", gone(item))]
+    here.announce()
+    assert here.received("member") == [("unpublished", gone(item))]
 
 
 def test_a_journal_that_fails_keeps_no_user_from_being_erased(
@@ -343,10 +343,10 @@ def test_a_journal_that_fails_keeps_no_user_from_being_erased(
     here.world.open()
 
 
-def test_an_erasure_says_that_a_full_journal_names_what_went(here: Deployment) -> None:
-    """The daemon that starts when there is room takes it out."""
+def test_a_receipt_states_that_a_full_journal_still_has_the_removed_items(here: Deployment) -> None:
+    """The daemon that starts when there is room removes it."""
     item = here.publish("The quokka", ACME)
-    here.tell()
+    here.announce()
     with Publisher(here.broker.endpoints.ingest) as publisher:
         for number in range(30):
             note = {"event_type": "note", "user_id": "ben", "payload": {"text": f"{number} " * 10_000}}
@@ -361,16 +361,16 @@ def test_an_erasure_says_that_a_full_journal_names_what_went(here: Deployment) -
     assert "journal_full" in str(receipt.reason)
     here.broker = Broker(here.data_dir, SOON).start()
     here.world.open()
-    here.tell()
-    assert here.heard("member") == [("unpublished", gone(item))]
+    here.announce()
+    assert here.received("member") == [("unpublished", gone(item))]
 
 
-def test_killed_at_any_step_each_change_is_told_once(tmp_path: Path) -> None:
+def test_a_kill_at_any_step_announces_each_change_once(tmp_path: Path) -> None:
     copies: list[Path] = []
-    copying = threading.Lock()  # the relay has a thread of its own
+    copying = threading.Lock()  # the relay has its own thread
     with deployment() as here:
         first, moved = here.publish("The first", ACME), here.publish("The moved")
-        here.tell()
+        here.announce()
 
         def keep() -> None:
             with copying:
@@ -383,20 +383,20 @@ def test_killed_at_any_step_each_change_is_told_once(tmp_path: Path) -> None:
             here.world.user("ann").shared.unpublish(first.id)
             here.publish("The moved again", ACME, version="2", item_id=moved.id)
             here.publish("The third", ACME)
-            here.tell()
+            here.announce()
     assert len(copies) > 10
     seen = set()
     for copy in copies:
         with deployment(copy) as again:
             items = {item.id: item.version for item in again.world.user("ann").shared.published()}
-            again.tell()
+            again.announce()
             expected = [("published", id_) for id_ in items]
             expected += [] if first.id in items else [("unpublished", gone(first))]
             of_moved = [("published", moved.id)] if items[moved.id] == "1" else [("unpublished", gone(moved))]
-            assert again.heard("nobody") == of_moved
-            assert sorted(again.heard("member")) == sorted({*expected, *of_moved})
+            assert again.received("nobody") == of_moved
+            assert sorted(again.received("member")) == sorted({*expected, *of_moved})
             entries = again.entries("member")
-            again.tell()
+            again.announce()
             assert again.entries("member") == entries
             assert again.world.shared.ask(Caller(user_id="x"), ReadLog()).through == 0
             told = changes_in(entries)
@@ -405,12 +405,12 @@ def test_killed_at_any_step_each_change_is_told_once(tmp_path: Path) -> None:
     assert len(seen) == 5  # after each of the changes
 
 
-def test_a_repeat_has_the_id_of_the_event_that_was_told(here: Deployment) -> None:
+def test_a_repeated_event_has_the_same_id(here: Deployment) -> None:
     item = here.publish("The quokka")
     for number in range(5):
         here.world.user(f"rater-{number}").shared.rate(item.id, 1.0)
     here.world.shared.expire()
-    for _ in range(2):  # killed before the log knew of the acknowledgement
+    for _ in range(2):  # killed before the log received the acknowledgement
         told = here.world.shared.ask(Caller(user_id="x"), ReadLog())
         events = [change.to_event(event_id) for event_id, change in told.changes]
         with Publisher(here.broker.endpoints.ingest) as publisher:
@@ -418,12 +418,12 @@ def test_a_repeat_has_the_id_of_the_event_that_was_told(here: Deployment) -> Non
                 publisher.publish(event)
             assert not publisher.flush().pending
     entries = here.entries("both")
-    here.tell()
+    here.announce()
     assert here.entries("both") == entries
-    assert here.heard() == [("published", item.id), ("rated", item.id)]
+    assert here.received() == [("published", item.id), ("rated", item.id)]
 
 
-def test_changes_of_all_kinds_are_told_together_in_their_order(
+def test_changes_of_all_kinds_are_announced_together_in_order(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     erased = counted(monkeypatch, "erase")
@@ -434,35 +434,35 @@ def test_changes_of_all_kinds_are_told_together_in_their_order(
         here.world.user("ann").shared.unpublish(items[number - 1].id)
         expected.append(("unpublished", gone(items[number - 1])))
     here.publish("The last", ACME, version="2", item_id=items[-1].id)
-    here.tell()
-    assert here.heard() == [*expected, ("unpublished", gone(items[-1])), ("published", items[-1].id)]
+    here.announce()
+    assert here.received() == [*expected, ("unpublished", gone(items[-1])), ("published", items[-1].id)]
     assert len(erased) == 1
     monkeypatch.setattr(publish_log, "_AT_ONCE", 4)
     more = [here.publish(f"Another {number}") for number in range(10)]
-    here.tell()
-    assert here.heard("nobody")[8:] == [("published", item.id) for item in more]
+    here.announce()
+    assert here.received("nobody")[8:] == [("published", item.id) for item in more]
     assert here.world.shared.ask(Caller(user_id="x"), ReadLog()).through == 0
 
 
-def test_a_repeat_erases_nothing_of_what_it_tells(here: Deployment) -> None:
+def test_a_repeated_batch_erases_none_of_its_own_events(here: Deployment) -> None:
     item = here.publish("The quokka", PRO)
-    here.tell()
+    here.announce()
     here.publish("The quokka", ACME, version="2", item_id=item.id)
-    with Publisher(here.broker.endpoints.ingest) as publisher:  # killed before the log knew of the acknowledgement
+    with Publisher(here.broker.endpoints.ingest) as publisher:  # killed before the log received the acknowledgement
         for told in here.world.shared.ask(Caller(user_id="x"), ReadLog()).events:
             publisher.publish(told)
         assert not publisher.flush().pending
-    here.tell()
-    assert here.heard("member") == [("published", item.id)]
-    assert here.heard("payer") == [("unpublished", gone(item))]
+    here.announce()
+    assert here.received("member") == [("published", item.id)]
+    assert here.received("payer") == [("unpublished", gone(item))]
 
 
-def test_what_goes_soon_after_another_goes_from_the_journal_with_others(
+def test_removals_in_quick_succession_are_erased_from_the_journal_together(
     here: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each erasure looks through the journal's events of shared items, and each compaction copies its file."""
+    """Each erasure reads the journal's events of shared items, and each compaction copies its file."""
     items = [here.publish(f"Quokka {number}") for number in range(20)]
-    here.tell()
+    here.announce()
     erased, compacted = counted(monkeypatch, "erase"), counted(monkeypatch, "compact")
     monkeypatch.setattr(announcer_module, "_REST", 1e9)  # for the rest of this test
 
@@ -480,9 +480,9 @@ def test_what_goes_soon_after_another_goes_from_the_journal_with_others(
 
     asyncio.run(unpublished_one_by_one())
     assert len(erased) == 1
-    here.tell()
+    here.announce()
     assert len(erased) == 2
-    assert here.heard() == [("unpublished", gone(item)) for item in items]
+    assert here.received() == [("unpublished", gone(item)) for item in items]
     with Subscriber(*here.broker.endpoints) as local:
         while local.stats().journal.uncompacted:
             local.wait(0.05)
@@ -491,7 +491,7 @@ def test_what_goes_soon_after_another_goes_from_the_journal_with_others(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
-    """A list that grows with each call of a method of any journal."""
+    """Return a list that grows with each call of a method of any journal."""
     calls: list[str] = []
     do = getattr(Journal, method)
 
@@ -503,56 +503,56 @@ def counted(monkeypatch: pytest.MonkeyPatch, method: str) -> list[str]:
     return calls
 
 
-def test_while_the_relay_is_away_the_log_keeps_what_is_to_be_told(here: Deployment) -> None:
+def test_the_log_keeps_changes_while_the_relay_is_unavailable(here: Deployment) -> None:
     items = [here.publish(f"Quokka {number}") for number in range(3)]
     here.broker.stop()
     with pytest.raises(RelayUnavailableError):
-        here.tell()
+        here.announce()
     here.world.reopen()
     here.broker = Broker(here.data_dir, SOON).start()
-    here.tell()
-    assert here.heard() == [("published", item.id) for item in items]
+    here.announce()
+    assert here.received() == [("published", item.id) for item in items]
 
 
-def test_a_backup_has_the_log_and_what_was_told_is_not_told_again(here: Deployment, tmp_path: Path) -> None:
+def test_a_backup_contains_the_log_and_no_change_is_announced_again(here: Deployment, tmp_path: Path) -> None:
     item, other = here.publish("The quokka"), here.publish("The other")
     here.broker.stop()
     with here.world.closed():
         make_backup(here.data_dir, tmp_path / "backup", here.world.settings, datetime.now(UTC), quiet)
     here.broker = Broker(here.data_dir, SOON).start()
-    here.tell()
+    here.announce()
     here.world.user("ann").shared.unpublish(item.id)
-    here.tell()
+    here.announce()
     before = here.entries("both")
     here.broker.stop()
     with here.world.closed():
         paths = tmp_path / "backup", here.data_dir
         restore_user(*paths, SHARED_USER, here.world.settings, datetime.now(UTC), quiet, replace=True)
     here.broker = Broker(here.data_dir, SOON).start()
-    here.tell()
+    here.announce()
     assert here.entries("both") == before
-    assert here.heard() == [("published", other.id), ("unpublished", gone(item))]
+    assert here.received() == [("published", other.id), ("unpublished", gone(item))]
 
 
 def test_without_a_daemon_the_log_keeps_the_latest_entries(here: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish_log, "_MOST", 3)
     gone_before = here.publish("Gone")
-    here.tell()
+    here.announce()
     here.world.user("ann").shared.unpublish(gone_before.id)
     items = [here.publish(f"Quokka {number}") for number in range(5)]
     assert faults(here) == []
-    here.tell()
-    assert here.heard() == [("unpublished", gone(gone_before)), *(("published", item.id) for item in items[2:])]
+    here.announce()
+    assert here.received() == [("unpublished", gone(gone_before)), *(("published", item.id) for item in items[2:])]
     assert here.journal_holds(gone(gone_before))
     with here.world.shared._archive.store.snapshot() as snapshot:
         assert snapshot.blobs("shared:log:") == []
     later = here.publish("Later")
-    here.tell()
-    assert here.heard()[4:] == [("published", later.id)]
+    here.announce()
+    assert here.received()[4:] == [("published", later.id)]
 
 
 @pytest.mark.parametrize("value", [None, b"\xc1"])
-def test_verify_finds_a_log_that_is_not_whole(here: Deployment, value: bytes | None) -> None:
+def test_verify_finds_an_incomplete_log(here: Deployment, value: bytes | None) -> None:
     for number in range(3):
         here.publish(f"Quokka {number}")
     assert faults(here) == []

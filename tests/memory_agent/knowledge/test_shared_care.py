@@ -22,7 +22,7 @@ from memory_agent.care.offline import erase, erase_user
 from memory_agent.care.restoration import Restored, replay_user, restore_all, restore_user
 from memory_agent.care.verification import verify_folder
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.request import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.pseudonyms import FIGURES, NAME, PARTS, place_of
@@ -48,7 +48,7 @@ def quiet(*_: object) -> None:
 
 @pytest.fixture
 def items(world: World) -> dict[str, GlobalRecord]:
-    """An item of ann with a file, one of ben, one of quokka-cas that ann and ben rated; and names."""
+    """Items of three users, one with a file and one with ratings; and chosen names."""
     world.user("ann").shared.set_name("Ann of the platform team")
     world.user("quokka-cas").shared.set_name("Quokka Cas")
     found = {
@@ -62,7 +62,7 @@ def items(world: World) -> dict[str, GlobalRecord]:
 
 
 def contributors(world: World, item: GlobalRecord) -> int:
-    """How many users stand behind the figures of an item."""
+    """Return how many users contribute to the figures of an item."""
     with world.shared._archive.store.snapshot() as snapshot:
         return len(snapshot.blobs(place_of(snapshot, PARTS, item.id)))
 
@@ -85,7 +85,7 @@ def the_store(world: World, backup: Path) -> Restored:
     return restore_user(backup, world.data_dir, SHARED_USER, world.settings, now(), quiet, replace=True)
 
 
-def test_a_backup_brings_items_files_names_and_authors_to_another_place(
+def test_a_backup_restores_items_files_names_and_authors_in_another_folder(
     world: World, items: dict[str, GlobalRecord], tmp_path: Path, embedder: Embedder
 ) -> None:
     backup = backup_of(world)
@@ -114,7 +114,7 @@ def test_a_restore_brings_back_no_removed_item(world: World, items: dict[str, Gl
     world.close()
     assert erase_user(world.data_dir, world.settings, "quokka-cas", now()).unpublished == 1
     restored = restore(world, backup)
-    assert restored.erased_again[SHARED_USER] == (1 if restore is everything else 2)  # one went with its author
+    assert restored.erased_again[SHARED_USER] == (1 if restore is everything else 2)  # one rating left with its user
     data = world.bytes_of_the_store()
     for trace in (b"uokka", items["gone"].id.encode(), items["of cas"].id.encode(), items["of cas"].author_id.encode()):
         assert trace not in data, trace
@@ -124,16 +124,16 @@ def test_a_restore_brings_back_no_removed_item(world: World, items: dict[str, Gl
     assert contributors(world, items["kept"]) == 1
     assert world.user("dot").shared.attachment(items["kept"].id).data == b"[the rules]" * 1_000
     assert items["of cas"].author.startswith("Quokka Cas #")
-    with pytest.raises(InvalidInputError, match="no shared item"):
+    with pytest.raises(InvalidInputError, match="not a shared item"):
         world.user("dot").shared.attachment(items["gone"].id)
     with pytest.raises(InvalidInputError, match="unpublished"):
         world.user("ben").shared.confirm(again)
 
 
-def test_who_returned_after_an_erasure_is_the_same_author_in_another_place(
+def test_a_user_who_returned_after_an_erasure_has_the_same_pseudonym_elsewhere(
     world: World, tmp_path: Path, embedder: Embedder
 ) -> None:
-    """Where no history says that an earlier pseudonym is no more."""
+    """In a folder whose history does not contain the erasure of the former pseudonym."""
     world.published("ann", KEPT)
     world.shared.ask(Caller(user_id="ann"), ForgetUser())
     item = world.published("ann", KEPT)
@@ -163,7 +163,7 @@ def test_a_restore_after_which_the_user_returned_keeps_both_apart(world: World, 
 
 
 def test_the_next_opening_deletes_blobs_without_an_item(world: World, items: dict[str, GlobalRecord]) -> None:
-    """As a store that other means brought back: a copy of the files, with the history of this folder."""
+    """As a store restored by other means: a copy of the files, with the history of this folder."""
     copy = world.data_dir.with_name("copy")
     with world.shared._archive.batch() as batch:
         batch.set_blob("shared:file:" + "0" * 32, b"left over")
@@ -192,7 +192,7 @@ def test_no_journal_contains_the_text_of_shared_items(world: World) -> None:
     assert len(world.found("dot", QUESTION)) == 1
 
 
-def test_an_erasure_says_that_files_which_a_restore_moved_aside_hold_what_the_user_shared(
+def test_a_receipt_states_that_files_moved_aside_by_a_restore_contain_shared_items(
     world: World, items: dict[str, GlobalRecord]
 ) -> None:
     backup = backup_of(world)
@@ -255,7 +255,7 @@ def no_item(batch: Batch) -> None:
         (no_item, "an item is not described"),
     ],
 )
-def test_verify_finds_an_item_that_is_not_whole(
+def test_verify_finds_an_incomplete_item(
     world: World, items: dict[str, GlobalRecord], change: Callable[[Batch], None], fault: str
 ) -> None:
     assert faults(world) == set()
@@ -282,7 +282,7 @@ def test_verify_finds_a_flipped_bit_of_an_item(world: World, items: dict[str, Gl
     world.open()
 
 
-def test_an_encrypted_folder_shows_nothing_of_what_users_share(
+def test_an_encrypted_folder_shows_no_shared_content(
     world: World, items: dict[str, GlobalRecord], tmp_path: Path, embedder: Embedder
 ) -> None:
     (tmp_path / "keys").mkdir(mode=0o700)
@@ -304,7 +304,7 @@ def test_an_encrypted_folder_shows_nothing_of_what_users_share(
     world.open()
 
 
-def test_no_rule_of_retention_ages_what_users_share(world: World, items: dict[str, GlobalRecord]) -> None:
+def test_retention_rules_do_not_apply_to_shared_items(world: World, items: dict[str, GlobalRecord]) -> None:
     settings = msgspec.structs.replace(world.settings, retention=RULES)
     later = now() + timedelta(days=400)
     world.close()
@@ -325,17 +325,17 @@ def test_a_restore_of_the_store_alone_leaves_no_event_of_what_was_taken_away_sin
     with world.closed():
         make_backup(world.data_dir, backup, world.settings, now(), quiet)
     gone = world.published("ann", "Staging needs a permit")
-    followers.tell()
-    world.user("ann").shared.unpublish(gone.id)  # and before that is told, the log goes back to the backup's
+    followers.announce()
+    world.user("ann").shared.unpublish(gone.id)  # and before its announcement, the log returns to that of the backup
     assert gone.id.encode() in followers.bytes_of_the_journal()
     with world.closed():
         restore_user(backup, world.data_dir, SHARED_USER, world.settings, now(), quiet, replace=True)
         assert gone.id.encode() not in followers.bytes_of_the_journal()
-    followers.tell()
+    followers.announce()
     assert [change.item_id for change in changes_in(followers.entries()["ben"])] == [kept.id]
 
 
-def test_an_item_that_the_operator_erases_from_the_files_goes_with_its_attachment(
+def test_an_item_erased_from_the_files_disappears_with_its_attachment(
     world: World, items: dict[str, GlobalRecord]
 ) -> None:
     world.close()
@@ -362,7 +362,7 @@ def without_figures(world: World) -> dict[str, GlobalRecord]:
     return {id_: msgspec.structs.replace(one.item, author="") for id_, one in found.items()}
 
 
-def test_an_export_brings_items_to_another_place_as_they_were_published(
+def test_an_export_imports_items_as_they_were_published(
     world: World, items: dict[str, GlobalRecord], tmp_path: Path, embedder: Embedder
 ) -> None:
     world.published("ann", "Of acme alone", "org:acme", access_policy="org:acme", body="\nlong", reference="a/b")
@@ -382,12 +382,12 @@ def test_an_export_brings_items_to_another_place_as_they_were_published(
         assert contributors(other, items["kept"]) == 0
         other.user("dot").shared.rate(items["kept"].id, 1.0)
         assert faults(other) == set()
-        assert other.user("ann").shared.published() == []  # whoever is called so there
+        assert other.user("ann").shared.published() == []  # any user with that name
         assert not other.user("ann").shared.unpublish(items["kept"].id).found
         assert other.user("root", is_admin=True).shared.unpublish(items["kept"].id).found
 
 
-def test_an_import_brings_back_no_item_that_was_unpublished(world: World, items: dict[str, GlobalRecord]) -> None:
+def test_an_import_does_not_restore_unpublished_items(world: World, items: dict[str, GlobalRecord]) -> None:
     lines = exported(world)
     world.user("ben").shared.unpublish(items["gone"].id)
     world.shared.ask(Caller(user_id="quokka-cas"), ForgetUser())
@@ -429,7 +429,7 @@ def of_item(line: bytes, **fields: object) -> bytes:
         lambda line: of_item(line, summary_chars=-1),
     ],
 )
-def test_a_line_that_is_no_item_as_it_was_published_imports_nothing(
+def test_a_line_that_differs_from_a_published_item_imports_nothing(
     world: World, items: dict[str, GlobalRecord], tmp_path: Path, embedder: Embedder, change: Callable[[bytes], bytes]
 ) -> None:
     head, first, *others = exported(world)

@@ -1,4 +1,4 @@
-"""Killed after any step that reaches the disk, publishing and taking away leave nothing half."""
+"""A kill after any step that changes the disk leaves no operation on shared items half done."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ with opened(Path(sys.argv[2])) as world:
 
 
 def opened(data_dir: Path) -> World:
-    """Without a model, which would take a second of each process: items are found by their words."""
+    """Return a world without a model, which would take a second in each process: searches find items by words."""
     return World(data_dir, None, Settings(shared=UNLIMITED, embedder=EmbedderSettings(folder="none")))
 
 
@@ -77,7 +77,7 @@ OPERATIONS = {
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """By operation a data folder as it is before."""
+    """The data folder before each operation."""
     root = tmp_path_factory.mktemp("prepared")
     for name in OPERATIONS:
         with opened(root / name) as world:
@@ -89,7 +89,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def items_of(world: World) -> dict[str, str]:
-    """The versions by id, after a check that each is whole, and that nothing is left of others."""
+    """Return the versions by id, after checking that each is complete and that no blob is left over."""
     with world.shared._archive.store.snapshot() as snapshot:
         items = {record.id: record for _, record in snapshot.scan()}
         files, figures = snapshot.blobs("shared:file:"), snapshot.blobs(FIGURES)
@@ -114,7 +114,7 @@ def contributors(world: World) -> set[bytes]:
 
 
 def outcomes(prepared: Path, folder: Path, operation: str) -> Iterator[World]:
-    """The world after a kill at each step of an operation."""
+    """Yield the world after a kill at each step of an operation."""
     for step in range(1, 50):
         data_dir = folder / str(step)
         shutil.copytree(prepared / operation, data_dir)
@@ -137,7 +137,7 @@ def outcomes(prepared: Path, folder: Path, operation: str) -> Iterator[World]:
         ("erase", {OWN: "1", OTHER: "1", FOREIGN: "1"}, {FOREIGN: "1"}),
     ],
 )
-def test_it_is_done_or_not_whenever_it_is_killed_and_goes_on_when_repeated(
+def test_a_kill_at_any_step_leaves_each_operation_done_or_repeatable(
     prepared: Path, tmp_path: Path, operation: str, before: dict[str, str], after: dict[str, str]
 ) -> None:
     seen = []
@@ -147,7 +147,7 @@ def test_it_is_done_or_not_whenever_it_is_killed_and_goes_on_when_repeated(
         name = world.user("ann").shared.published()[0].author if OWN in found else None
         assert name is None or name.startswith("Quokka Ann #") == (operation != "publish")
         if operation in ("unpublish", "erase") and found == after:
-            assert world.shared.erasure.is_forgotten(OWN, datetime.now(UTC))  # or a restore would bring it back
+            assert world.shared.erasure.is_forgotten(OWN, datetime.now(UTC))  # otherwise a restore would bring it back
         seen.append(found)
         OPERATIONS[operation](world)
         assert items_of(world) == after
@@ -172,7 +172,7 @@ def test_an_erased_user_leaves_nothing_whenever_it_is_killed(prepared: Path, tmp
     for world in outcomes(prepared, tmp_path, "erase"):
         begun = world.user("ann").shared.published() == []
         rated = contributors(world)
-        assert len(rated) == (1 if begun else 2)  # the opening has completed what was begun
+        assert len(rated) == (1 if begun else 2)  # the opening completed the interrupted removal
         OPERATIONS["erase"](world)
         assert contributors(world) == {world.shared._authors.pseudonym("cas").encode()} <= rated
         world.shared.expire()
@@ -180,8 +180,10 @@ def test_an_erased_user_leaves_nothing_whenever_it_is_killed(prepared: Path, tmp
         assert b"tunnel" in world.bytes_of_the_store()
 
 
-def test_an_unpublish_that_was_only_noted_is_completed_by_the_next_opening(tmp_path: Path, embedder: Embedder) -> None:
-    """The history comes first: else a restore would bring back what a crash kept from being noted."""
+def test_an_unpublish_recorded_only_in_the_history_is_completed_by_the_next_opening(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    """The history is written first; else a restore would bring back an item whose removal a crash left unrecorded."""
     with World(tmp_path / "data", embedder) as world:
         item = world.published("ann", "The quokka needs the VPN", data=b"[quokka]")
         copies = []
@@ -194,7 +196,7 @@ def test_an_unpublish_that_was_only_noted_is_completed_by_the_next_opening(tmp_p
             world.user("ann").shared.unpublish(item.id)
         with World(copies[0], embedder) as noted:
             assert noted.found("ben", "quokka") == {}
-            with pytest.raises(InvalidInputError, match="no shared item"):
+            with pytest.raises(InvalidInputError, match="not a shared item"):
                 noted.user("ben").shared.attachment(item.id)
             noted.shared.expire()
             assert b"quokka" not in noted.bytes_of_the_store()

@@ -11,7 +11,7 @@ from sharing_world import UNLIMITED, World
 
 from memory_agent.embedders import Embedder
 from memory_agent.errors import RateLimitedError
-from memory_agent.knowledge import SearchQuota
+from memory_agent.knowledge.store import SearchQuota
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.shared import GlobalRecord
@@ -29,7 +29,7 @@ FIX = "Connect to the VPN before a deploy to staging"
 OTHERS = 400
 
 
-def test_own_items_take_no_place_in_a_recall_and_are_found_by_a_search(world: World) -> None:
+def test_a_recall_excludes_own_items_and_a_search_finds_them(world: World) -> None:
     own = {world.published("ann", f"{FIX}, says sheet {number}").id for number in range(30)}
     other = world.published("ben", "Staging may need another token")
     ann = world.user("ann")
@@ -45,7 +45,7 @@ def test_own_items_take_no_place_in_a_recall_and_are_found_by_a_search(world: Wo
 def test_a_graph_search_excludes_own_items_without_a_mask(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A search that left them out by a mask would read all vectors, of which there may be millions."""
+    """Excluding them with a mask would read all vectors, of which there may be millions."""
     masks: list[Mask | None] = []
     scan = PassageView.scan
 
@@ -120,7 +120,7 @@ def test_the_store_marks_only_long_texts_and_the_recall_what_it_shows(world: Wor
 def test_a_long_text_is_marked_in_its_best_passage(world: World) -> None:
     published_sheet(world, LONG)
     (found,) = world.user("ben").recall(WHICH_VPN, tiers=BOTH, min_relevance=0.0, deadline_ms=30_000.0).memories
-    assert "**VPN** of the platform team" in found.highlights[0]  # of the whole text it would be the beginning
+    assert "**VPN** of the platform team" in found.highlights[0]  # in the whole text it would be the beginning
 
 
 def taken(quota: SearchQuota, user: str, now_s: float) -> bool:

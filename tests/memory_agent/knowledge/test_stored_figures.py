@@ -1,4 +1,4 @@
-"""The stored form of figures: one blob for each user of an item, and stores of the form before that."""
+"""The stored form of figures: one blob for each user of an item; and the conversion of the former form."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_one_upkeep_releases_the_figures_of_each_version_that_are_due(world: Wor
     assert released == {"1": 5, "2": 5}
 
 
-def test_what_was_contributed_to_an_item_goes_with_it(world: World) -> None:
+def test_contributions_are_removed_with_their_item(world: World) -> None:
     item = world.published("ann", "Staging needs the VPN")
     for number in range(8):
         report(world, f"user-{number}", 1, item)
@@ -81,7 +81,7 @@ def test_what_was_contributed_to_an_item_goes_with_it(world: World) -> None:
     assert blobs(world, PARTS) == blobs(world, FIGURES) == {}
 
 
-def test_a_rating_taken_back_between_reports_and_releases_is_counted_once(world: World) -> None:
+def test_a_rating_removed_between_reports_and_releases_is_counted_once(world: World) -> None:
     item = world.published("ann", "Staging needs the VPN")
     for number in range(6):
         rate(world, f"user-{number}", item, 1.0)
@@ -100,8 +100,8 @@ def test_a_rating_taken_back_between_reports_and_releases_is_counted_once(world:
 
 
 @pytest.mark.parametrize("step", [2, 3, 4, 5])
-def test_others_write_while_a_user_is_erased(world: World, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Between two of its transactions; the note before them is made alone."""
+def test_other_users_write_while_a_user_is_erased(world: World, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Other users write between two of its transactions."""
     monkeypatch.setattr(removal, "_AT_ONCE", 1)
     items = [world.published("ann", f"Staging {number} needs the VPN") for number in range(3)]
     own = world.published("ben", "A fix of his own")
@@ -131,7 +131,7 @@ def test_others_write_while_a_user_is_erased(world: World, monkeypatch: pytest.M
 def test_an_erasure_that_fails_half_way_is_completed_by_the_next_opening(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else is taken away meanwhile."""
+    """Even if another removal succeeds meanwhile."""
     monkeypatch.setattr(removal, "_AT_ONCE", 1)
     items = [world.published("ann", f"Staging {number} needs the VPN") for number in range(3)]
     report(world, "ben", 1, *items)
@@ -172,7 +172,7 @@ def fails_always(*_: object) -> int:
 
 
 def as_former(batch: Batch) -> None:
-    """Write the figures as the version before did: all of an item in one blob."""
+    """Write the figures in the former form: all of an item in one blob."""
     for name in batch.blobs(FIGURES):
         place = name.removeprefix(FIGURES)
         versions: dict[str, Any] = {
@@ -201,7 +201,7 @@ def as_former(batch: Batch) -> None:
 
 
 def former_world(world: World) -> tuple[GlobalRecord, GlobalRecord]:
-    """Make it as a former version left it: figures released, and some of the users changed since."""
+    """Convert the store to the former form: figures released, and some of the users changed since."""
     item, other = world.published("ann", "Staging needs the VPN"), world.published("ann", "Another")
     for number in range(10):
         report(world, f"user-{number}", 1, item)
@@ -214,13 +214,13 @@ def former_world(world: World) -> tuple[GlobalRecord, GlobalRecord]:
     rate(world, "rater", item, None)
     rate(world, "new", other, 0.5)
     world.user("ann").shared.set_name("Ann Lee")
-    world.user("ben").shared.set_name("Ben")  # who publishes nothing
+    world.user("ben").shared.set_name("Ben")  # a user who publishes nothing
     with world.shared._archive.batch() as batch:
         as_former(batch)
     return item, other
 
 
-def test_a_store_of_the_former_form_is_divided_when_it_is_opened(world: World, tmp_path: Path) -> None:
+def test_a_store_of_the_former_format_is_converted_when_it_is_opened(world: World, tmp_path: Path) -> None:
     item, other = former_world(world)
     released = QualityMetrics(
         avg_trajectory_score=0.85, usage_count=20, used_count=10, distinct_users=10, user_rating=1.0, raters=10
@@ -255,7 +255,7 @@ def test_a_store_of_the_former_form_is_divided_when_it_is_opened(world: World, t
             assert not part.findings
 
 
-def test_dividing_a_former_store_is_done_or_not(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_converting_a_former_store_is_atomic(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     item, _ = former_world(world)
     before = blobs(world, FORMER)
     world.close()

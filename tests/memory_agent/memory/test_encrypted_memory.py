@@ -11,8 +11,8 @@ import pytest
 from memory_samples import NOW, message
 
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.intent_log import INTENT_FILE
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.logs import INTENT_FILE
+from memory_agent.erasure.request import Selection
 from memory_agent.errors import (
     EncryptionKeyMissingError,
     MemoryAgentError,
@@ -105,7 +105,7 @@ def found(folder: Path, marks: Mapping[str, bytes]) -> dict[str, set[str]]:
 
 
 def learnt_in(store: Store) -> bytes:
-    """Bytes from the middle of a store's saved learner."""
+    """Return bytes from the middle of a store's saved learner."""
     learner = load_learner(store)
     assert learner is not None
     data = checkpoint.to_bytes(learner)
@@ -124,7 +124,7 @@ def test_no_file_contains_plain_text_while_open_or_closed(tmp_path: Path, embedd
 
 
 def test_without_encryption_the_files_contain_every_mark(tmp_path: Path, embedder: Embedder) -> None:
-    """This proves that the test above looks for the right bytes."""
+    """Without this, the test above might search for the wrong bytes."""
     with opened(tmp_path / "alice", embedder) as memory:
         marks = fill(memory)
         held = found(tmp_path / "alice", marks)
@@ -161,7 +161,7 @@ def test_the_learner_and_a_pending_erasure_survive_reopening(tmp_path: Path, emb
         assert not state.exists()
     assert (tmp_path / "alice" / INTENT_FILE).exists()
     with opened(tmp_path / "alice", embedder, tmp_path / "keys") as memory:
-        assert memory.get([record_id]) == []  # the erasure went on
+        assert memory.get([record_id]) == []  # the erasure was completed
 
 
 def test_a_destroyed_key_ends_every_call_permanently(tmp_path: Path, embedder: Embedder) -> None:

@@ -169,7 +169,7 @@ def check(filled: Memory, everything: list[MemoryRecord], embedder: Embedder, ch
     vector = embedder.embed_query(query)
     cosines = {record.id: float(np.dot(record.embedding or [], vector)) for record in everything}
     floor = -2.0 if chosen.min_score is None else chosen.min_score
-    near = [r for r in everything if abs(cosines[r.id] - floor) < 1e-4]  # rounding decides about these
+    near = [r for r in everything if abs(cosines[r.id] - floor) < 1e-4]  # rounding decides these cases
     right = {r.id for r in everything if passes(r, chosen) and cosines[r.id] >= floor}
     right |= {r.id for r in near if passes(r, chosen)}
     result = filled.recall(query, top_k=1000, filter=chosen, mode=mode, deadline_ms=60_000)

@@ -15,8 +15,7 @@ from memory_samples import NOW, message, texts
 
 from memory_agent.care.export import export_lines, import_lines
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.history import read_history
-from memory_agent.erasure.intent_log import read_intent
+from memory_agent.erasure.logs import read_history, read_intent
 from memory_agent.errors import StoreError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
@@ -190,12 +189,10 @@ def test_a_forgotten_id_may_return_and_the_history_records_it(memory: Memory) ->
     assert memory.get(["vpn"]) == [record]
     history = read_history(memory._archive.store.folder, "alice")
     assert history.memories_in(LATER + timedelta(seconds=1)) == frozenset()
-    assert len(history.memories_in(NOW)) == 1  # what a backup of that time holds was erased
+    assert len(history.memories_in(NOW)) == 1  # a backup of that time contains erased memories
 
 
-def test_an_erasure_that_waits_for_the_journal_leaves_the_returned_memory_alone(
-    tmp_path: Path, embedder: Embedder
-) -> None:
+def test_an_erasure_that_waits_for_the_journal_keeps_a_memory_stored_again(tmp_path: Path, embedder: Embedder) -> None:
     layout = Layout(tmp_path)
     layout.create()
     (tmp_path / "journal").mkdir(exist_ok=True)
@@ -208,7 +205,7 @@ def test_an_erasure_that_waits_for_the_journal_leaves_the_returned_memory_alone(
         assert intent is not None
         assert intent.record_ids == ("lunch", "vpn")
         memory.remember("Another one", id="vpn", now=LATER)
-    with Memory.open(folder, embedder=embedder) as memory:  # which continues the erasure
+    with Memory.open(folder, embedder=embedder) as memory:  # this continues the erasure
         assert [one.text for one in memory.list().records] == ["Another one"]
         assert read_intent(folder) is not None
         memory.forget(["vpn"])

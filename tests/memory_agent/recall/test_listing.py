@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, START
 
-from memory_agent.erasure.selection import passes
+from memory_agent.erasure.request import passes
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
 from memory_agent.recall import listing

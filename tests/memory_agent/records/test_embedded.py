@@ -1,4 +1,4 @@
-"""The text that is embedded for a memory, and the embedders that make vectors alone."""
+"""The text that is embedded for a memory, and embedders that make no word vectors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_spans_of_the_embedded_text_are_found_in_the_text(text: str, title: 
 
 
 class Inheriting(Embedder):
-    """An embedder of a caller's own, which makes vectors alone."""
+    """A caller's own embedder, without word vectors."""
 
     info = INFO
 
@@ -73,11 +73,11 @@ class Inheriting(Embedder):
         return len(text.split())
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing."""
 
 
 class Standing:
-    """One that does not inherit the protocol."""
+    """An embedder that does not inherit from the protocol."""
 
     info = INFO
     begin_query = Inheriting.begin_query
@@ -87,7 +87,7 @@ class Standing:
 
 
 class Former:
-    """One of the former protocol."""
+    """An embedder of the former protocol."""
 
     info = INFO
     count_tokens = Inheriting.count_tokens
@@ -105,7 +105,7 @@ def vector_of(text: str) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     return vector / np.linalg.norm(vector)
 
 
-def test_embedders_of_vectors_alone_give_one_passage_and_no_words() -> None:
+def test_an_embedder_without_words_gives_one_passage_and_no_words() -> None:
     texts = ["one", "another one"]
     for own in (Inheriting(), Standing(), Former()):
         embedder = LazyEmbedder(own, EmbedderSettings()).get()  # type: ignore[arg-type]

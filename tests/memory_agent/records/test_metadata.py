@@ -1,4 +1,4 @@
-"""Metadata as values at paths: equal as values of JSON, at any depth, and never an error."""
+"""Metadata as values at paths: equality of JSON, any depth, and no input that raises an unexpected error."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_value_belongs_to_its_path(path: str, value: MetadataValue, other: str
         ({"nan": None}, False),
     ],
 )
-def test_what_matches(conditions: dict[str, Any], is_match: bool) -> None:
+def test_values_that_match(conditions: dict[str, Any], is_match: bool) -> None:
     metadata = {
         "host": "staging",
         "floor": 3,
@@ -122,7 +122,7 @@ def test_long_paths_cost_no_more_than_they_take_in_a_request() -> None:
         (tuple(range(1_001)), "f"),
     ],
 )
-def test_conditions_that_cannot_be_are_refused_by_path(values: Any, field: str) -> None:
+def test_invalid_conditions_are_refused_with_their_path(values: Any, field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         check_conditions("f", {"a": values})
     assert caught.value.field == field

@@ -18,9 +18,16 @@ from memory_samples import START, message
 
 from memory_agent.care.export import export_lines
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.history import fingerprint, note_erasure, note_reimported_ids, read_history
-from memory_agent.erasure.intent_log import INTENT_FILE, Intent, read_intent, write_intent
-from memory_agent.erasure.selection import Selection
+from memory_agent.erasure.logs import (
+    INTENT_FILE,
+    fingerprint,
+    note_erasure,
+    note_reimported_ids,
+    read_history,
+    read_intent,
+    write_intent,
+)
+from memory_agent.erasure.request import Intent, Selection
 from memory_agent.errors import InvalidInputError, StoreError
 from memory_agent.memory import Memory
 from memory_agent.records.memories import Exclusion, MemoryFilter
@@ -70,7 +77,7 @@ def fill(memory: Memory, others: int = 150) -> list[str]:
 
 
 def vectors_of(text: str, memory: Memory) -> list[bytes]:
-    """The stored vectors, further passages and words of the memories that contain a text."""
+    """Return the stored vectors, further passages and words of the memories that contain a text."""
     traces = []
     with memory._archive.store.snapshot() as snapshot:
         for row, record in snapshot.scan():
@@ -170,7 +177,7 @@ def test_a_filter_selects_memories_to_erase(tmp_path: Path, embedder: Embedder) 
             memory.erasure.erase(filter={"exclude": {}})
 
 
-def test_what_a_filter_excludes_is_not_erased(memory: Memory) -> None:
+def test_memories_that_a_filter_excludes_are_not_erased(memory: Memory) -> None:
     events = [message(number, session_id=f"s-{number}") for number in range(6)]
     for number, event in enumerate(events):
         event["payload"] |= {"run_id": f"r-{number}"}
@@ -286,7 +293,7 @@ if __name__ == "__main__":
 
 
 def told(memory: Memory, count: int) -> list[str]:
-    """Memories made of events that the journal has too."""
+    """Memories with events that the journal has too."""
     for number in range(count):
         memory.ingest(
             [

@@ -1,8 +1,12 @@
-"""The history of erasures, one file per user beside the stores: a restored backup is erased from again by it.
+"""The two logs of erasures: the intent of an unfinished one in the user's folder, and each user's history beside it.
 
-It holds fingerprints of ids and no text: a guessed id can be tested, none can be read back. Expired memories are only
-counted, since they expire again wherever they are restored. It is never moved aside or restored, and knows nothing of
-erasures on another machine.
+The intent is written before an erasure begins and removed at its end; after a crash it is carried out again as a whole,
+since every step is idempotent. The history has an entry for each erasure and outlives the user's folder: after a
+restore, it is applied to the backup. It is never restored itself, and does not know erasures on other machines. Expired
+memories are only counted in it, since they expire again wherever they are restored.
+
+Both have checksums, because a flipped bit would erase something else or undo an erasure. Neither contains text. The
+intent has ids; the history has fingerprints of ids, which confirm a guessed id and cannot be inverted.
 """
 
 from __future__ import annotations
@@ -16,20 +20,86 @@ from typing import Annotated
 
 import msgspec
 
-from memory_agent.erasure.intent_log import Intent, write_atomically
-from memory_agent.errors import StoreError
+from memory_agent.erasure.request import Intent
+from memory_agent.errors import EncryptionKeyMissingError, StoreError
 from memory_agent.storage.folders import data_dir_of
-from relay.disk import flush
+from memory_agent.storage.user_key import UserKey
+from relay.disk import add_checksum, flush, verify_checksum, write_private
+from relay.errors import UndecipherableError
 
+INTENT_FILE = "erasing.json"
 HISTORY_FOLDER = "erasures"
 _STANDALONE = "erasures.jsonl"  # of a memory outside a data folder
+_PURPOSE, _ABOUT = "erasing", INTENT_FILE.encode()
 
 
-class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+def write_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> Intent:
+    """Write an intent, joined with an unfinished one, and return the result. Encrypted with `key`. Durable on return.
+
+    Raises `StoreError`, also if the unfinished intent erases another session.
+    """
+    known = read_intent(folder, key)
+    if known is not None:
+        if known.session_id not in (None, intent.session_id) and intent.session_id is not None:
+            raise StoreError(f"{folder}: the erasure of session {known.session_id} is not finished yet")
+        intent = known.joined_with(intent)
+    replace_intent(folder, intent, key)
+    return intent
+
+
+def replace_intent(folder: Path, intent: Intent, key: UserKey | None = None) -> None:
+    """Replace the unfinished intent. Durable on return. Raises `StoreError`."""
+    data = msgspec.json.encode(intent)
+    if key is not None:
+        data = key.cipher(_PURPOSE).seal(data, _ABOUT)
+    write_atomically(folder / INTENT_FILE, add_checksum(data))
+
+
+def read_intent(folder: Path, key: UserKey | None = None) -> Intent | None:
+    """Return the unfinished erasure, or None. Raises `StoreError` for a file that cannot be read."""
+    try:
+        data = verify_checksum((folder / INTENT_FILE).read_bytes())
+        if key is not None:
+            data = key.cipher(_PURPOSE).open(data, _ABOUT)
+        return msgspec.json.decode(data, type=Intent)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError, UndecipherableError) as error:
+        raise StoreError(f"{folder / INTENT_FILE} cannot be read: {error}") from error
+
+
+def encrypt_intent(folder: Path, key: UserKey) -> None:
+    """Encrypt a plain intent; leave an encrypted one unchanged. Durable on return. Raises `StoreError`."""
+    (folder / f"{INTENT_FILE}.new").unlink(missing_ok=True)
+    try:
+        read_intent(folder, key)
+    except EncryptionKeyMissingError:
+        raise
+    except StoreError:
+        intent = read_intent(folder)
+        if intent is not None:
+            replace_intent(folder, intent, key)
+
+
+def close_intent(folder: Path) -> None:
+    """Remove the intent of a finished erasure. Durable on return."""
+    (folder / INTENT_FILE).unlink(missing_ok=True)
+    flush(folder)
+
+
+def write_atomically(file: Path, content: bytes) -> None:
+    """Replace a private file atomically. Durable on return. Raises `StoreError`."""
+    try:
+        write_private(file, content)
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror}") from error
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One erasure: fingerprints of ids, and the counts of its receipt.
 
-    `returned`: memories and events that had been erased and were imported again. `renewed`: ids of erased memories
-    under which others were stored since; backups made before hold what was erased.
+    `returned` are erased memories and events that were imported again. `renewed` are ids of erased memories under which
+    other memories were stored later; older backups contain the erased ones.
     """
 
     at: Annotated[datetime, msgspec.Meta(tz=True)]
@@ -45,15 +115,15 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """The erasures of one user, in order. `unread`: the number of damaged lines."""
+    """The erasures of one user, in order. `unread` is the number of damaged lines."""
 
-    erasures: tuple[Erasure, ...] = ()
+    erasures: tuple[HistoryEntry, ...] = ()
     unread: int = 0
 
     def memories_in(self, made_at: datetime) -> frozenset[str]:
-        """Fingerprints of the erased memories that a store of this moment may hold.
+        """Fingerprints of the erased memories that a store of this time may contain.
 
-        Without those that were imported again, and the ids under which others were stored before it.
+        Excludes memories that were imported again, and ids under which another memory was stored before that time.
         """
         gone: set[str] = set()
         for erasure in self.erasures:
@@ -64,7 +134,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def events(self) -> frozenset[str]:
-        """Fingerprints of the events that the erased memories were made of."""
+        """Fingerprints of the events behind the erased memories."""
         gone: set[str] = set()
         for erasure in self.erasures:
             gone.update(erasure.events)
@@ -95,13 +165,13 @@ def fingerprint(user_id: str, id_: str) -> str:
 def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, once: bool = False) -> None:
     """Append an erasure to the history of the user with this folder. Durable on return. Raises `StoreError`.
 
-    With `once`, an entry that was made since the intent began is not repeated, unless its memories were imported again.
-    A session is repeated if `now` is later, since it may have gone on.
+    With `once`, an entry made since the intent began is not repeated, unless its memories were imported again. For a
+    session it is repeated if `now` is later, since the session may have continued.
     """
     by_rule = {rule: len(ids) for rule, ids in intent.expired.items()}
     if not (intent.all_ids or intent.session_id):
         return
-    erasure = Erasure(
+    entry = HistoryEntry(
         at=now,
         memories=_fingerprints(user_id, intent.record_ids),
         events=_fingerprints(user_id, intent.event_ids if intent.record_ids or intent.session_id else ()),
@@ -110,36 +180,36 @@ def note_erasure(folder: Path, user_id: str, intent: Intent, now: datetime, *, o
         count=len(intent.all_ids),
         by_rule=by_rule,
     )
-    file = _file(folder, user_id)
+    file = _history_file(folder, user_id)
     since = intent.started_at if intent.session_id is None else now
-    if once and _is_noted(read_history(folder, user_id), erasure, since):
-        _flush(file)  # its writer may have died before it was durable
+    if once and _is_noted(read_history(folder, user_id), entry, since):
+        _flush(file)  # a crash may have prevented that
     else:
-        _append(file, erasure)
+        _append(file, entry)
 
 
 def note_reimported_ids(folder: Path, user_id: str, ids: Iterable[str], now: datetime) -> None:
     """Append that these memories and events were imported again. Durable on return. Raises `StoreError`."""
     returned = _fingerprints(user_id, ids)
     if returned:
-        _append(_file(folder, user_id), Erasure(at=now, returned=returned))
+        _append(_history_file(folder, user_id), HistoryEntry(at=now, returned=returned))
 
 
 def note_renewed_id(folder: Path, user_id: str, record_id: str, now: datetime) -> None:
     """Append that another memory is stored under an erased id. Durable on return. Raises `StoreError`."""
-    _append(_file(folder, user_id), Erasure(at=now, renewed=_fingerprints(user_id, (record_id,))))
+    _append(_history_file(folder, user_id), HistoryEntry(at=now, renewed=_fingerprints(user_id, (record_id,))))
 
 
 def note_user_erased(folder: Path, user_id: str, now: datetime) -> None:
     """Replace a user's history by the erasure of the whole user. Durable on return. Raises `StoreError`."""
     if data_dir_of(folder) is not None:
-        file = _with_folder(_file(folder, user_id))
-        write_atomically(file, _encode(Erasure(at=now, everything=True)))
+        file = _with_folder(_history_file(folder, user_id))
+        write_atomically(file, _encode(HistoryEntry(at=now, everything=True)))
 
 
 def read_history(folder: Path, user_id: str) -> History:
     """Return a user's history; the user's folder need not exist. Raises `StoreError`."""
-    file = _file(folder, user_id)
+    file = _history_file(folder, user_id)
     try:
         lines = file.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -157,7 +227,7 @@ def read_history(folder: Path, user_id: str) -> History:
 
 def history_bytes(folder: Path, user_id: str) -> int:
     """Return the size of a user's history, which changes with every entry; 0 without one. Raises `StoreError`."""
-    file = _file(folder, user_id)
+    file = _history_file(folder, user_id)
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -166,17 +236,16 @@ def history_bytes(folder: Path, user_id: str) -> int:
         raise StoreError(f"{file}: {error.strerror}") from error
 
 
-def _encode(erasure: Erasure) -> bytes:
-    """Return a line with its checksum: a flipped bit in a fingerprint would silently undo an erasure."""
-    content = msgspec.json.encode(erasure)
+def _encode(entry: HistoryEntry) -> bytes:
+    content = msgspec.json.encode(entry)
     return content + b" " + _checksum(content) + b"\n"
 
 
-def _decode(line: bytes) -> Erasure:
+def _decode(line: bytes) -> HistoryEntry:
     content, _, checksum = line.rpartition(b" ")
     if checksum != _checksum(content):
         raise ValueError("the line does not match its checksum")
-    return msgspec.json.decode(content, type=Erasure)
+    return msgspec.json.decode(content, type=HistoryEntry)
 
 
 def _checksum(content: bytes) -> bytes:
@@ -187,19 +256,19 @@ def _fingerprints(user_id: str, ids: Iterable[str]) -> tuple[str, ...]:
     return tuple(fingerprint(user_id, one) for one in ids)
 
 
-def _file(folder: Path, user_id: str) -> Path:
+def _history_file(folder: Path, user_id: str) -> Path:
     data_dir = data_dir_of(folder)
     if data_dir is None:
         return folder / _STANDALONE
     return data_dir / HISTORY_FOLDER / f"{fingerprint(user_id, user_id)}.jsonl"
 
 
-def _is_noted(history: History, erasure: Erasure, since: datetime) -> bool:
-    """Whether the same entry was made at `since` or later, and none of its ids were imported again after it."""
-    gone = {*erasure.memories, *erasure.events}
+def _is_noted(history: History, entry: HistoryEntry, since: datetime) -> bool:
+    """Whether an equal entry was made at `since` or later, and none of its ids were imported again after it."""
+    gone = {*entry.memories, *entry.events}
     is_noted = False
     for one in history.erasures:
-        if one.at >= since and msgspec.structs.replace(one, at=erasure.at) == erasure:
+        if one.at >= since and msgspec.structs.replace(one, at=entry.at) == entry:
             is_noted = True
         elif not gone.isdisjoint((*one.returned, *one.renewed)):
             is_noted = False
@@ -214,11 +283,11 @@ def _flush(file: Path) -> None:
         raise StoreError(f"{file}: {error.strerror}") from error
 
 
-def _append(file: Path, erasure: Erasure) -> None:
-    """Append a line, after a line end: what a crash cut off stays a line of its own."""
+def _append(file: Path, entry: HistoryEntry) -> None:
+    """Append a line, preceded by a line feed, so that a line that a crash truncated stays separate."""
     try:
         with open(os.open(_with_folder(file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
-            appended.write(b"\n" + _encode(erasure))
+            appended.write(b"\n" + _encode(entry))
             appended.flush()
             os.fsync(appended.fileno())
         flush(file.parent)

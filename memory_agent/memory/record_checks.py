@@ -1,15 +1,15 @@
-"""Checks of a caller's arguments: the record of `Memory.remember`, with secrets masked, and ids of memories."""
+"""Checks of the record that `Memory.remember` stores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.records.arguments import check_text, check_time
+from memory_agent.records.arguments import check_choice, check_not_blank, check_share, check_text, check_time
 from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, MemoryRecord
 from memory_agent.records.metadata import values_of
 from relay import EventLimits, Masker, validate_id, validate_object
@@ -21,29 +21,16 @@ _NAMES = ("type", "phase", "session_id", "run_id", "channel_id", "agent_id")
 _MOST_TITLE_CHARS = 1_000  # events: 200, and 32 tags of 64 characters
 _MOST_TAGS, _MOST_TAG_CHARS = 100, 200
 
-Word = TypeVar("Word", bound=str)
-
-
-def check_ids(ids: object) -> list[str]:
-    """Return the ids. Raises `InvalidInputError` for anything but a list of texts."""
-    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
-        raise InvalidInputError("ids", "must be a list of ids")
-    for one in ids:
-        check_text("ids", one)
-    return list(ids)
-
 
 def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: EventLimits) -> MemoryRecord:
     """Return the checked record. Its fields may have any type. Raises `InvalidInputError` (with the field's name)."""
-    check_text("text", record.text)
-    if not record.text.strip():
-        raise InvalidInputError("text", "is empty")
+    check_not_blank("text", record.text)
     if len(record.text) > max_chars:
         raise InvalidInputError("text", f"has {len(record.text)} characters, at most {max_chars} are allowed")
-    _one_of("source", record.source, SOURCES)
-    _one_of("kind", record.kind, KINDS)
+    check_choice("source", record.source, SOURCES)
+    check_choice("kind", record.kind, KINDS)
     if record.provenance is not None:
-        _one_of("provenance", record.provenance, PROVENANCES)
+        check_choice("provenance", record.provenance, PROVENANCES)
     if (record_id := _optional_name("id", record.id, limits.max_id_bytes)) is None:
         raise InvalidInputError("id", "is empty")
     return msgspec.structs.replace(
@@ -53,7 +40,7 @@ def checked_record(record: MemoryRecord, now: datetime, max_chars: int, limits: 
         title=_title(record.title),
         tags=_check_tags(record.tags),
         metadata=_check_metadata(record.metadata),
-        quality_score=_quality(record.quality_score),
+        quality_score=None if record.quality_score is None else check_share("quality_score", record.quality_score),
         **{name: _optional_name(name, getattr(record, name), limits.max_id_bytes) for name in _NAMES},
     )
 
@@ -67,12 +54,6 @@ def masked_record(record: MemoryRecord, masker: Masker) -> MemoryRecord:
         tags=tuple(dict.fromkeys(map(masker.text, record.tags))),
         metadata=masker.value(record.metadata),
     )
-
-
-def _one_of(field: str, value: Word, choices: Sequence[Word]) -> Word:
-    if value not in choices:
-        raise InvalidInputError(field, f"must be one of {', '.join(choices)}")
-    return value
 
 
 def _title(text: str | None) -> str | None:
@@ -109,14 +90,6 @@ def _past(field: str, moment: object, now: datetime, max_future_s: float) -> dat
     if ahead_s > max_future_s:
         raise InvalidInputError(field, f"is {ahead_s:.0f} s in the future, at most {max_future_s:g} s")
     return checked
-
-
-def _quality(quality: object) -> float | None:
-    if quality is None:
-        return None
-    if isinstance(quality, bool) or not isinstance(quality, int | float) or not 0.0 <= quality <= 1.0:
-        raise InvalidInputError("quality_score", "must be a number from 0 to 1")
-    return float(quality)
 
 
 def _check_metadata(metadata: object) -> dict[str, Any]:

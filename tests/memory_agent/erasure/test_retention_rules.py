@@ -15,10 +15,11 @@ import pytest
 from test_erasure import SECRET, files_with
 
 from memory_agent.embedders import Embedder
-from memory_agent.erasure.intent_log import INTENT_FILE, read_intent
+from memory_agent.erasure import eraser
+from memory_agent.erasure.logs import INTENT_FILE, read_intent
 from memory_agent.erasure.retention import RETENTION_FILE, RetentionRules, is_due_while_closed
 from memory_agent.errors import InvalidInputError, SettingsError
-from memory_agent.memory import Memory, namespaces
+from memory_agent.memory import Memory
 from memory_agent.settings import RetentionRule, RetentionSettings, load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage.folders import user_folder
@@ -154,7 +155,7 @@ def test_a_dry_run_counts_by_rule_and_changes_nothing(tmp_path: Path, embedder: 
         planned = memory.erasure.erase_expired(now=NOW, dry_run=True)
         assert (planned.by_rule, planned.memories, planned.complete) == ({"progress": 2}, 2, False)
         assert files_and_bytes(tmp_path) == before
-        assert memory.erasure.age(NOW) == 2  # and it did not count as having been looked at
+        assert memory.erasure.age(NOW) == 2  # and it did not count as a scan
 
 
 def files_and_bytes(folder: Path) -> dict[str, bytes]:
@@ -162,7 +163,7 @@ def files_and_bytes(folder: Path) -> dict[str, bytes]:
 
 
 def test_selecting_expired_memories_excludes_other_selections(tmp_path: Path, embedder: Embedder) -> None:
-    from memory_agent.erasure.selection import Selection
+    from memory_agent.erasure.request import Selection
 
     with pytest.raises(InvalidInputError):
         Selection(expired=True, session_id="s-1").check()
@@ -173,7 +174,7 @@ def test_a_store_is_scanned_at_most_once_per_interval(tmp_path: Path, embedder: 
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, 40 * DAY), told(2, 29.5 * DAY)], now=NOW)
         assert memory.erasure.age(NOW) == 1
-        assert memory.erasure.age(NOW + 0.9 * DAY) == 0  # the second one is too old by now
+        assert memory.erasure.age(NOW + 0.9 * DAY) == 0  # the second memory has expired by now
         assert memory.erasure.age(NOW + DAY) == 1
         memory.ingest([told(3, 60 * DAY)], now=NOW)
         assert memory.erasure.age(NOW - 5 * DAY) == 1  # the clock was reset
@@ -188,8 +189,8 @@ def test_a_store_with_more_expired_than_the_limit_is_due_at_once(tmp_path: Path,
 def test_a_host_scans_a_large_memory_only_after_waking(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(namespaces, "_AGED_AT_WAKING", 2)
-    monkeypatch.setattr(namespaces, "_LOOKED_AT_WAKING", 4)
+    monkeypatch.setattr(eraser, "_EXPIRED_AT_OPENING", 2)
+    monkeypatch.setattr(eraser, "_SCANNED_AT_OPENING", 4)
     filled(tmp_path, embedder, *(told(number, 40 * DAY) for number in range(5)))
     with opened(tmp_path, embedder, USUAL, role="host") as memory:
         assert memory.stats().memories == 5
@@ -199,14 +200,14 @@ def test_a_host_scans_a_large_memory_only_after_waking(
 
 
 def due(folder: Path, days: float, settings: RetentionSettings = USUAL) -> bool:
-    """Whether a closed memory must be scanned in this many days."""
+    """Return whether a closed memory must be scanned in this many days."""
     return is_due_while_closed(
         folder, RetentionRules(settings, SignalTable.load()), settings.interval_s, NOW + days * DAY
     )
 
 
 def test_a_closed_memory_is_due_when_something_expires(tmp_path: Path, embedder: Embedder) -> None:
-    assert not due(tmp_path, 0)  # there is no such user
+    assert not due(tmp_path, 0)  # a user that does not exist
     with opened(tmp_path, embedder, USUAL) as memory:
         memory.ingest([told(1, 20 * DAY), told(2, 10 * DAY)], now=NOW)
         memory.erasure.age(NOW)
@@ -226,7 +227,7 @@ def test_changed_rules_and_other_writers_make_a_user_due(tmp_path: Path, embedde
     longer = rules(msgspec.structs.replace(PROGRESS, age_s=60 * DAY_S))
     assert due(tmp_path, 0, longer)
     assert not due(tmp_path, 0, rules())
-    with opened(tmp_path, embedder) as memory:  # by a process without rules, which leaves no note
+    with opened(tmp_path, embedder) as memory:  # by a process without rules, which saves no schedule
         memory.ingest([told(2, 50 * DAY)], now=NOW)
     assert due(tmp_path, 0)
     with opened(tmp_path, embedder, USUAL) as memory:

@@ -1,0 +1,314 @@
+"""The values of an erasure: the selection that a caller requests, the planned intent, and the receipt. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from hashlib import sha256
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from memory_agent.errors import InvalidInputError
+from memory_agent.recall.query import check_filter
+from memory_agent.records.arguments import check_not_blank, check_text, converted
+from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord
+from memory_agent.records.metadata import matches
+from memory_agent.records.shared_requests import SharedPart
+from relay import Erasable, Erased
+
+if TYPE_CHECKING:
+    from memory_agent.storage.snapshot import Snapshot  # imports the engines
+
+NOT_COVERED = (
+    "backups and exports made before (a restore here erases from them again), and what it put aside (replaced-*)",
+    "spools and windows of publishers that have not sent yet",
+    "quarantined bytes that are no event and name no user",
+    "the ids of the events, by which a repeat is recognised",
+    "what was published of these memories: `shared unpublish` takes it away, as erasing the user does; its bytes leave "
+    "the files in the next upkeep",
+)
+_SHARED_OF_USER = "the bytes of what the user shared, until the next upkeep: no answer has them"
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The memories to erase: those with these ids, of this session, or matching the filter.
+
+    Alternatively, and alone: `expired` selects expired memories, `everything` the whole user.
+    """
+
+    ids: tuple[str, ...] = ()
+    session_id: str | None = None
+    filter: MemoryFilter | None = None
+    expired: bool = False
+    everything: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        record_ids: Sequence[str] = (),
+        session_id: str | None = None,
+        filter: MemoryFilter | Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Build from the arguments of `Erasure.erase`. Raises `InvalidInputError`."""
+        if isinstance(record_ids, str):
+            raise InvalidInputError("ids", "must be a list of ids")
+        if isinstance(filter, Mapping):
+            filter = converted("filter", filter, MemoryFilter)
+        return cls(ids=tuple(record_ids), session_id=session_id, filter=filter)
+
+    def check(self) -> None:
+        """Raise `InvalidInputError` for a selection of nothing, or of everything by accident."""
+        if self.expired or self.everything:
+            if self not in (Selection(expired=True), Selection(everything=True)):
+                raise InvalidInputError("selection", "combines expired or everything with something else")
+            return
+        for record_id in self.ids:
+            check_text("ids", record_id)
+        if self.session_id is not None:
+            check_not_blank("session_id", self.session_id)
+        if self.filter is not None:
+            _check(self.filter)
+        if not self.ids and self.session_id is None and self.filter is None:
+            raise InvalidInputError("selection", "names nothing to erase")
+
+    def includes(self, record: MemoryRecord) -> bool:
+        """Whether the selection includes a memory; ignores `expired`."""
+        return (
+            self.everything
+            or record.id in self.ids
+            or (self.session_id is not None and record.session_id == self.session_id)
+            or (self.filter is not None and passes(record, self.filter))
+        )
+
+
+def _check(filter: MemoryFilter) -> None:
+    """Raise `InvalidInputError` for a filter that matches everything, or has an empty name, which a recall ignores."""
+    for place, part in (("filter", filter), ("filter.exclude", filter.exclude or Exclusion())):
+        for field, value in msgspec.structs.asdict(part).items():
+            if value == "" or (isinstance(value, tuple) and "" in value):
+                raise InvalidInputError(f"{place}.{field}", "has an empty name")
+    if check_filter(filter) == MemoryFilter():
+        raise InvalidInputError("filter", "is empty, and would erase everything")
+    if filter.min_score is not None:
+        raise InvalidInputError("filter", "min_score asks for a query, and an erasure has none")
+
+
+def with_excluded_memories(filter: MemoryFilter, snapshot: Snapshot) -> MemoryFilter:
+    """Return the filter with the memories of its excluded events excluded by id, for `passes`.
+
+    Several events may belong to one memory, which has the id of the first event only.
+    """
+    exclude = filter.exclude
+    if exclude is None or not exclude.events:
+        return filter
+    rows = [row for row in map(snapshot.row_of_event, exclude.events) if row is not None]
+    ids = [record.id for record in map(snapshot.record, rows) if record is not None]
+    return msgspec.structs.replace(filter, exclude=msgspec.structs.replace(exclude, records=(*exclude.records, *ids)))
+
+
+def passes(record: MemoryRecord, wanted: MemoryFilter) -> bool:
+    """Whether a memory matches a filter as in a recall; ignores `min_score`."""
+    if wanted.exclude is not None and _is_excluded(record, wanted.exclude):
+        return False
+    names = ("session_id", "run_id", "channel_id", "agent_id", "type", "phase")
+    return (
+        (not wanted.kinds or record.kind in wanted.kinds)
+        and (not wanted.sources or record.source in wanted.sources)
+        and (wanted.since is None or record.timestamp >= wanted.since)
+        and (wanted.until is None or record.timestamp < wanted.until)
+        and all(getattr(wanted, one) in (None, getattr(record, one)) for one in names)
+        and (wanted.in_channel is None or record.channel_id in (wanted.in_channel, None))
+        and (not wanted.tags or not set(wanted.tags).isdisjoint(record.tags))
+        and (not wanted.provenance or record.provenance in wanted.provenance)
+        and (
+            wanted.min_quality is None
+            or (record.quality_score is not None and record.quality_score >= wanted.min_quality)
+        )
+        and matches(record.metadata, wanted.metadata)
+    )
+
+
+def _is_excluded(record: MemoryRecord, exclude: Exclusion) -> bool:
+    return (
+        record.id in exclude.records
+        or record.event_id in exclude.events
+        or record.session_id in exclude.sessions
+        or record.run_id in exclude.runs
+        or (exclude.since is not None and record.timestamp >= exclude.since)
+    )
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """A planned erasure: the memories and the session to erase, and the events of these memories.
+
+    `expired` has the ids of expired memories by retention rule; `record_ids` does not repeat them. With `everything`
+    the user is erased, finally with the folder. With `with_journal` the events are still to be erased from the journal,
+    by the process that owns it.
+    """
+
+    started_at: datetime
+    record_ids: tuple[str, ...] = ()
+    event_ids: tuple[str, ...] = ()
+    session_id: str | None = None
+    run_ids: tuple[str, ...] = ()
+    with_journal: bool = False
+    expired: dict[str, tuple[str, ...]] = {}
+    everything: bool = False
+
+    @property
+    def all_ids(self) -> tuple[str, ...]:
+        """The ids of all memories to erase."""
+        return tuple(dict.fromkeys((*self.record_ids, *chain.from_iterable(self.expired.values()))))
+
+    def joined_with(self, later: Intent) -> Intent:
+        """Return the union of this intent and a later one."""
+        return Intent(
+            started_at=self.started_at,
+            record_ids=_union(self.record_ids, later.record_ids),
+            event_ids=_union(self.event_ids, later.event_ids),
+            session_id=later.session_id or self.session_id,
+            run_ids=_union(self.run_ids, later.run_ids),
+            with_journal=self.with_journal or later.with_journal,
+            expired={
+                rule: _union(self.expired.get(rule, ()), later.expired.get(rule, ()))
+                for rule in self.expired | later.expired
+            },
+            everything=self.everything or later.everything,
+        )
+
+    def without(self, record_id: str) -> Intent:
+        """Return the intent without one memory."""
+        expired = {rule: tuple(one for one in ids if one != record_id) for rule, ids in self.expired.items()}
+        record_ids = tuple(one for one in self.record_ids if one != record_id)
+        return msgspec.structs.replace(self, record_ids=record_ids, expired=expired)
+
+    def covers_journal_of(self, joined: Intent) -> bool:
+        """Whether erasing this intent's events from the journal erases all events of `joined`, the union of several."""
+        return not joined.with_journal or (
+            self.with_journal
+            and self.everything == joined.everything
+            and set(joined.event_ids) <= set(self.event_ids)
+            and set(joined.run_ids) <= set(self.run_ids)
+            and joined.session_id in (None, self.session_id)
+        )
+
+
+def _union(some: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*some, *more)))
+
+
+def intent_for_absent_user(selection: Selection, now: datetime) -> Intent:
+    """Return the intent for a user without a store: the session's events in the journal. Raises `InvalidInputError`."""
+    selection.check()
+    return Intent(started_at=now, session_id=selection.session_id)
+
+
+def erasable(user_id: str, intent: Intent) -> Erasable:
+    """Return the user's events to erase from the journal: of the memories, the session and its runs.
+
+    Includes events that quote one of the memories (`memory.recalled`). Events that conductors published under the user
+    `system` are found through the owners of runs (`storage.owners`).
+    """
+    return Erasable(
+        user_id=user_id,
+        everything=intent.everything,
+        event_ids=frozenset(intent.event_ids),
+        session_ids=frozenset() if intent.session_id is None else frozenset({intent.session_id}),
+        run_ids=frozenset(intent.run_ids),
+        quoted=frozenset(intent.all_ids),
+    )
+
+
+class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What was erased, as counts and a hash, without text. `complete` means that no file contains it any more.
+
+    Otherwise `reason` names what is left; the next opening or upkeep of the store removes it. `ids_sha256` is the
+    SHA-256 of the sorted ids, one a line. `by_rule` counts expired memories by retention rule. `unknown_ids` were
+    requested and belong to no memory: mistyped, or erased before. `unpublished` counts the items that a user had
+    shared, `offers` the patterns that the user offered, and `ratings` the versions of others' items that the user
+    rated.
+    """
+
+    user_id: str
+    erased_at: datetime
+    dry_run: bool
+    complete: bool
+    memories: int
+    ids_sha256: str
+    events: int = 0
+    quarantined: int = 0
+    published: int = 0
+    not_covered: tuple[str, ...] = NOT_COVERED
+    reason: str | None = None
+    by_rule: dict[str, int] = {}
+    unknown_ids: tuple[str, ...] = ()
+    unpublished: int = 0
+    offers: int = 0
+    ratings: int = 0
+
+    def of_ids(self, asked: Iterable[str], known: Collection[str]) -> ErasureReceipt:
+        """Return the receipt with `unknown_ids`: the requested ids that are not known."""
+        return msgspec.structs.replace(self, unknown_ids=tuple(sorted(set(asked).difference(known))))
+
+    @classmethod
+    def of(
+        cls,
+        user_id: str,
+        record_ids: Collection[str],
+        now: datetime,
+        *,
+        dry_run: bool = False,
+        reason: str | None = None,
+        expired: Mapping[str, Collection[str]] | None = None,
+    ) -> ErasureReceipt:
+        """Return the receipt for these memories; with a `reason` it is not complete."""
+        return cls(
+            user_id=user_id,
+            erased_at=now,
+            dry_run=dry_run,
+            complete=not dry_run and reason is None,
+            memories=len(record_ids),
+            ids_sha256=digest_of(record_ids),
+            reason=reason,
+            by_rule={rule: len(ids) for rule, ids in (expired or {}).items()},
+        )
+
+
+def with_journal(receipt: ErasureReceipt, erased: Erased, *, is_compact: bool) -> ErasureReceipt:
+    """Return the receipt with the events erased from the journal; it is incomplete until the journal is compacted."""
+    is_waiting = not receipt.dry_run and not is_compact
+    return msgspec.structs.replace(
+        receipt,
+        events=len(erased.seqs),
+        quarantined=erased.quarantined,
+        complete=receipt.complete and not is_waiting,
+        reason=receipt.reason or ("the journal's file is compacted at the relay's next upkeep" if is_waiting else None),
+    )
+
+
+def with_shared(receipt: ErasureReceipt, part: SharedPart) -> ErasureReceipt:
+    """Return the receipt of a whole user with the counts of what the user shared."""
+    return msgspec.structs.replace(
+        receipt,
+        unpublished=part.items,
+        offers=part.offers,
+        ratings=part.ratings,
+        not_covered=(*NOT_COVERED[:-1], _SHARED_OF_USER),
+    )
+
+
+def left_shared(code: str) -> str:
+    """Return the reason of an incomplete receipt if the store of shared items failed with this error code."""
+    return f"what the user shared cannot be read ({code}): erase the user again when it can"
+
+
+def left_in_journal(code: str) -> str:
+    """Return the reason of an incomplete receipt if the journal failed with this code and keeps events about items."""
+    return f"the journal names what the user shared ({code}): a daemon takes it out at its start or in its next upkeep"
+
+
+def digest_of(record_ids: Iterable[str]) -> str:
+    """Return the SHA-256 of the ids, sorted, one a line."""
+    return sha256("".join(f"{record_id}\n" for record_id in sorted(record_ids)).encode()).hexdigest()
