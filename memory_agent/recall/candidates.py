@@ -3,12 +3,12 @@
     total = fused + dates + speaker + context + lent + association + outcome
     fused = w * cosine + (1 - w) * (late interaction + .1 * bm25 / max(bm25)) / 1.1      w = recall.vector_weight
 
-`shortlist` makes the candidates; each stage after it takes candidates and returns candidates (`stages`).
+`shortlist` makes the candidates; every later stage takes candidates and returns candidates (`stages`, `selection`).
 
-The cosine and the late interaction are used as they are, BM25, which has no fixed scale, as a share of the best match.
-A missing side is absent, not zero: a memory without a vector gets the mean cosine. Rejected by measurement (decision
-0013): min-max over the candidates, which makes a score depend on the other candidates and amplifies noise in small
-sets; z-scores; reciprocal ranks.
+The cosine and the late interaction are used as they are. BM25 has no fixed scale and counts as a share of the best
+match. A missing side is absent, not zero: a memory without a vector gets the mean cosine. Rejected by measurement
+(decision 0013): min-max over the candidates, which makes a score depend on the other candidates and amplifies noise in
+small sets; z-scores; reciprocal ranks.
 
 `speaker`: what an agent writes along the way, such as an assistant's messages, repeats at greater length what the user
 wrote and what was found. It ranks below others that match about as well (decision 0013).
@@ -34,6 +34,9 @@ from memory_agent.storage.indexes import Mask, Scores, Slots
 from memory_agent.storage.terms import is_foreign
 
 AnyScores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+"""Positions among the candidates."""
+
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
@@ -48,19 +51,28 @@ _AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 
 
 class Candidates(msgspec.Struct, frozen=True, dict=True):
-    """Candidates by slot, ascending, and the parts of their scores, each (n,).
+    """Candidates and the parts of their scores as arrays (n,): ascending by slot, best first once they are selected.
 
-    `cosines` are NaN without a vector; `bm25` is 0 where no word is shared, and `shares` what it is of the best one.
-    `words` and `near` are how well the query's words are met, here, and here or beside it (`late_interaction`).
-    `evidence` is the logit of its relevance by itself, `relevance` what follows with the others, NaN before that and
-    where it is not known. `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
-    learner ranks. `qualities` are how the run of each ended, `implicit` with what followed it, NaN where that is not
-    known, `outcome` what it gains by that, all unset before their stage. `vouched` are those that runs
-    used so often for such requests that this alone makes them relevant. `is_all`: nothing else can answer.
+    `shortlist` sets the first group. `cosines` are NaN without a vector; `bm25` is 0 if no word is shared, `shares` is
+    what it is of the best one. `words` and `near` measure how well the query's words are met, here, and here or beside
+    it (`late_interaction`). `evidence` is the logit of its relevance by itself.
+
+    `stages` set the second group, which is 0, or NaN if unknown, before that. `lenders` holds the slot that lent the
+    score, -1 for none. `requests` numbers former requests that ask what the query asks, the best one 1; it is 0 for
+    other memories. `relevance` is NaN if unknown, and so are `qualities`: how the run of each ended, and `implicit`:
+    with what followed it. `association` and `outcome` are what it gains by past use and by its quality. `vouched` are
+    those that runs used so often for such requests that this alone makes them relevant.
+
+    `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that it comes from,
+    `ranks` its rank in the learned ranking, from 1, if the baseline was compared with it (`storage/recall_notes`).
+    `copies` are the slots of duplicates folded into each, `folded` those of former requests, with their copies.
+
+    `is_all`: no other memory can answer.
     """
 
     slots: Slots
     rows: Slots
+    fingerprints: Slots
     cosines: Scores
     bm25: Scores
     shares: Scores
@@ -70,28 +82,83 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     fused: Scores
     dates: Scores
     speaker: Scores
+
     context: Scores
     lent: Scores
     lenders: Slots
-    association: Scores
+    requests: Slots
     relevance: Scores
     qualities: Scores
     implicit: Scores
-    outcome: Scores
+    association: Scores
     vouched: Mask
+    outcome: Scores
+
+    shift: Scores
+    arms: Slots
+    ranks: Slots
+    copies: tuple[Slots, ...] = ()
+    folded: tuple[Slots, ...] = ()
     is_all: bool = False
 
     @cached_property
     def total(self) -> Scores:
-        """The score that they are ranked by."""
+        """The scores (n,) before the shift."""
         parts = self.fused + self.dates + self.speaker + self.context + self.lent
         return parts + self.association + self.outcome
 
-    def keep(self, kept: Mask) -> Candidates:
-        """Return the candidates selected by the mask `kept` (n,)."""
-        parts = {
-            name: part[kept] for name, part in msgspec.structs.asdict(self).items() if isinstance(part, np.ndarray)
-        }
+    @property
+    def scores(self) -> Scores:
+        """The scores (n,) that an answer is ranked by."""
+        return self.total + self.shift
+
+    @property
+    def learned(self) -> Scores:
+        """What learning added to the scores (n,)."""
+        return self.association + self.shift
+
+    @cached_property
+    def leaders(self) -> Places:
+        """The best candidate of each text, best first."""
+        order = best_first(self.total, self.rows, self.rows.size)
+        leaders: Places = order[np.sort(np.unique(self.fingerprints[order], return_index=True)[1])]
+        return leaders
+
+    @property
+    def answers(self) -> Places:
+        """The leaders that are not former requests."""
+        answers: Places = self.leaders[self.requests[self.leaders] == 0]
+        return answers
+
+    @property
+    def best_evidence(self) -> float:
+        """The best evidence among the answers, minus infinity if nothing is known of any."""
+        return float(np.fmax.reduce(self.evidence[self.answers], initial=-np.inf))
+
+    def take(self, places: Places | Mask) -> Candidates:
+        """Return the candidates at these places, in their order, or those in a mask (n,)."""
+        if places.dtype == np.bool_:
+            (places,) = places.nonzero()
+        parts: dict[str, object] = {}
+        for name, part in msgspec.structs.asdict(self).items():
+            if isinstance(part, np.ndarray):
+                parts[name] = part[places]
+            elif isinstance(part, tuple) and part:
+                parts[name] = tuple(part[place] for place in places.tolist())
+        return msgspec.structs.replace(self, **parts)
+
+    def first(self, limit: int) -> Candidates:
+        """Return the first `limit` candidates."""
+        return self.take(np.arange(min(limit, self.slots.size)))
+
+    def joined(self, other: Candidates) -> Candidates:
+        """Return these candidates and then the others."""
+        parts: dict[str, object] = {}
+        for name, part in msgspec.structs.asdict(self).items():
+            if isinstance(part, np.ndarray):
+                parts[name] = np.concatenate((part, getattr(other, name)))
+            elif isinstance(part, tuple):
+                parts[name] = part + getattr(other, name)
         return msgspec.structs.replace(self, **parts)
 
 
@@ -121,9 +188,11 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
     shares = lexical_share(bm25, float(search.bm25.max(initial=0.0)))
     met = late_interaction(search, slots, credit(cosines), reach)
     nothing, unknown = np.zeros(slots.shape), np.full(slots.shape, np.nan)
+    none = np.zeros(slots.shape, dtype=np.int64)
     return Candidates(
         slots=slots,
         rows=view.rows[slots],
+        fingerprints=view.fingerprints[slots],
         cosines=cosines,
         bm25=bm25,
         shares=shares,
@@ -135,13 +204,17 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         speaker=_by_speaker(search, slots),
         context=nothing,
         lent=nothing,
-        lenders=np.full(slots.shape, -1, dtype=np.int64),
-        association=nothing,
+        lenders=none - 1,
+        requests=none,
         relevance=unknown,
         qualities=unknown,
         implicit=unknown,
+        association=nothing,
+        vouched=none > 0,
         outcome=nothing,
-        vouched=np.zeros(slots.shape, dtype=np.bool_),
+        shift=nothing,
+        arms=none,
+        ranks=none,
     )
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,12 +22,12 @@ from memory_agent.learning.patterns import WORKED
 from memory_agent.learning.run_views import to_similar_run
 from memory_agent.learning.shared_steps import SharedStep, Told, shared_steps, steps_of_failed_alone
 from memory_agent.recall.answer import number
-from memory_agent.recall.candidates import highest, scored
+from memory_agent.recall.candidates import Candidates, highest, scored
 from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.evidence import credit, relevance
 from memory_agent.recall.search import IS_REQUEST, Search
-from memory_agent.recall.selection import Pick, is_bare_begin
-from memory_agent.records.memories import SOURCES
+from memory_agent.recall.stages import is_bare_begin
+from memory_agent.records.memories import SOURCES, RecallResult
 from memory_agent.records.trajectories import CommonStep, SimilarRun
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
@@ -40,48 +39,33 @@ _REACH = 3  # memories of its session between a message and the begin of the run
 _CHOSEN_FROM = 3  # times as many runs are looked at as an answer has
 
 
-class Answered(NamedTuple):
-    """The rows of an answer, and the best evidence among them."""
-
-    rows: tuple[int, ...]
-    best: float
-
-
-NOTHING_ANSWERED = Answered((), -np.inf)
-
-
-def similar_runs(search: Search, top_k: int, answered: Answered = NOTHING_ANSWERED) -> list[SimilarRun]:
+def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -> list[SimilarRun]:
     """Return at most `top_k` runs of the query's least relevance or more, best first; of equals the newest first.
 
-    A run is followed by those that retried it, with its score and relevance. For a request in the answer, what is
-    `answered` vouches, as it does for the other memories there.
+    A run is followed by those that retried it, with its score and relevance. The best evidence in the `answer` to the
+    query vouches for the requests in it, as it does for other memories there.
     """
     search = _among_requests(search)
     limit = _FIRST
     while True:
         slots, is_all = _best(search, limit)
         with search.store.snapshot() as snapshot:
-            found = list(_runs(search, slots, snapshot, top_k, answered))
+            found = list(_runs(search, slots, snapshot, top_k, answer))
         if is_all or len(found) >= top_k or search.deadline.expired():
             return found
         limit *= _FURTHER
 
 
-class InformativeRuns(NamedTuple):
-    """The most informative runs, successes first, the steps that successes share, and those of failures alone."""
+def with_runs(result: RecallResult, search: Search, answer: Candidates) -> RecallResult:
+    """Add at most as many runs as the query asks for, successes first, and the common steps of three times as many.
 
-    runs: tuple[SimilarRun, ...]
-    shared_steps: tuple[CommonStep, ...]
-    failed_steps: tuple[CommonStep, ...]
-
-
-def informative_runs(search: Search, most: int, answered: Answered) -> InformativeRuns:
-    """Return at most `most` runs, and the common steps of three times as many.
-
-    The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
-    Beside a failed one, the last that worked makes room for a retry of the failed one that ended at least as well.
+    The best are chosen, but if all of them worked, or none did, the last makes room for the best of the others. Beside
+    a failed run, the last that worked makes room for a retry of the failed one that ended at least as well.
     """
-    found = similar_runs(search, most * _CHOSEN_FROM, answered)
+    most = search.query.runs
+    if not most or search.deadline.expired():
+        return result
+    found = similar_runs(search, most * _CHOSEN_FROM, answer)
     with search.store.snapshot() as snapshot:
         chosen = _chosen(found, most, snapshot)
         worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
@@ -89,10 +73,11 @@ def informative_runs(search: Search, most: int, answered: Answered) -> Informati
     saying = defaultdict[str, list[str]](list)
     for step in (step for run in found for step in run.steps):
         saying[step.text].append(step.record_id)
-    return InformativeRuns(
-        tuple(sorted(chosen, key=_by_outcome)),
-        _common(shared_steps(worked), saying),
-        _common(steps_of_failed_alone(failed, worked), saying),
+    return msgspec.structs.replace(
+        result,
+        runs=tuple(sorted(chosen, key=_by_outcome)),
+        shared_steps=_common(shared_steps(worked), saying),
+        failed_steps=_common(steps_of_failed_alone(failed, worked), saying),
     )
 
 
@@ -135,18 +120,19 @@ def _quality(run: SimilarRun) -> float:
     return 0.0 if run.quality is None else run.quality
 
 
-def without_requests_of_runs(picks: list[Pick], search: Search) -> list[Pick]:
-    """Return the picks, best first; where the answer has runs, without those that only repeat what a run was asked.
+def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
+    """Return the selected candidates; if the answer has runs, without those that only repeat what a run was asked.
 
     As many of these stay as there is room for beside the others.
     """
     if not search.query.runs:
-        return picks
+        return found
     with search.store.snapshot() as snapshot:
-        repeated = [pick.place for pick in picks if _is_request_of_run(search, snapshot, pick.slot)]
-    room = max(search.query.top_k - (len(picks) - len(repeated)), 0)
-    left_out = set(repeated[room:])
-    return [pick for pick in picks if pick.place not in left_out]
+        repeated = [place for place, slot in enumerate(found.slots) if _is_request_of_run(search, snapshot, int(slot))]
+    room = max(search.query.top_k - (found.slots.size - len(repeated)), 0)
+    stays = np.ones(found.slots.shape, dtype=np.bool_)
+    stays[repeated[room:]] = False
+    return found.take(stays)
 
 
 def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
@@ -184,13 +170,16 @@ def _best(search: Search, limit: int) -> tuple[Slots, bool]:
     return slots, slots.size >= int(np.count_nonzero((values > -np.inf) | (search.bm25 > 0)))
 
 
-def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered: Answered) -> Iterator[SimilarRun]:
+def _runs(
+    search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answer: Candidates | None
+) -> Iterator[SimilarRun]:
     """Yield at most `top_k` different ended runs that these requests began, best first."""
     found = scored(search, slots, reach=0)  # another message of its session is no evidence for a run
-    is_answered = np.isin(found.rows, answered.rows)
     vouching = credit(found.cosines)
-    vouched = relevance(found.evidence, vouching, answered.best)
-    certain = np.where(is_answered, vouched, relevance(found.evidence, vouching, -np.inf))
+    certain = relevance(found.evidence, vouching, -np.inf)
+    if answer is not None:
+        best = float(np.fmax.reduce(answer.evidence, initial=-np.inf))
+        certain = np.where(np.isin(found.slots, answer.slots), relevance(found.evidence, vouching, best), certain)
     order = np.lexsort((-search.view.times_us[found.slots], -found.total))
     asking = None if search.query.by_run is None else next(snapshot.runs_named(search.query.by_run), None)
     known = {None if asking is None else asking.id}

@@ -19,7 +19,7 @@ resembles a query like itself, and nothing answers it less. Left out are, by the
 Echoes are left out even if the caller names neither event nor session, as most do. Only a memory made from an event
 can be an echo, so a memory stored by hand is found by its own text. If the filter selects a run or session, its
 memories stay and only the echo is left out. Older requests in the query's words are not echoes:
-`selection.FormerRequests` folds them.
+`stages.with_former_requests` finds them.
 
 Shapes: n = all slots of the view, m slots among them, d = dimensions of an embedding, q = words of the query,
 e = dimensions of a word.

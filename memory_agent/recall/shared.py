@@ -47,7 +47,7 @@ from msgspec.structs import replace
 from memory_agent.errors import MemoryAgentError
 from memory_agent.recall.highlights import marked
 from memory_agent.recall.query import Deadline, Query
-from memory_agent.records.memories import MemoryRecord, RetrievedMemory, microseconds
+from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory, microseconds
 from memory_agent.records.shared import FoundItem, SharedOrigin
 from memory_agent.records.shared_content import text_to_read
 from memory_agent.records.shared_requests import PendingItems
@@ -65,15 +65,13 @@ _NEAR = 0.1  # of the best score
 _HEAD_CHARS = 64
 
 
-def with_shared(
-    local: tuple[RetrievedMemory, ...], shared: PendingItems | None, query: Query, key: str, deadline: Deadline
-) -> tuple[RetrievedMemory, ...]:
-    """Return the user's own memories merged with shared items; `key` is the id of the recall.
+def with_shared(result: RecallResult, shared: PendingItems | None, query: Query, deadline: Deadline) -> RecallResult:
+    """Merge shared items into an answer of the user's own memories.
 
-    If the items are late or their store is unavailable, `degraded` has the reason.
+    If the items are late or their store is unavailable, the deadline notes the reason.
     """
     if shared is None:
-        return local
+        return result
     try:
         items = shared.result(min(max(deadline.remaining_s, 0.0), MOST_WAITED_S))
     except MemoryAgentError as error:
@@ -81,8 +79,11 @@ def with_shared(
         deadline.degrade("global_unavailable")
         items = []
     others = as_memories(items, with_embedding=query.with_embedding)
-    found, words = merged(local, others, query.top_k, key, query.min_relevance), query_words(query.text)
-    return tuple(memory if memory.tier == "local" else marked(memory, words) for memory in found)
+    found = merged(result.memories, others, query.top_k, result.recall_id, query.min_relevance)
+    words = query_words(query.text)
+    return replace(
+        result, memories=tuple(memory if memory.tier == "local" else marked(memory, words) for memory in found)
+    )
 
 
 def merged(

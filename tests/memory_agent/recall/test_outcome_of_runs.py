@@ -15,7 +15,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.evaluation.beam import read_beam
 from memory_agent.evaluation.locomo import read_locomo
 from memory_agent.memory import Memory
-from memory_agent.recall.selection import REQUEST_COSINE
+from memory_agent.recall.stages import REQUEST_COSINE
 from memory_agent.records.memories import Mode, RecallResult, RetrievedMemory
 from memory_agent.settings import LearningSettings, RecallSettings
 

@@ -20,7 +20,7 @@ from memory_agent.memory import Memory
 from memory_agent.recall import candidates
 from memory_agent.recall.candidates import Candidates, scored
 from memory_agent.recall.search import Search
-from memory_agent.recall.selection import Leaders
+from memory_agent.recall.selection import selected
 from memory_agent.records.memories import MemoryRecord, Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings, StoreSettings
 from memory_agent.storage.indexes import Slots
@@ -91,13 +91,14 @@ def test_the_best_of_several_duplicates_represents_them(said: list[Turn], words:
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         search = asked_of(talk.archive, words)
         found = scored(search, np.arange(search.view.count))
-        leaders = Leaders(found, search).best(100)
+        leaders = selected(found, search)
     ranked = sorted(range(len(said)), key=lambda place: (-found.total[place], -found.rows[place]))
     groups: dict[int, list[int]] = {}
     for place in ranked:
         groups.setdefault(int(search.view.fingerprints[place]), []).append(place)
-    assert [(leader.fingerprint, leader.place, *leader.copies) for leader in leaders] == [
-        (fingerprint, *places) for fingerprint, places in groups.items()
+    copies = [slots.tolist() for slots in leaders.copies]
+    assert list(zip(leaders.fingerprints.tolist(), leaders.slots.tolist(), copies, strict=True)) == [
+        (fingerprint, best, others) for fingerprint, (best, *others) in groups.items()
     ]
 
 
