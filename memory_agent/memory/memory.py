@@ -30,12 +30,12 @@ from memory_agent.learning.consolidation import Consolidation
 from memory_agent.learning.learner import UserLearner
 from memory_agent.learning.run_records import RunRecords
 from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake
+from memory_agent.memory.listing import list_page
 from memory_agent.memory.namespaces import Care, Erasure, Sona
 from memory_agent.memory.runs import Runs
 from memory_agent.memory.sharing import Shared
 from memory_agent.memory.stated_record import check_ids, checked_record, masked_record
 from memory_agent.memory.vectors import MemoryVectors, Progress
-from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import QueryDefaults, check_now, make_query
 from memory_agent.records.arguments import RecallOptions
@@ -66,7 +66,7 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import is_data_dir, user_folder
 from memory_agent.storage.open_calls import OpenCalls
 from memory_agent.storage.user_key import open_key_of
-from memory_agent.triggers.asking import Triggers
+from memory_agent.triggers.reactions import Triggers
 from relay import (
     Event,
     Masker,

@@ -79,10 +79,10 @@ class Answer(NamedTuple):
 
 
 class _Occurrences(NamedTuple):
-    """A memory and its duplicates: how many, their first and last time, and the rows of the newest.
+    """A memory and its duplicates: their number, first and last time, and the rows of the newest.
 
-    There is one more of these than origins in the answer. `failed` is how many runs with one of them failed, or with a
-    former request folded into it.
+    `newest` has one row more than an answer has origins. `failed` is the number of failed runs that have one of these
+    memories, or a former request that is folded into them.
     """
 
     number: int
@@ -95,8 +95,8 @@ class _Occurrences(NamedTuple):
 def answer_of(found: Candidates, search: Search, advice: Advice) -> Answer:
     """Return selected candidates (p,) as the memories of an answer, in their order.
 
-    Reads each memory once, all from one snapshot, newer than the search. Memories that were deleted meanwhile are left
-    out, and under a filter those that were replaced.
+    Reads each memory once, all from one snapshot, which is newer than the search. Leaves out memories that were deleted
+    since the search and, with a filter, those that were replaced.
     """
     occurrences = _occurrences(found, search)
     named = [row for place, one in enumerate(occurrences) for row in _named(found, search, place, one)]
@@ -155,7 +155,7 @@ def _lenders(found: Candidates, search: Search, place: int) -> list[int]:
 
 
 def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
-    """Return whether it is this record that passed the filter, not one that it replaced since the search."""
+    """Return whether this is the record that passed the filter, not one that replaced it since the search."""
     if not search.is_filtered:
         return True
     updated_us = microseconds(record.updated_at or record.timestamp, "updated_at")
@@ -163,9 +163,9 @@ def _may_show(search: Search, row: int, record: MemoryRecord) -> bool:
 
 
 def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int, tuple[int, int]]]:
-    """Return the cosines of the nearest passages (p,), NaN without the query's vector, and where they begin and end.
+    """Return the cosines of the nearest passages (p,), NaN without the query's vector, and their offsets by place.
 
-    These are by place, and only for texts whose nearest passage is not the first.
+    The offsets, begin and end, are only of passages that are not the first of their text.
     """
     if search.vector is None:
         return np.full(found.slots.shape, np.nan), {}
@@ -184,7 +184,7 @@ def _best_passages(found: Candidates, search: Search) -> tuple[Scores, dict[int,
 
 
 class _Presented(NamedTuple):
-    """What is read for an answer; `records` by row, `of_all` is the part of the explanation that all memories share."""
+    """The parts of an answer; `records` by row, `of_all` is the part of the explanation that all memories share."""
 
     found: Candidates
     search: Search
@@ -218,7 +218,7 @@ class _Presented(NamedTuple):
         )
 
     def _highlight(self, record: MemoryRecord, passage: tuple[int, int] | None) -> Highlight | None:
-        """Return the best words of a memory, of a long text those of its best passage, marked or as it begins."""
+        """Return the words to show of a memory; `passage` is the best one of a long text."""
         words = self.search.words
         if passage is None:
             return highlight_of(record, words) if self.search.query.is_marked else None
@@ -259,7 +259,7 @@ class _Presented(NamedTuple):
         }
 
     def _repeats(self, place: int) -> dict[str, object] | None:
-        """Return the explanation of the requests folded into a memory, the first 20 by id; None without any."""
+        """Return the explanation of the requests folded into a memory, with the ids of 20 at most; None without any."""
         folded = self.found.folded[place]
         if not folded.size:
             return None

@@ -165,7 +165,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     """Return the best `limit` by vector, as many by words and by the times that the query names, and their neighbours.
 
-    By vector alone the best `sure` are exact. Where copies of few texts crowd out others, `limit` counts texts.
+    In the mode `vector` the best `sure` are exact. If copies of few texts crowd out others, `limit` counts texts.
     """
     best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
@@ -176,9 +176,10 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
 
 
 def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
-    """Return `slots`, ascending, as candidates. What they gain from neighbours is another stage (`stages`).
+    """Return `slots`, ascending, as candidates.
 
-    `reach` is the number of neighbours on each side that are evidence for them.
+    `reach` is the number of neighbours on each side that count as evidence. What candidates gain from neighbours in the
+    ranking is a later stage (`stages`).
     """
     view = search.view
     cosines = np.full(slots.shape, np.nan)
@@ -228,7 +229,7 @@ def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores
 
 
 def is_calibrated(search: Search) -> bool:
-    """Whether the query's vector, if any, is of the model whose cosines say how relevant a memory is, as it is."""
+    """Whether the query's vector, if any, is of the model that the relevance is calibrated for, without prefixes."""
     stamp = CALIBRATED_MODEL if search.vector is None else search.vector.stamp
     return stamp.partition("|")[0] == CALIBRATED_MODEL and not has_prefixes(stamp)
 
@@ -246,7 +247,7 @@ def _dates(search: Search, slots: Slots) -> Scores:
 
 
 def _by_speaker(search: Search, slots: Slots) -> Scores:
-    """Return what candidates lose because an agent wrote them along the way; nothing where this holds for all."""
+    """Return what candidates lose because an agent wrote them along the way; nothing if that applies to all."""
     is_said = (search.view.sources[slots] == _AGENT) & (search.view.kinds[slots] == _EPISODE)
     if not search.is_hybrid or is_said.all():
         return np.zeros(slots.shape)
@@ -271,7 +272,7 @@ def _by_words(search: Search, limit: int) -> Slots:
 
 
 def _by_time(search: Search, limit: int) -> Slots:
-    """Return the memories of a time that the query names, or of soon after, that are nearest by both."""
+    """Return the memories of a time that the query names, or of soon after, that are best by nearness and cosine."""
     if not search.boosting or search.cosines is None:
         return _NO_SLOTS
     near, values = nearness(search.view.times_us, search.boosting), search.cosines.values
@@ -280,9 +281,9 @@ def _by_time(search: Search, limit: int) -> Slots:
 
 
 def _of_texts(search: Search, values: AnyScores, limit: int, above: float = -np.inf) -> Slots:
-    """Return the slots of the `highest` values (n,) with their ties; of copies or far too many, the newest.
+    """Return the slots of the `highest` values (n,) with their ties.
 
-    Where most are copies, one of each text, so that `limit` texts are found, besides the `limit` slots.
+    If these are far too many or mostly copies, return the newest `limit` slots and one slot each of `limit` texts.
     """
     slots = highest(values, limit, above)
     fingerprints = search.view.fingerprints
@@ -295,7 +296,7 @@ def _of_texts(search: Search, values: AnyScores, limit: int, above: float = -np.
 
 
 def _is_all(search: Search, slots: Slots, limit: int) -> bool:
-    """Whether each memory that can answer is among `slots`, or a copy of it; False while vectors are unseen."""
+    """Whether `slots` have every memory that can answer, or a copy of it; False if some cosines are not computed."""
     can_answer = search.bm25 > 0
     if search.cosines is not None:
         if search.cosines.unseen > -np.inf:
@@ -309,18 +310,18 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
 
 
 def nearness(times_us: npt.NDArray[np.int64], dates: Iterable[UnderstoodDate]) -> npt.NDArray[np.float64]:
-    """Return (n,) from 0 to 1: how near each time, in microseconds since 1970, is to the nearest of `dates`.
+    """Return how near each time (n,), in microseconds since 1970, is to the nearest of `dates`, from 0 to 1.
 
-    An event is often mentioned on the days after it and never before, so a memory inside a span scores 1, and fades
-    after its end.
+    An event is often mentioned on the days after it and never before, so the value is 1 inside a span and fades after
+    its end.
     """
     nearest = np.zeros(times_us.shape)
     for date in dates:
-        np.maximum(nearest, _to_one(times_us, date), out=nearest)
+        np.maximum(nearest, _nearness_to(times_us, date), out=nearest)
     return nearest
 
 
-def _to_one(times_us: npt.NDArray[np.int64], date: UnderstoodDate) -> npt.NDArray[np.float64]:
+def _nearness_to(times_us: npt.NDArray[np.int64], date: UnderstoodDate) -> npt.NDArray[np.float64]:
     begun = np.ones(times_us.shape, dtype=np.bool_)
     if date.since is not None:
         begun = times_us >= microseconds(date.since, "since")
@@ -328,13 +329,13 @@ def _to_one(times_us: npt.NDArray[np.int64], date: UnderstoodDate) -> npt.NDArra
     if date.until is not None:
         late_us = times_us - microseconds(date.until, "until")
         late = begun & (late_us >= 0)
-        told_later = date.since is not None
-        near[late] = np.exp(-late_us[late] / _fading(date).total_seconds() / 1e6) if told_later else late_us[late] <= 0
+        fades = date.since is not None
+        near[late] = np.exp(-late_us[late] / _fading(date).total_seconds() / 1e6) if fades else late_us[late] <= 0
     return near
 
 
 def _fading(date: UnderstoodDate) -> timedelta:
-    """Return the time after a span in which its boost fades to 1/e: the length of the span, within bounds."""
+    """Return the time in which the boost of a span fades to 1/e after its end: its length, within bounds."""
     if date.since is None or date.until is None:
         return _LEAST_FADING
     return min(max(date.until - date.since, _LEAST_FADING), _MOST_FADING)
@@ -361,7 +362,7 @@ def best_first(scores: Scores, rows: Slots, limit: int) -> npt.NDArray[np.intp]:
 
 
 def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArray[np.intp]:
-    """Return the positions of the highest `limit` scores that exceed `above`, ascending; all of a tie. NaN is left out.
+    """Return the positions of the highest `limit` scores above `above`, ascending, with all ties. NaN is left out.
 
     A sample of one score in 16 gives a bound below which nothing is sorted: .1 ms instead of .9 for 100,000 scores.
     """
@@ -376,7 +377,7 @@ def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArra
 
 
 def _floor_of(scores: AnyScores, limit: int, above: float) -> float:
-    """Return a score that more than `limit` others probably exceed, going by a sample; else `above`."""
+    """Return a score that, by a sample, more than `limit` others probably exceed; else `above`."""
     sample = scores[::_STRIDE]
     sample = sample[sample > above]
     beyond = 2 * limit // _STRIDE + 8

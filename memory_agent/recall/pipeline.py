@@ -23,11 +23,13 @@ from datetime import datetime
 from msgspec.structs import replace
 from ulid import ULID
 
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import Embedder
+from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
+from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.learning.learner import USUAL, Advice, UserLearner
 from memory_agent.recall.answer import Answer, answer_of, note_of
 from memory_agent.recall.candidates import Candidates, shortlist
-from memory_agent.recall.context import context_block
+from memory_agent.recall.context import context_block, estimate_tokens
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.query import Deadline, Query
 from memory_agent.recall.runs import similar_runs, with_runs, without_requests_of_runs
@@ -43,7 +45,6 @@ from memory_agent.recall.stages import (
     with_recurring,
     without_irrelevant,
 )
-from memory_agent.recall.tokens import TokenCounter
 from memory_agent.records.memories import RecallResult, UnderstoodDate, time_of
 from memory_agent.records.shared_requests import PendingItems
 from memory_agent.records.trajectories import SimilarRun
@@ -55,6 +56,8 @@ BeginShared = Callable[[Query], PendingItems | None]
 
 _FURTHER = 8
 """Factor on the shortlist while too few of it are different texts."""
+_REST_SHARE = 0.1  # of the deadline, reserved for the steps after counting tokens
+_MOST_REST_S = 0.02
 
 
 class RecallPipeline:
@@ -173,3 +176,46 @@ def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:
         return ()
     spans = understand_dates(query.text, query.reference_time)
     return tuple(UnderstoodDate(phrase=span.phrase, since=span.since, until=span.until) for span in spans)
+
+
+class TokenCounter:
+    """Counts tokens for one recall: by the model until it is late, and by the estimate from then on.
+
+    `deadline` records the reason.
+    """
+
+    def __init__(self, embedder: LazyEmbedder, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._rest_s = min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
+        self._embedder = self._ready(embedder)
+
+    def __call__(self, text: str) -> int:
+        """Return the number of tokens of `text`, or an upper bound."""
+        counted = None if self._embedder is None else self._count(self._embedder, text)
+        return estimate_tokens(text) if counted is None else counted
+
+    def _ready(self, embedder: LazyEmbedder) -> Embedder | None:
+        """Return the embedder if it is ready and was not late in this recall."""
+        if "embedder_timeout" in self._deadline.degraded:
+            return None
+        try:
+            return embedder.get(0)
+        except EmbedderUnavailableError:
+            self._deadline.degrade("embedder_timeout")
+        except ModelError:
+            pass  # without a model nothing is late
+        return None
+
+    def _count(self, embedder: Embedder, text: str) -> int | None:
+        timeout_s = self._deadline.remaining_s - self._rest_s
+        try:
+            if timeout_s > 0:
+                with failing_as_model_error():
+                    return embedder.count_tokens(text, timeout_s)
+            self._deadline.degrade("deadline")
+        except EmbedderUnavailableError:
+            self._deadline.degrade("embedder_timeout")
+        except ModelError:
+            self._deadline.degrade("no_model")
+        self._embedder = None
+        return None

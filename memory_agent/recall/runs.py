@@ -1,11 +1,11 @@
-"""The ended runs whose request resembles a query.
+"""Finds the ended runs whose request resembles a query.
 
 A run is found by the memory that began it, by the user's message before that in the same session, or by the run that
-it retried. So runs need no vectors of their own: what erases, encrypts and rebuilds memories holds for them. Of the
-query's filter a run must pass what its begin passes. The caller's own words are searched here too, since only ended
-runs answer: a request repeated a minute later finds the run that just failed.
+it retried. So runs need no vectors of their own, and erasure, encryption and rebuilding of memories cover them. A run
+passes a filter if the memory that began it does. The caller's own words are searched here too, since only ended runs
+answer: a request repeated a minute later finds the run that just failed.
 
-Rejected: runs found by their steps, which resemble those of any run (same tests, same tools).
+Rejected: finding runs by their steps, which resemble those of any run (same tests, same tools).
 
 Shapes: n = all slots of the view.
 """
@@ -33,10 +33,10 @@ from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import StoredTrajectory
 
-_FIRST, _FURTHER = 32, 8  # requests looked at first; the factor on them while there are too few runs
+_FIRST, _FURTHER = 32, 8  # requests examined first; the factor on that number while there are too few runs
 _MOST_ATTEMPTS = 4  # at one request: the run that was found and those that retried it
 _REACH = 3  # memories of its session between a message and the begin of the run that it caused
-_CHOSEN_FROM = 3  # times as many runs are looked at as an answer has
+_CHOSEN_FROM = 3  # times as many runs are examined as an answer has
 
 
 def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -> list[SimilarRun]:
@@ -70,14 +70,14 @@ def with_runs(result: RecallResult, search: Search, answer: Candidates) -> Recal
         chosen = _chosen(found, most, snapshot)
         worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
         failed = [_told(run, search, snapshot) for run in found if run.end != "cancelled" and _has_failed(run)]
-    saying = defaultdict[str, list[str]](list)
+    records_of = defaultdict[str, list[str]](list)
     for step in (step for run in found for step in run.steps):
-        saying[step.text].append(step.record_id)
+        records_of[step.text].append(step.record_id)
     return msgspec.structs.replace(
         result,
         runs=tuple(sorted(chosen, key=_by_outcome)),
-        shared_steps=_common(shared_steps(worked), saying),
-        failed_steps=_common(steps_of_failed_alone(failed, worked), saying),
+        shared_steps=_common(shared_steps(worked), records_of),
+        failed_steps=_common(steps_of_failed_alone(failed, worked), records_of),
     )
 
 
@@ -103,12 +103,14 @@ def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> Told:
     return Told(run.id, tuple(step.text for step in run.steps), vectors)
 
 
-def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) -> tuple[CommonStep, ...]:
-    return tuple(CommonStep(text=step.text, run_ids=step.runs, record_ids=tuple(saying[step.text])) for step in steps)
+def _common(steps: Iterable[SharedStep], records_of: Mapping[str, Sequence[str]]) -> tuple[CommonStep, ...]:
+    return tuple(
+        CommonStep(text=step.text, run_ids=step.runs, record_ids=tuple(records_of[step.text])) for step in steps
+    )
 
 
 def _by_outcome(run: SimilarRun) -> int:
-    """Return 0 for a run that worked or has no known outcome, 1 for one that was sent back, 2 for a failed one."""
+    """Return 0 for a run that worked or has no known outcome, 1 for one that was retried, 2 for one that failed."""
     return 2 if _has_failed(run) else int(run.quality is not None and run.quality < WORKED)
 
 
@@ -136,7 +138,7 @@ def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
 
 
 def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
-    """Return whether the memory in `slot` only repeats what an ended run was asked, as the line of that run does.
+    """Return whether the memory in `slot` is only the request of an ended run, which the line of that run shows too.
 
     A user's message is taken for the request of the run that follows it.
     """
@@ -148,7 +150,7 @@ def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
 
 
 def _among_requests(search: Search) -> Search:
-    """Return the search of what may be a request, the caller's own words too."""
+    """Return the search narrowed to memories that may be requests, and widened to the caller's own words."""
     view = search.view
     mask = (view.alive if search.mask is None else search.mask).copy()
     mask[search.own.slots] = True
@@ -161,7 +163,7 @@ def _among_requests(search: Search) -> Search:
 
 
 def _best(search: Search, limit: int) -> tuple[Slots, bool]:
-    """Return the best `limit` slots by vector and as many by words, and whether they are all."""
+    """Return the best `limit` slots by vector and as many by words, and whether no others can answer."""
     by_words = highest(search.bm25, limit, above=0.0)
     if search.cosines is None:
         return by_words, by_words.size >= int(np.count_nonzero(search.bm25 > 0))
@@ -215,7 +217,7 @@ def _retries(run: StoredTrajectory) -> list[str]:
 
 
 def _run_of(search: Search, snapshot: Snapshot, slot: int) -> StoredTrajectory | None:
-    """Return the run that the memory in `slot` began, or that began next in its session after a user's message."""
+    """Return the run that the memory in `slot` began or, for a user's message, the next run of its session."""
     row = int(search.view.rows[slot])
     run = _begun_by(snapshot, row)
     if run is not None or SOURCES[search.view.sources[slot]] != "user_input":

@@ -33,7 +33,7 @@ from memory_agent.memory.runs import Runs
 from memory_agent.memory.sharing import Shared
 from memory_agent.recall.context import context_block
 from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings, load_settings
-from memory_agent.triggers.asking import Triggers
+from memory_agent.triggers.reactions import Triggers
 from memory_agent.verbs.table import VERBS
 from ops.documents.clients import declared
 from relay import (

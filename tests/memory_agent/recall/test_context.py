@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.recall.context import age, context_block, excerpt, sharing
-from memory_agent.recall.fence import ALL_OF_SHARED, FILE_OF_SHARED, SHARED, shortened_block, without_blocks
-from memory_agent.recall.tokens import estimate_tokens
+from memory_agent.recall.context import age, context_block, estimate_tokens, excerpt, sharing
 from memory_agent.records.memories import MemoryRecord, Origin, Provenance, RecallResult, RetrievedMemory, Tier
+from memory_agent.records.prompt_block import ALL_OF_SHARED, FILE_OF_SHARED, SHARED, shortened_block, without_blocks
 from memory_agent.records.shared import Attachment, QualityMetrics, SharedOrigin
 from memory_agent.records.trajectories import RunLine, SimilarRun
 from memory_agent.triggers.table import Trigger, TriggerTable

@@ -11,9 +11,8 @@ from memory_samples import NOW, open_without_model
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
-from memory_agent.recall.context import context_block
+from memory_agent.recall.context import context_block, estimate_tokens
 from memory_agent.recall.query import PROFILE_DEFAULTS
-from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records.memories import KINDS, PROFILES, MemoryFilter, Profile
 
 

@@ -15,9 +15,9 @@ from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, Pendin
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.memory import Memory
-from memory_agent.recall.context import context_block
+from memory_agent.recall.context import _WHOLE, context_block, estimate_tokens
+from memory_agent.recall.pipeline import TokenCounter
 from memory_agent.recall.query import Deadline
-from memory_agent.recall.tokens import _WHOLE, TokenCounter, estimate_tokens
 from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.settings import EmbedderSettings
 

@@ -11,7 +11,7 @@ import pytest
 
 from memory_agent import Memory
 from memory_agent.errors import InvalidInputError
-from memory_agent.recall.tokens import estimate_tokens
+from memory_agent.recall.context import estimate_tokens
 from memory_agent.settings import EmbedderSettings, IngestSettings, Settings, TriggerSettings
 from memory_agent.triggers.block import Block
 from memory_agent.triggers.table import TriggerTable
