@@ -25,9 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.embedders import open_embedder
-from memory_agent.evaluation.dataset import Question
-from memory_agent.evaluation.locomo import read_locomo
-from memory_agent.evaluation.metrics import distinct
+from memory_agent.evaluation import Question, distinct, read_locomo
 from memory_agent.memory import Memory
 from memory_agent.records.trajectories import SIGN_KINDS
 from memory_agent.settings import EmbedderSettings, LearningSettings, RecallSettings

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from memory_agent.embedders import open_embedder
-from memory_agent.evaluation.dataset import Question
+from memory_agent.evaluation import Question
 from memory_agent.settings import EmbedderSettings
 from ops.bench.implicit import Judged, agreement, by_chance, pairs, simulated, within
 from ops.lab.airline import RecordedRun

@@ -11,8 +11,8 @@ import pytest
 from chats import BATCHES, write_beam, write_chat
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.beam import read_beam, source_ids
-from memory_agent.evaluation.dataset import History
+from memory_agent.evaluation import History, read_beam
+from memory_agent.evaluation.beam import source_ids
 
 MARCH, APRIL = datetime(2024, 3, 15, tzinfo=UTC), datetime(2024, 4, 2, tzinfo=UTC)
 

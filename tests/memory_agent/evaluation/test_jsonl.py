@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset
-from memory_agent.evaluation.jsonl import read_jsonl
+from memory_agent.evaluation import Dataset, read_jsonl
 from relay.config import EventLimits
 from relay.event import event_from_mapping
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History
-from memory_agent.evaluation.locomo import choose_conversations, parse_evidence, read_locomo
+from memory_agent.evaluation import Dataset, History, choose_conversations, read_locomo
+from memory_agent.evaluation.locomo import parse_evidence
 from relay.config import EventLimits
 from relay.event import event_from_mapping
 

@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.evaluation.metrics import (
-    Place,
-    distinct,
-    mean,
-    ndcg_at_k,
-    quantiles_ms,
-    recall_at_k,
-    reciprocal_rank,
-)
+from memory_agent.evaluation import Place, distinct
+from memory_agent.evaluation.metrics import mean, ndcg_at_k, quantiles_ms, recall_at_k, reciprocal_rank
 
 
 def places(ids: Iterable[str]) -> list[Place]:

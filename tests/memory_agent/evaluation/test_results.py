@@ -8,9 +8,19 @@ import msgspec
 import pytest
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
-from memory_agent.evaluation.results import ranking_settings, read_results, results_file, write_results
-from memory_agent.evaluation.trial import Answer, Plan, Run
+from memory_agent.evaluation import (
+    Answer,
+    Dataset,
+    History,
+    Item,
+    Plan,
+    Question,
+    Run,
+    ranking_settings,
+    read_results,
+    results_file,
+    write_results,
+)
 from memory_agent.settings import EmbedderSettings, IngestSettings, RecallSettings, Settings
 from memory_agent.version import VERSION
 

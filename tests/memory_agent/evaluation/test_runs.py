@@ -10,10 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
-from memory_agent.evaluation.report import summarise
+from memory_agent.evaluation import Dataset, History, Item, Plan, Question, Run, summarise
 from memory_agent.evaluation.runs import Prepared, ingested, run_embedded
-from memory_agent.evaluation.trial import Plan, Run
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings
 from sona.centering import WARM_UP
 

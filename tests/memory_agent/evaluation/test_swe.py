@@ -22,8 +22,7 @@ from agent_runs import (
 )
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import History, Item, Question
-from memory_agent.evaluation.swe import read_swe
+from memory_agent.evaluation import History, Item, Question, read_swe
 from relay.config import EventLimits
 from relay.event import event_from_mapping
 

@@ -12,8 +12,7 @@ import pytest
 from memory_samples import NOW, START
 
 from memory_agent.embedders import Embedder
-from memory_agent.evaluation.beam import read_beam
-from memory_agent.evaluation.locomo import read_locomo
+from memory_agent.evaluation import read_beam, read_locomo
 from memory_agent.memory import Memory
 from memory_agent.recall.stages import REQUEST_COSINE
 from memory_agent.records.memories import Mode, RecallResult, RetrievedMemory

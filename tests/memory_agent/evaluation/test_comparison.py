@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.compare import bootstrap, compare
-from memory_agent.evaluation.results import FORMAT, Header, Line, Results
+from memory_agent.evaluation import Results, bootstrap, compare
+from memory_agent.evaluation.results import FORMAT, Header, Line
 
 differences = st.lists(st.floats(-1, 1, width=16), min_size=2, max_size=30)
 
