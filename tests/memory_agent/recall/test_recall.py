@@ -106,7 +106,7 @@ def test_words_alone_answer_the_lexical_mode(filled: Memory) -> None:
     assert result.degraded == ()
 
 
-def test_the_score_is_the_cosine_however_often_is_asked(tmp_path: Path, embedder: Embedder) -> None:
+def test_the_score_is_the_cosine_after_any_number_of_recalls(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest([message(number) for number in range(8)], now=NOW)
         for number in range(25):
@@ -131,7 +131,7 @@ def test_recalls_are_counted_on_the_memories_that_answered(tmp_path: Path, embed
         assert memory.recall("login page", top_k=1, min_relevance=0).memories[0].record.last_recalled_at is not None
 
 
-def test_embeddings_come_only_when_asked_for(filled: Memory) -> None:
+def test_embeddings_are_included_only_on_request(filled: Memory) -> None:
     assert filled.recall("login").memories[0].record.embedding is None
     assert len(filled.recall("login", with_embedding=True).memories[0].record.embedding or []) == 384
 
@@ -177,9 +177,7 @@ def test_an_empty_memory_answers_with_nothing_and_lacks_nothing(memory: Memory) 
         ({"by_event": 7}, "by_event"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_refused_by_name(
-    filled: Memory, arguments: dict[str, Any], field: str
-) -> None:
+def test_invalid_arguments_are_refused_by_name(filled: Memory, arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         filled.recall(**({"query": "login"} | arguments))
     assert caught.value.field.startswith(field)
@@ -231,7 +229,7 @@ def test_without_a_model_words_answer_and_the_vectors_come_later(tmp_path: Path,
         assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ())
 
 
-def test_the_usual_floor_leaves_out_what_is_far_and_gives_way_where_there_are_no_vectors(
+def test_the_default_floor_leaves_out_distant_memories_and_is_ignored_without_vectors(
     tmp_path: Path, embedder: Embedder
 ) -> None:
     usual = RecallSettings(min_score=0.5, min_relevance=0.0)
