@@ -1,11 +1,11 @@
 """A recall from query to answer, read forward.
 
     search       the query's words and vector against all memories that pass the filter, without the caller's own words
-    shortlist    the best by each, scored word by word                                               (`candidates`)
-    evaluated    what they gain from their session, how their runs ended, which repeat the query, how relevant they are
-                                                                                                      (`stages`)
-    selected     by the baseline, the learned ranking, or both: the relevant ones, with what past use and outcomes add,
-                 one of each text                                                                  (`selection`)
+    shortlist    the best by each, scored word by word (`candidates`)
+    evaluated    what they gain from their session, how their runs ended, which of them repeat the query, how relevant
+                 they are (`stages`)
+    selected     the relevant ones, with what past use and outcomes add, one of each text; by the baseline, the learned
+                 ranking, or both (`selection`)
     answer       with passages, counts and reasons
     shared       with items that others share, if requested
     runs         with ended runs whose request resembles the query, if requested

@@ -1,4 +1,4 @@
-"""Reading BEAM: forms, dates and evidence."""
+"""Reading BEAM: formats, dates and evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading JSON lines: valid lines, and how a bad one is refused."""
+"""Reading JSON lines: valid lines, and refusal of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading LoCoMo: its form, irregular annotations, and the events of its turns."""
+"""Reading LoCoMo: its format, irregular annotations, and the events of its turns."""
 
 from __future__ import annotations
 

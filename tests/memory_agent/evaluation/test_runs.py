@@ -27,7 +27,7 @@ def quiet(_what: str, _done: int, _total: int) -> None:
 
 
 def history(user: str) -> History:
-    """Enough questions for the mean of the queries to act, so that traces of a run would show in the next."""
+    """Enough questions that traces of a run would show in the next."""
     items = tuple(
         Item(id=f"i{place}", text=text, timestamp=DAY, session=f"s{place // 3}") for place, text in enumerate(TEXTS)
     )

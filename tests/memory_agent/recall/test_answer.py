@@ -1,4 +1,4 @@
-"""An answer shows the best passage of a long text, and what is replaced meanwhile as it is, or not at all."""
+"""An answer shows the best passage of a long text, and a memory replaced meanwhile in its new version or not at all."""
 
 from __future__ import annotations
 

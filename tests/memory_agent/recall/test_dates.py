@@ -1,4 +1,4 @@
-"""Dates in a query: phrases are read to the second, and lookalikes are left alone."""
+"""Dates in a query: spans are exact to the second, and lookalikes are ignored."""
 
 from __future__ import annotations
 

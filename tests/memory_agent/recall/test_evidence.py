@@ -1,4 +1,4 @@
-"""Late interaction equals a computation word by word, over what may be shown alone; relevance as a function of it."""
+"""Late interaction equals a computation word by word, over memories that pass the filter; relevance follows from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_SCHEME = msgspec.structs.replace(INFO, scheme="float32")
 
 
 def similarity(word: str, turn: Turn, *, compared: bool) -> float:
-    """How near `word` is to the nearest word of a turn, which may be itself."""
+    """Return the similarity of `word` to the nearest word of a turn, which may be itself."""
     has_word = word in turn.words
     signs = signs_of(turn)
     if not compared or not turn.has_words or not len(signs):
@@ -47,18 +47,18 @@ def met(word: str, turn: Turn, *, compared: bool) -> float:
 
 
 def likeness(word: str, turn: Turn) -> float:
-    """How near `word` is to the nearest word of a turn by their vectors alone."""
+    """Return the similarity of `word` to the nearest word of a turn, by their vectors alone."""
     return float((np.where(signs_of(turn), 1.0, -1.0) @ word_vector(word).astype(np.float64)).max() / np.sqrt(NDIM))
 
 
 def nearness(word: str, turn: Turn, *, compared: bool) -> float:
-    """How near `word` is to the nearest word of a turn by vectors; whether it is there, where these are missing."""
+    """Return the similarity of `word` to the nearest word of a turn; without vectors, whether it is there."""
     is_known = compared and turn.has_words and len(signs_of(turn))
     return likeness(word, turn) if is_known else float(word in turn.words)
 
 
 def is_known(turn: Turn) -> bool:
-    """Whether its words can be compared; a text of none is near nothing."""
+    """Whether its words can be compared; a text without words is similar to nothing."""
     return not (turn.words or turn.padding) or (turn.has_words and len(signs_of(turn)) > 0)
 
 
@@ -147,7 +147,7 @@ def test_without_comparable_word_vectors_the_words_of_the_texts_count(
 @given(talks, queries)
 @settings(deadline=None, max_examples=10)
 def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: list[Turn], words: list[str]) -> None:
-    """They are kept where a machine without VNNI goes on with the memories of one that has it."""
+    """Word vectors stay valid on a machine without VNNI that continues the memories of one that has it."""
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         found = asked_of(talk.archive, words, info=OTHER_SCHEME)
         check(score(found), expected(talk, words, every(found), every(found)))
@@ -156,7 +156,7 @@ def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: l
 @given(talks, queries, st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_memories_outside_the_filter_do_not_affect_any_score(said: list[Turn], words: list[str], asks: bool) -> None:
-    """Its vectors, its words and whether it asks may be anything; the rarity of words is that of all memories."""
+    """Their vectors, words and questions may be anything; the rarity of words counts all memories."""
     other = [
         turn._replace(is_asking=not turn.is_asking, length=turn.length // 2) if turn.is_hidden else turn
         for turn in said
@@ -372,7 +372,7 @@ def test_all_lines_give_the_same_scale_without_word_vectors_or_words() -> None:
 
 
 def test_the_required_match_grows_fast_with_few_memories_and_slowly_with_many() -> None:
-    """By chance one of 10 is better than the first, one of 100,000 hardly than one of 10,000."""
+    """The best of 10 is much better by chance than one, the best of 100,000 hardly better than that of 10,000."""
     drawn = {"cosine": 0.4, "near": 0.4, "closest": 0.5, "held": 0.0, "held_nearby": 0.0, "lacked": 6.0}
     found = [one(**drawn | {"length": 20, "rarity": 20.0, "words": words}) for words in (15, 150, 150_000, 1_500_000)]
     assert found[0] - found[1] > 2 > found[2] - found[3] > 0.5

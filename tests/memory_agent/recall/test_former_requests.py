@@ -1,4 +1,4 @@
-"""Of past requests that repeat the query, one is in the answer; informative memories are never folded."""
+"""Of former requests that repeat the query, one is in the answer; informative memories are never folded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def request(number: int, text: str, event_type: str = "conductor.run.started", *
     return message(number, event_type=event_type, event_id=event_id, payload={name: text} | run | payload)
 
 
-def tell(memory: Memory, requests: Sequence[str], qualities: Sequence[float] = ()) -> None:
+def ingest_runs(memory: Memory, requests: Sequence[str], qualities: Sequence[float] = ()) -> None:
     """Ingest requests with their runs and outcomes."""
     for number, text in enumerate(requests):
         memory.ingest([request(number, text, "chat.user_msg"), request(number, text)])
@@ -50,7 +50,7 @@ def is_request(found: RetrievedMemory) -> bool:
 def asked(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
     """Five runs of one request in five wordings, and four findings that answer it."""
     with Memory.open(tmp_path_factory.mktemp("asked") / "alice", embedder=embedder) as memory:
-        tell(memory, REQUESTS, QUALITIES)
+        ingest_runs(memory, REQUESTS, QUALITIES)
         for finding in FINDINGS:
             memory.remember(finding, now=START)
         yield memory
@@ -139,7 +139,7 @@ def test_the_begin_of_a_run_with_a_plan_is_no_former_request(memory: Memory) -> 
 
 
 def test_a_request_with_another_number_does_not_represent_the_one_with_the_number_of_the_query(memory: Memory) -> None:
-    tell(memory, [f"Prepare the sales report for week {week}" for week in (11, 12, 13)], (1.0, 0.4, 1.0))
+    ingest_runs(memory, [f"Prepare the sales report for week {week}" for week in (11, 12, 13)], (1.0, 0.4, 1.0))
     for finding in FINDINGS:
         memory.remember(finding, now=START)
     result = memory.recall(
@@ -150,7 +150,7 @@ def test_a_request_with_another_number_does_not_represent_the_one_with_the_numbe
 
 
 def test_many_former_requests_do_not_hide_answers(memory: Memory) -> None:
-    tell(memory, [f"Please {WISH}, ticket {number}" for number in range(60)])
+    ingest_runs(memory, [f"Please {WISH}, ticket {number}" for number in range(60)])
     for finding in FINDINGS:
         memory.remember(finding, now=START)
     result = memory.recall(QUERY, 5, now=NOW, deadline_ms=60_000)

@@ -1,4 +1,4 @@
-"""Memories and questions in other languages: what shares words is found, what nothing answers gets nothing.
+"""Memories and questions in other languages: shared words are found, and unanswerable questions get no answer.
 
 `languages.json` holds stores by language, each with questions that share words with a memory, and others that none
 answers. The second store of a language was written after the constants were chosen.

@@ -1,4 +1,4 @@
-"""How runs ended counts from the first run: of about equally good memories, those of runs that worked come first."""
+"""Outcomes count from the first run on: of about equally good memories, those of runs that worked come first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WEEK = timedelta(days=7)
 
 
 class Work(NamedTuple):
-    """A run: its request, its steps, what it said at its end, and whether it failed."""
+    """A run: its request, its steps, its final message, and whether it failed."""
 
     request: str
     steps: tuple[str, ...]

@@ -30,7 +30,7 @@ def ago(minutes: float, now: datetime = NOW) -> str:
 
 
 def said(event_id: str, minutes_ago: float, text: str = ASKED, **fields: Any) -> dict[str, Any]:
-    """Return a user's message of so many minutes ago, of no session unless given."""
+    """Return a user's message of some minutes ago, by default without a session."""
     fields = {"session_id": None} | fields
     return message(0, text, event_id=event_id, timestamp=ago(minutes_ago), **fields)
 
@@ -50,7 +50,7 @@ def events(result: RecallResult) -> list[str | None]:
 
 @pytest.fixture
 def told(memory: Memory) -> Memory:
-    """A memory that knows the answer, from another session long ago."""
+    """A memory with the answer, which is from another session long ago."""
     memory.ingest([said("cause", 7 * 24 * 60, CAUSE, session_id="s-old")], now=NOW)
     return memory
 
@@ -134,7 +134,7 @@ def test_a_report_in_the_words_of_the_query_is_an_answer(memory: Memory) -> None
 
 
 def test_an_echo_is_recognised_by_its_stored_text(tmp_path: Path, embedder: Embedder) -> None:
-    """Masked, cut, and without regard to case, white space and courtesies, as duplicates are."""
+    """The text is masked and cut; case, white space and courtesies are ignored, as for duplicates."""
     secret = "https://ann:" + "hunter2" + "@db.example.com"
     long = "The backup log says: " + "disk full, " * 1_000
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
@@ -274,7 +274,7 @@ def test_exactly_the_own_words_by_the_rules_are_left_out(
     by_run: str | None,
     by_event: int | None,
 ) -> None:
-    """Against the rules, applied to each record alone."""
+    """Compares with the rules applied to each record alone."""
     kept, excluded = set(), {"event": 0, "run": 0, "session": 0, "echo": 0}
     with open_without_model(tmp_path_factory.mktemp("rules") / "alice") as memory:
         for number, (text, minutes, session, run, type_) in enumerate(cases):

@@ -357,7 +357,7 @@ def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(fi
 def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
     tmp_path: Path, embedder: Embedder, field: str
 ) -> None:
-    """Its note could not be stored, and every batch takes the notes along."""
+    """Its log entry could not be stored, and every batch stores the pending entries."""
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         with pytest.raises(InvalidInputError, match=f"filter.{field}"):
             memory.recall("login", filter={field: ["\ud800"] if field == "tags" else "\ud800"}, now=NOW)
@@ -365,7 +365,7 @@ def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
 
 
 class FailingModel(OtherModel):
-    """An embedder of a caller's own that breaks on some texts, with errors that are not ours."""
+    """A caller's embedder that fails on some texts with foreign errors."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         if "at once" in text:

@@ -1,4 +1,4 @@
-"""What a recall finds: filters and floors are exact at any selectivity, and the shortlist holds the best of all."""
+"""Filters and floors are exact at any selectivity, and the shortlist has the best of all memories."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def searched(
     dates: tuple[UnderstoodDate, ...] = (),
     dates_mode: str = "boost",
 ) -> Search:
-    """Search with the vector `seed`, without words of its own."""
+    """Search with the vector of `seed`, without word vectors."""
     options: Any = {"dates": dates_mode}
     query = make_query(text, 5, chosen, mode, 600_000, options, QueryDefaults(RecallSettings(), START))
     words = np.zeros((0, NDIM), np.float16)
@@ -142,7 +142,7 @@ def as_fields(chosen: MemoryFilter) -> dict[str, Any]:
 def by_hand(
     world: World, found: Search, chosen: MemoryFilter | None, seed: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The cosine of each slot by brute force, NaN for what cannot answer, and BM25 by the words index."""
+    """Return the cosine of each slot by brute force, NaN if it cannot answer, and its BM25 by the index of words."""
     view = found.view
     cosines = np.where(view.alive, world.cosines(vector_of(seed))[view.rows], np.nan)
     bm25 = np.where(view.alive, view.words.scores(found.words), 0.0)
@@ -157,7 +157,7 @@ def best_of(found: Candidates, limit: int) -> list[float]:
 
 
 def with_neighbours_of(found: Search, slots: npt.NDArray[np.int64]) -> set[int]:
-    """What is at most `REACH` places from `slots` in the session, and passes."""
+    """Return the slots that pass and are at most `REACH` places from `slots` in the session."""
     around = np.unique(found.view.windows(slots, REACH))
     around = around[around >= 0]
     return set(around[found.mask[around]].tolist() if found.mask is not None else around.tolist())
@@ -311,7 +311,7 @@ def test_without_a_vector_the_mode_vector_falls_back_to_words(world: World) -> N
 def test_a_shortlist_is_marked_complete_exactly_when_it_has_everything_that_can_answer(
     world: World, mode: Mode, text: str
 ) -> None:
-    """Else a recall would leave out what could fill its answer, or search for it until the deadline."""
+    """Otherwise a recall would leave out memories that fill its answer, or search until the deadline."""
     given = searched(world, text=text, mode=mode)
     found = given.with_all_cosines()
     view = found.view

@@ -1,4 +1,4 @@
-"""One answer of two tiers: the order of classes, reserved places and who gets them, and what says the same."""
+"""Merging two tiers: the order of classes, the reserved places, and equal texts."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_items_of_unknown_relevance_take_only_empty_places_proven_ones_first() -
 
 
 def recall_ids(count: int) -> list[str]:
-    """Return ids as recalls have them: of one hour, with random ends."""
+    """Return ids of recalls within one hour."""
     random = np.random.default_rng(7)
     alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
     return ["01KHJY9" + "".join(alphabet[place] for place in random.integers(0, 32, 19)) for _ in range(count)]

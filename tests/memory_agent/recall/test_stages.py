@@ -38,7 +38,7 @@ def whole(turn: Turn) -> float:
 
 
 def exchanged(talk: Talk, found: Candidates) -> list[tuple[float, int]]:
-    """What each candidate gains, as often as it is an answer, and gives, as often as it is asked; and its lender."""
+    """Return what each candidate gains as an answer and loses as a question, and its lender."""
     slots = found.slots.tolist()
     fused = dict(zip(slots, found.fused.tolist(), strict=True))
     ranked = sorted(fused.values(), reverse=True)

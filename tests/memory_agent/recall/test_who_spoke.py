@@ -1,4 +1,4 @@
-"""What an agent said along the way gives way to what others said about as well, and nothing else changes."""
+"""An agent's intermediate messages rank below others that match about as well, and nothing else changes."""
 
 from __future__ import annotations
 

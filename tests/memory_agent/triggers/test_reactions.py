@@ -87,7 +87,7 @@ REQUESTS = (
 
 
 def asked_before(memory: Memory) -> None:
-    """Record four runs that set up a service; every second one succeeds."""
+    """Record four runs that set up a service, of which every second succeeds."""
     for number, request in enumerate(REQUESTS):
         run_id, session_id, began = f"run-{number}", f"s-{number}", NOW - timedelta(days=20 - number)
         told = {"event_id": f"message-{number}", "session_id": session_id, "timestamp": (began - SECOND).isoformat()}
