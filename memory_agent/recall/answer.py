@@ -1,4 +1,4 @@
-"""The selected candidates as memories of an answer: passages, counts, other occurrences, and why each is there.
+"""Presents selected candidates as memories: with passages, counts, other occurrences, and why each was found.
 
     sona_score = vector and lexical fused + date_boost + speaker + context + contiguity + outcome + learned
     learned    = association + shift

@@ -1,4 +1,4 @@
-"""The memories that may answer a query, with the parts of their scores, so that an answer can explain them.
+"""Collects the memories that may answer a query, with the parts of their scores, so that an answer can explain them.
 
     total = fused + dates + speaker + context + lent + association + outcome
     fused = w * cosine + (1 - w) * (late interaction + .1 * bm25 / max(bm25)) / 1.1      w = recall.vector_weight

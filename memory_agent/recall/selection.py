@@ -1,4 +1,4 @@
-"""The memories of an answer: one of each text, one of the former requests that ask the same, of one or two rankings.
+"""Selects the memories of an answer: one of each text, and one of the former requests that ask the same.
 
 Memories with one fingerprint (`storage/terms`) are folded into the best of them, their leader. Rejected by measurement
 (decision 0016): folding by closeness, which folds "succeeded" with "failed".
@@ -26,7 +26,7 @@ from memory_agent.storage.recall_notes import BASELINE, LEARNED, NO_ARM
 from sona.interleaving import Arm, team_draft
 
 ARMS: dict[int, Arm | None] = {NO_ARM: None, BASELINE: "baseline", LEARNED: "learned"}
-"""The names of the rankings; none for the baseline alone, or for both."""
+"""The name of each ranking; None if only the baseline answered, or for a memory that both contributed."""
 _NUMBERS = {arm: number for number, arm in ARMS.items()}
 _SPARE = 25
 _NONE: Slots = np.empty(0, dtype=np.int64)

@@ -74,9 +74,9 @@ SAME_COSINE = 0.9
 """Cosine from which it counts as the same request; the run of a merely similar one may have succeeded elsewhere."""
 
 _FLOOR = 20
-"""Candidates that lend nothing to each other: what the next best scores is the floor."""
+"""The best candidates that may lend; the score of the next best is the floor."""
 _WHOLE_TOKENS = 64
-"""Of an answer, up to which it counts whole."""
+"""Tokens of an answer up to which it counts in full."""
 _GIVES_WAY = 0.06
 _BEFORE, _AFTER = 0, 2
 
@@ -127,7 +127,7 @@ def _with_answers(found: Candidates, search: Search) -> Candidates:
 
 
 def _above_floor(scores: Scores) -> Scores:
-    """Return what each score (n,) exceeds the first one that lends nothing by, 0 for the others."""
+    """Return by how much each score (n,) exceeds the floor, 0 if it does not."""
     place = max(scores.size - _FLOOR - 1, 0)
     floor = float(np.partition(scores, place)[place]) if scores.size else 0.0
     above: Scores = np.maximum(scores - floor, 0.0)
@@ -148,7 +148,7 @@ def with_qualities(found: Candidates, search: Search) -> Candidates:
 
 
 def _begun_by(view: View, messages: Slots) -> Slots:
-    """Return the first plan (m,) after each message and before the user's next one, -1 for none."""
+    """Return the first plan (m,) after each message and before the user's next message, -1 for none."""
     found: Slots = np.full(messages.shape, -1, dtype=np.int64)
     is_open = np.ones(messages.shape, dtype=np.bool_)
     for after in view.windows(messages, _RUN_REACH)[:, _RUN_REACH + 1 :].T:
