@@ -281,8 +281,8 @@ def scale_of(totals: Scores) -> float:
 def with_recurring(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
     """Add the memories that runs used repeatedly for such a request, and evaluate all candidates again.
 
-    At most 16, the best supported ones, that pass the filter and have a vector: what one run used once is a candidate
-    anyway, or no answer.
+    At most 16, the best supported ones, that pass the filter and have a vector. A memory that one run used once is
+    either a candidate anyway or no answer.
     """
     reached = past_use.adaptation.reached
     (supported,) = (reached.support * past_use.settings.recurrence >= _WORTH_READING).nonzero()

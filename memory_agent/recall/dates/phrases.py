@@ -128,11 +128,11 @@ _OF_MONTHS = word_set("in during since before after until till from throughout")
 
 
 class Kind(NamedTuple):
-    """What phrases of a kind may be combined with.
+    """The contexts and modifiers that phrases of a kind allow.
 
-    `prepositions` make a bare phrase a time; a kind that needs none has none. `floats`: without a year of its own, the
-    phrase takes the year of the range that it begins. `is_day`: a time of day may go with it; `is_long`: a part may be
-    taken of it ("early March").
+    `prepositions` make a bare phrase a time; a kind without any is always a time. `floats`: without a year of its own,
+    the phrase takes the year of the range that it begins. `is_day`: it may have a time of day; `is_long`: it may be
+    reduced to a part ("early March").
     """
 
     prepositions: frozenset[str] = frozenset()
@@ -455,7 +455,7 @@ class Phrase(NamedTuple):
 
     @property
     def floats(self) -> bool:
-        """Whether its year is that of the range which it begins: "from March to May 2023"."""
+        """Whether its year is that of the range that it begins: "from March to May 2023"."""
         return self.kind.floats and not _is_fixed(self.match)
 
     def spans(self, calendar: Calendar) -> list[Span]:
