@@ -13,11 +13,7 @@ import click
 
 from memory_agent.cli.evaluate_compare import compare
 from memory_agent.cli.evaluate_trial import Trial, trial_options
-from memory_agent.evaluation.beam import read_beam
-from memory_agent.evaluation.dataset import Dataset
-from memory_agent.evaluation.jsonl import read_jsonl
-from memory_agent.evaluation.locomo import choose_conversations, read_locomo
-from memory_agent.evaluation.swe import read_swe
+from memory_agent.evaluation import Dataset, choose_conversations, read_beam, read_jsonl, read_locomo, read_swe
 
 _MOVED = {"sona": "python -m ops.lab sona (from a checkout of the repository)"}
 """Commands that were part of `eval`, and what runs them now."""

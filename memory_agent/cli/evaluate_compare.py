@@ -11,10 +11,18 @@ import msgspec
 
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.render import print_document, print_figures, print_table
-from memory_agent.evaluation.compare import FEWEST, RESAMPLES, SEED, UNITS, Comparison, MetricDifference, Unit
-from memory_agent.evaluation.compare import compare as compare_results
-from memory_agent.evaluation.results import read_results
-from memory_agent.evaluation.trial import SHOWN
+from memory_agent.evaluation import (
+    FEWEST,
+    RESAMPLES,
+    SEED,
+    SHOWN,
+    UNITS,
+    Comparison,
+    MetricDifference,
+    Unit,
+    read_results,
+)
+from memory_agent.evaluation import compare as compare_results
 
 _COLUMNS = ("metric", "questions", "A", "B", "B - A", "95 % from", "to", "above 0", "B better", "worse")
 

@@ -17,11 +17,20 @@ from memory_agent.cli.options import Target, Verb, common_options, given, with_o
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document, print_figures, print_table
 from memory_agent.errors import InvalidInputError, UnavailableError
-from memory_agent.evaluation.compare import compare
-from memory_agent.evaluation.dataset import Dataset
-from memory_agent.evaluation.report import Averages, Figures, Report, summarise
-from memory_agent.evaluation.results import Results, read_results, results_file, write_results
-from memory_agent.evaluation.trial import Plan, Run
+from memory_agent.evaluation import (
+    Averages,
+    Dataset,
+    Figures,
+    Plan,
+    Report,
+    Results,
+    Run,
+    compare,
+    read_results,
+    results_file,
+    summarise,
+    write_results,
+)
 from memory_agent.records.memories import MODES, Mode
 
 

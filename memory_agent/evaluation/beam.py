@@ -10,10 +10,12 @@ Questions are `{TYPE: [{question, source_chat_ids?, …}]}`, two for each of ten
 An item is a message of either side, with its role, without the locator `->-> 1,2` at its end; a session is a batch. An
 item's time is the day of the last anchor so far (`March-15-2024`), a question's that of the last anchor of the chat.
 The evidence is the messages of `source_chat_ids`, which may be nested by their role in the question. Questions without
-ids, such as abstention questions, are left out. An id of no message, or of several, is ignored and counted.
+ids, such as abstention questions, are left out. An id that belongs to no message, or to several, is ignored and
+counted.
 
-Not verified, for lack of a file: whether message ids are unique in the chats of ten million tokens, and whether their
-questions give ids by plan. BEAM has a language model judge answers; recall of evidence is not a BEAM score.
+Not verified, because no such file was at hand: whether message ids are unique in the chats of ten million tokens, and
+whether their questions give ids by plan. BEAM has a language model judge answers; recall of evidence is not a BEAM
+score.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role, read_file
 
 _QUESTIONS = Path("probing_questions") / "probing_questions.json"
 _CHATS = ("chat_trunecated.json", "chat.json")
@@ -70,7 +72,7 @@ def read_beam(folder: Path) -> Dataset:
         raise InvalidInputError(str(folder), f"several chats would be the user {alike[0]}; rename a folder")
     digest = sha256()
     for file in (file for chat in chats for file in _files(chat)):
-        digest.update(sha256(_content(file)).digest())
+        digest.update(sha256(read_file(file)).digest())
     histories = tuple(_read(chat, name) for chat, name in zip(chats, names, strict=True))
     return Dataset(name="beam", digest=digest.hexdigest(), histories=histories)
 
@@ -180,16 +182,9 @@ def _files(chat: Path) -> tuple[Path, Path]:
 
 def _decoded(file: Path, decode: Callable[[bytes], T]) -> T:
     try:
-        return decode(_content(file))
+        return decode(read_file(file))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(str(file), f"is not a BEAM file: {error}") from error
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
 
 
 def _name(chat: Path, folder: Path) -> str:

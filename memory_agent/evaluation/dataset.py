@@ -1,20 +1,22 @@
 """The input of a measurement, independent of its format: users, their items, questions, and the evidence.
 
-`locomo`, `beam`, `swe` and `jsonl` each read one format into a `Dataset`.
+`locomo`, `beam`, `swe` and `jsonl` read one format each into a `Dataset`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import Kind
 
 Role = Literal["user", "assistant"]
-"""Who said a message: people, or a program."""
+"""The author of a message: a person, or a program."""
 
 _EVENTS: dict[Kind, tuple[str, str]] = {
     "episode": ("chat.user_msg", "text"),
@@ -29,7 +31,7 @@ _ANSWER = ("chat.assistant_msg", "text")
 class Item(msgspec.Struct, frozen=True, kw_only=True):
     """A text to remember. `session` groups items. Without a timestamp, an item gets the time of its ingest.
 
-    `role` is who said it, which matters for an episode alone.
+    `role` is the author, which matters only for an episode.
     """
 
     id: str
@@ -44,8 +46,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A question, and the items that answer it with their grades, 1 or more.
 
     `id` is unique in the dataset. A question without `relevant` items is not asked. `asked_at` is when it was asked, if
-    known. Questions of one `group` are not independent, by default those of one user. Items of `outside_session`,
-    where the question comes from, are excluded from the answer.
+    known. Questions of one `group` are not independent; without groups, those of one user are not. Items of
+    `outside_session`, the session that the question comes from, are excluded from the answer.
     """
 
     id: str
@@ -76,10 +78,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
-    """One input. `digest` is the SHA-256 of what was read.
+    """One input. `digest` is the SHA-256 of the files.
 
-    `main_categories` are usually reported separately. A dataset that has them counts a question without evidence as
-    answered in the session recall over all questions, by convention.
+    `main_categories` are usually reported separately. For a dataset that has them, the session recall over all
+    questions counts a question without evidence as answered, by convention.
     """
 
     name: str
@@ -90,6 +92,14 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     def only(self, users: Collection[str]) -> Dataset:
         """Return the dataset with only the histories of these users."""
         return msgspec.structs.replace(self, histories=tuple(part for part in self.histories if part.user in users))
+
+
+def read_file(file: Path) -> bytes:
+    """Return the content of a file. Raises `InvalidInputError`."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
 
 
 def event_id(user_id: str, item_id: str) -> str:

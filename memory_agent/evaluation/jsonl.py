@@ -6,8 +6,9 @@
 A record may have `user`, `session_id`, `timestamp`, `kind` and `role` (user or assistant); a query may have `user`,
 `category` (default "none") and `timestamp`, when it is asked. `relevant` is a list of ids, or an object of ids and
 integer grades, 0 for not relevant, as in TREC. Lines without `user` belong to the user "default"; a query is answered
-from the records of its own user. Records are ingested in the order of the file; queries may be anywhere. A bad line is
-refused with its number and field. So are unknown fields, because a benchmark with a typo measures something else.
+from the records of its own user. Records are ingested in the order of the file; queries may be anywhere. An invalid
+line is refused with its number and field. So are unknown fields, because a benchmark with a typo measures something
+else.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Annotated, Any
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role, read_file
 from memory_agent.records.memories import Kind
 from relay import validate_id, validate_timestamp, validate_user_id
 from relay.errors import MalformedEventError
@@ -70,10 +71,7 @@ _decoder: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
 
 def read_jsonl(file: Path) -> Dataset:
     """Return the dataset in a file. Raises `InvalidInputError` (with file, line and field)."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
+    content = read_file(file)
     lines = [
         (number, _decode(file, number, line)) for number, line in enumerate(content.splitlines(), 1) if line.strip()
     ]
@@ -96,7 +94,7 @@ def _decode(file: Path, number: int, line: bytes) -> _Line:
     except MalformedEventError as error:
         raise _refused(file, number, error.field, error.reason) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{file}:{number}", _plainly(str(error))) from error
+        raise InvalidInputError(f"{file}:{number}", _field_first(str(error))) from error
     return decoded
 
 
@@ -156,7 +154,7 @@ def _refused(file: Path, number: int, field: str, reason: str) -> InvalidInputEr
     return InvalidInputError(f"{file}:{number}", f"{field}: {reason}")
 
 
-def _plainly(message: str) -> str:
+def _field_first(message: str) -> str:
     """Return msgspec's message with the field first: 'Expected `str`, got `int` - at `$.text`' as 'text: …'."""
     reason, _, place = message.partition(" - at `$.")
     return f"{place.rstrip('`')}: {reason}" if place else message

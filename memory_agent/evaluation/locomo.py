@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question, read_file
 
 MAIN_CATEGORIES = ("1", "2", "3", "4")
 """Category 5 repeats questions of the others with a false premise."""
@@ -47,12 +47,10 @@ class _Entry(msgspec.Struct, frozen=True):
 
 def read_locomo(file: Path) -> Dataset:
     """Return the conversations in a file. Raises `InvalidInputError`."""
+    content = read_file(file)
     try:
-        content = file.read_bytes()
         entries = msgspec.json.decode(content, type=list[_Entry])
         histories = tuple(_read(str(number), entry) for number, entry in enumerate(entries))
-    except OSError as error:
-        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidInputError(str(file), f"is not a LoCoMo file: {error}") from error
     digest = sha256(content).hexdigest()
@@ -96,7 +94,7 @@ def _read(user: str, entry: _Entry) -> History:
 
 
 def _sessions(conversation: dict[str, Any]) -> list[str]:
-    """Return the names of the sessions with turns, in order. Files also have dates of sessions without any."""
+    """Return the names of the sessions with turns, in order. Files also have dates of sessions without turns."""
     found = (match for name, value in conversation.items() if value and (match := _SESSION.fullmatch(name)))
     return [match[0] for match in sorted(found, key=lambda match: int(match[1]))]
 

@@ -1,7 +1,7 @@
-"""Retrieval metrics. Pure.
+"""Computes retrieval metrics. Pure.
 
-A rank holds one id, or several that are shown as one. A repeated id counts only at its first rank but occupies the
-later ones. There must be at least one relevant id; `trial` leaves out questions without any.
+A rank has one id, or several that are shown as one. A repeated id counts only at its first rank, but takes up the later
+ones. There must be at least one relevant id; `trial` leaves out questions without any.
 """
 
 from __future__ import annotations

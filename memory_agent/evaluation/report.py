@@ -23,8 +23,8 @@ Averages = dict[str, float | None]
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Averages over the `questions` with evidence; questions without evidence are not asked.
 
-    `session_recall_at_all` is the session recall over both, counting those without evidence as answered; None for
-    datasets without that convention. Figures ending in `_shown` count shown items only, without their duplicates.
+    `session_recall_at_all` is the session recall over both, with those without evidence counted as answered; None for
+    datasets without that convention. Figures ending in `_shown` count only shown items, not their duplicates.
     """
 
     questions: int
@@ -129,8 +129,8 @@ def _figures(run: Run, categories: Collection[str]) -> Figures:
 
 def _short_of_sessions(run: Run) -> int:
     there = {part.user: len(distinct(item.session for item in part.items)) for part in run.plan.dataset.histories}
-    held = ((answer.user, len(distinct(session for _, session in answer.ranked))) for answer in run.answers)
-    return sum(count < min(_SESSIONS, there[user]) for user, count in held)
+    found = ((answer.user, len(distinct(session for _, session in answer.ranked))) for answer in run.answers)
+    return sum(count < min(_SESSIONS, there[user]) for user, count in found)
 
 
 def _averager(answers: Collection[Answer], found: int = 0) -> Callable[[str], float | None]:

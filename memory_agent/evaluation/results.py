@@ -1,5 +1,4 @@
-"""Writes and reads per-question results as JSON lines, for `compare`: a header that says what was run, then a line per
-question.
+"""Writes and reads the results of each question as JSON lines, for `compare`: a header, then a line per question.
 
 The file has ids, grades and figures, but no text of memories or questions.
 """
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from memory_agent.errors import InvalidInputError
+from memory_agent.evaluation.dataset import read_file
 from memory_agent.evaluation.trial import Ranked, Run
 from memory_agent.records.memories import Mode
 from memory_agent.settings import Settings, rename_settings
@@ -27,7 +27,7 @@ FORMAT = "memory-agent-results/1"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What was run. `digest` is the SHA-256 of the input; `users` are those of the histories asked.
+    """The input and configuration of a run. `digest` is the SHA-256 of the input, `users` are those of its histories.
 
     `settings` are those that affect ranking, None for a daemon that was already running. `model` computed the vectors.
     `left_out` are the ids of questions without evidence.
@@ -89,8 +89,8 @@ def ranking_settings(settings: Settings) -> dict[str, Any]:
 def results_file(file: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `file` when the block succeeds.
 
-    The file is created at once, so that a missing folder is reported before the measurement. Raises `InvalidInputError`
-    if it cannot be written.
+    The temporary file is created at once, so that a missing folder is reported before the measurement. Raises
+    `InvalidInputError` if the file cannot be written.
     """
     place = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -114,10 +114,7 @@ def write_results(run: Run, file: Path) -> None:
 
 def read_results(file: Path) -> Results:
     """Read a file that `write_results` wrote. Raises `InvalidInputError` (with file and line)."""
-    try:
-        content = file.read_bytes().splitlines()
-    except OSError as error:
-        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
+    content = read_file(file).splitlines()
     header = _decoded(file, 1, content[0] if content else b"", Header)
     if header.format != FORMAT:
         raise InvalidInputError(f"{file}:1", f"format: expected {FORMAT}, got {header.format}")

@@ -84,9 +84,9 @@ class Prepared:
     def ask(self, plan: Plan, progress: Progress) -> Run:
         """Ask on a copy of the folder, so that every run starts from the state after ingest.
 
-        Recalls affect later ones (by the mean of the queries), so runs on the same folder are not comparable. The plan
-        may change histories, mode, `top_k` and `settings.recall`, and must otherwise equal the ingested one. Latencies
-        are too low for queries of an earlier run, because the embedder caches them.
+        Recalls are recorded and may affect later ones, so runs on the same folder are not comparable. The plan may
+        change histories, mode, `top_k` and `settings.recall`, and must otherwise equal the ingested one. Latencies are
+        too low for queries of an earlier run, because the embedder caches them.
         """
         with tempfile.TemporaryDirectory(prefix="memory-eval-") as folder:
             for user_id, _ in plan.users():
@@ -102,9 +102,9 @@ class Prepared:
 
 
 def without_echoes(settings: Settings) -> Settings:
-    """Return the settings of a trial, whose questions come from outside: an item in a question's words is an answer.
+    """Return the settings with `recall.echo_minutes` 0: in a trial, an item with a question's words is an answer.
 
-    Items without a timestamp are as new as the questions.
+    Items without a timestamp would otherwise be recent enough to count as echoes.
     """
     return msgspec.structs.replace(settings, recall=msgspec.structs.replace(settings.recall, echo_minutes=0.0))
 

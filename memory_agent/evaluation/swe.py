@@ -1,24 +1,25 @@
 """Reads runs of a software-engineering agent on GitHub issues (SWE-bench; Jimenez et al. 2024) as its working memory.
 
 A file is a list of `{instance_id, task, steps: [{thought, command, output}]}`; an issue may have several runs. All runs
-are one user's, so that other issues are in the way; a session is a run; a question's group is its issue. The files have
-no times: a memory is 40 s after the one before.
+belong to one user, so that memories of other issues compete; a session is a run; a question's group is its issue. The
+files have no times: each memory is 40 s later than the previous one.
 
 Items. In each fourth run, a thought is an item, and so is a command with its output. The other runs report 3 to 12
-steps at a time, which makes long items. The text of an issue without its title is an item, and so is what a run said at
-its end, if longer than 140 characters. The same text twice is one item. The text of the issue is a user's, all others
-are the agent's.
+steps at a time, which makes long items. The text of an issue without its title is an item, and so is the last thought
+of a run if it is longer than 140 characters. Equal texts are one item. The text of the issue has the role of a user,
+all others that of the agent.
 
-Questions, with the items that answer them. Their own words are in no item: a thought that is asked is left out of
-items and reports, in the run it comes from.
+Questions, with the items that answer them. Their own words are in no item: a thought that is used as a question is left
+out of the items and reports of its run.
 
-    lookup    what a thought wants to see, by name: its step's command and output. Only commands that the issue's other
-              steps do not repeat; at most 8 of a run, spread over it.
-    issue     the title of an issue: its text, and what its runs said at their end
-    cause     what a run found to be the cause: where the issue's other runs say it. Asked outside the run's session.
+    lookup    a thought that names what it looks for: the command of its step with the output. Only commands that no
+              other step for the issue repeats; at most 8 of a run, spread over it.
+    issue     the title of an issue: its text, and the last thoughts of its runs
+    cause     the thought in which a run found the cause: the same in other runs for the issue. Asked outside the run's
+              session.
 
-The questions are made by rule, their evidence is where the text was put; nobody judged either. Reports are long by
-construction, and one of more steps answers more lookups: a ranking that favours long texts gains here.
+Questions and evidence are made by these rules; nobody judged either. Reports are long by construction, and a report of
+more steps answers more lookups, so a ranking that favours long texts gains here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role
+from memory_agent.evaluation.dataset import Dataset, History, Item, Question, Role, read_file
 
 _USER = "runs"
 _BEGIN = datetime(2025, 6, 1, tzinfo=UTC)
@@ -41,7 +42,7 @@ _STEP = timedelta(seconds=40)
 _SINGLE_STEPS = 4  # each fourth run reports step by step
 _LOOKUPS = 8
 _SHORTEST_OUTPUT, _SHORTEST_CAUSE, _SHORTEST_ENDING = 60, 80, 141  # characters
-_WANT, _WANT_WORDS = range(45, 261), 7  # characters and words of a thought that is a lookup
+_LOOKUP_CHARS, _LOOKUP_WORDS = range(45, 261), 7  # of a thought that is a lookup
 
 _TAGS = re.compile(r"</?(?:returncode|output)>")
 _WORD = re.compile(r"[^\W\d_]{3,}")
@@ -101,11 +102,9 @@ class _Run(msgspec.Struct, frozen=True):
 
 def read_swe(file: Path) -> Dataset:
     """Return the runs in a file as the history of one user. Raises `InvalidInputError`."""
+    content = read_file(file)
     try:
-        content = file.read_bytes()
         runs = msgspec.json.decode(content, type=list[_Run])
-    except OSError as error:
-        raise InvalidInputError(str(file), f"cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputError(str(file), f"is not a file of runs: {error}") from error
     items = _Items()
@@ -120,7 +119,7 @@ def read_swe(file: Path) -> Dataset:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """The steps of a run whose thoughts are questions, and those that say its cause."""
+    """The steps of a run whose thoughts are questions, and all that mention the cause."""
 
     lookups: Sequence[int]
     cause: int | None
@@ -132,7 +131,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class _Items:
-    """The items of the runs added so far, and which hold each step."""
+    """The items of the runs added so far, and which of them contain each step."""
 
     def __init__(self) -> None:
         self.items: list[Item] = []
@@ -186,7 +185,7 @@ class _Items:
                 yield self._question(f"cause:{number}", run.steps[cause].said, run.instance_id, items, session)
 
     def _causes(self, number: int, runs: Sequence[_Run]) -> Iterator[Item]:
-        """Return where the other runs of a run's issue say the cause."""
+        """Yield the items in which other runs for the same issue mention the cause."""
         for other, run in enumerate(runs):
             if other != number and run.instance_id == runs[number].instance_id:
                 asked, thoughts = self._asked[other], self._thoughts[other]
@@ -207,7 +206,7 @@ class _Items:
         )
 
     def _add(self, text: str, session: str, role: Role = "assistant") -> Item:
-        """Return the item of a text, which is added unless it is there."""
+        """Return the item of a text, added if it is new."""
         item = self._of_text.get(text)
         if item is None:
             item = Item(id=f"i{len(self.items)}", text=text, timestamp=self._time, session=session, role=role)
@@ -220,7 +219,9 @@ def _asked(run: _Run, repeated: Counter[tuple[str, str]], has_others: bool) -> _
     usable = [
         place
         for place, step in enumerate(run.steps[:-1])
-        if _wants(step.said) and len(step.seen) >= _SHORTEST_OUTPUT and repeated[run.instance_id, _plain(step.ran)] == 1
+        if _is_lookup(step.said)
+        and len(step.seen) >= _SHORTEST_OUTPUT
+        and repeated[run.instance_id, _plain(step.ran)] == 1
     ]
     every = max(1, -(-len(usable) // _LOOKUPS))
     causes = [
@@ -231,18 +232,18 @@ def _asked(run: _Run, repeated: Counter[tuple[str, str]], has_others: bool) -> _
     return _Asked(usable[::every], causes[0] if causes and has_others else None, causes)
 
 
-def _wants(thought: str) -> bool:
-    """Return whether a thought says what it looks for, by name."""
+def _is_lookup(thought: str) -> bool:
+    """Return whether a thought names what it looks for."""
     return (
-        len(thought) in _WANT
-        and len(_WORD.findall(thought)) >= _WANT_WORDS
+        len(thought) in _LOOKUP_CHARS
+        and len(_WORD.findall(thought)) >= _LOOKUP_WORDS
         and _NAME.search(thought) is not None
         and _CAUSE.search(thought) is None
     )
 
 
 def _parts(number: int, steps: int) -> Iterator[range]:
-    """Return the steps that are reported together: one, or 3 to 12, in a fixed but irregular sequence."""
+    """Yield the steps that are reported together: one, or 3 to 12, in a fixed but irregular sequence."""
     place = 0
     while place < steps:
         size = 1 if number % _SINGLE_STEPS == 0 else 3 + (place * 7 + number * 5) % 10

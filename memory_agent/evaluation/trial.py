@@ -1,8 +1,8 @@
 """Asks a memory the questions of a history and scores the answers, for items and for their sessions.
 
-A memory that merges duplicate items counts for each of them, at its one rank. Items merged by mistake would then only
-raise recall, so every metric is also computed for the shown items only; the true value lies between the two. The second
-alone would rate an answer that merges duplicates below one that repeats them.
+A memory that merges duplicate items counts for each of them, at its one rank. Items merged by mistake would thus only
+raise recall, so every metric is also computed for the shown items alone; the true value lies between the two. The
+second alone would rate an answer that merges duplicates below one that repeats them.
 
 Sessions are ranked by their best item, so the first k sessions are distinct, and a session without an item in the
 answer has no rank. The evidence sessions of a question are those of its relevant items, each with its best grade.
@@ -119,7 +119,7 @@ class Examiner:
 
 
 def filter_of(question: Question) -> MemoryFilter | None:
-    """Return what excludes the items that a question comes from, None without any."""
+    """Return a filter that excludes the session that a question comes from, None if there is no such session."""
     left_out = question.outside_session
     return None if left_out is None else MemoryFilter(exclude=Exclusion(sessions=(left_out,)))
 
@@ -170,10 +170,10 @@ def _figures(prefix: str, ranked: Sequence[Place], grades: Mapping[str, int], ks
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and how. Uses a temporary data folder without `data_dir`.
+    """What to measure, and how. Without `data_dir` a temporary data folder is used.
 
-    Users are `PREFIX-NAME`, by default with the dataset's name as the prefix, so that one folder can hold several
-    datasets and runs. The metrics are of the ranking, so by default memories of any relevance may answer.
+    Users are `PREFIX-NAME`, by default with the dataset's name as the prefix, so that one folder can have several
+    datasets and runs. The metrics measure the ranking, so by default memories of any relevance may answer.
     """
 
     dataset: Dataset

@@ -18,7 +18,7 @@ from memory_agent.hooks.deadline import USUAL_MS, Deadline
 from memory_agent.hooks.inputs import NOTHING, Content, Input
 from memory_agent.hooks.waiting import MOST_AT_ONCE, Batch, Waiting
 from memory_agent.layout import TOKEN_VARIABLE, Layout, default_data_dir
-from memory_agent.recall.fence import shortened_block
+from memory_agent.records.prompt_block import shortened_block
 from memory_agent.sessions.entries import Session
 from memory_agent.sessions.history import channel_of, event_of
 from memory_agent.sessions.turns import CLAUDE_CODE, GEMINI

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from memory_agent.recall.fence import without_blocks
+from memory_agent.records.prompt_block import without_blocks
 from memory_agent.sessions.entries import (
     Entry,
     Left,

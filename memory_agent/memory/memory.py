@@ -29,12 +29,12 @@ from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning import Consolidation, RunRecords, UserLearner
 from memory_agent.memory.ingest import Arrival, EncodedEvent, Intake
+from memory_agent.memory.listing import list_page
 from memory_agent.memory.namespaces import Care, Sona
 from memory_agent.memory.record_checks import checked_record, masked_record
 from memory_agent.memory.runs import Runs
 from memory_agent.memory.sharing import Shared
 from memory_agent.memory.vectors import MemoryVectors, Progress
-from memory_agent.recall.listing import list_page
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import QueryDefaults, check_now, make_query
 from memory_agent.records.arguments import RecallOptions, check_ids
@@ -60,7 +60,7 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import is_data_dir
 from memory_agent.storage.open_calls import OpenCalls
 from memory_agent.storage.user_key import open_key_of
-from memory_agent.triggers.asking import Triggers
+from memory_agent.triggers.reactions import Triggers
 from relay import Event, Masker, encode_event, event_from_mapping
 from relay.disk import Role
 from relay.errors import EventTooLargeError

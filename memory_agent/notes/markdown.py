@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memory_agent.notes.note import FILE, HEADING, Note, digest_of
-from memory_agent.recall.fence import without_blocks
+from memory_agent.records.prompt_block import without_blocks
 
 SECTION = "document.section"
 """The `type` of the memories of sections."""

@@ -1,14 +1,14 @@
-"""The memories that may answer a query, with the parts of their scores, so that an answer can explain them.
+"""Collects the memories that may answer a query, with the parts of their scores, so that an answer can explain them.
 
     total = fused + dates + speaker + context + lent + association + outcome
     fused = w * cosine + (1 - w) * (late interaction + .1 * bm25 / max(bm25)) / 1.1      w = recall.vector_weight
 
-`shortlist` makes the candidates; each stage after it takes candidates and returns candidates (`stages`).
+`shortlist` makes the candidates; every later stage takes candidates and returns candidates (`stages`, `selection`).
 
-The cosine and the late interaction are used as they are, BM25, which has no fixed scale, as a share of the best match.
-A missing side is absent, not zero: a memory without a vector gets the mean cosine. Rejected by measurement (decision
-0013): min-max over the candidates, which makes a score depend on the other candidates and amplifies noise in small
-sets; z-scores; reciprocal ranks.
+The cosine and the late interaction are used as they are. BM25 has no fixed scale and counts as a share of the best
+match. A missing side is absent, not zero: a memory without a vector gets the mean cosine. Rejected by measurement
+(decision 0013): min-max over the candidates, which makes a score depend on the other candidates and amplifies noise in
+small sets; z-scores; reciprocal ranks.
 
 `speaker`: what an agent writes along the way, such as an assistant's messages, repeats at greater length what the user
 wrote and what was found. It ranks below others that match about as well (decision 0013).
@@ -34,6 +34,9 @@ from memory_agent.storage.indexes import Mask, Scores, Slots
 from memory_agent.storage.terms import is_foreign
 
 AnyScores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+"""Positions among the candidates."""
+
 _BM25 = 0.1
 _SAMPLED_FROM = 4_096
 _STRIDE = 16
@@ -48,19 +51,28 @@ _AGENT, _EPISODE = SOURCES.index("worker_result"), KINDS.index("episode")
 
 
 class Candidates(msgspec.Struct, frozen=True, dict=True):
-    """Candidates by slot, ascending, and the parts of their scores, each (n,).
+    """Candidates and the parts of their scores as arrays (n,): ascending by slot, best first once they are selected.
 
-    `cosines` are NaN without a vector; `bm25` is 0 where no word is shared, and `shares` what it is of the best one.
-    `words` and `near` are how well the query's words are met, here, and here or beside it (`late_interaction`).
-    `evidence` is the logit of its relevance by itself, `relevance` what follows with the others, NaN before that and
-    where it is not known. `lenders` holds the slot that lent the score, -1 for none. `association` is 0 unless the
-    learner ranks. `qualities` are how the run of each ended, NaN where that is not known, `outcome` what it
-    gains by that, both unset before their stage. `vouched` are those that runs
-    used so often for such requests that this alone makes them relevant. `is_all`: nothing else can answer.
+    `shortlist` sets the first group. `cosines` are NaN without a vector; `bm25` is 0 if no word is shared, `shares` is
+    what it is of the best one. `words` and `near` measure how well the query's words are met, here, and here or beside
+    it (`late_interaction`). `evidence` is the logit of its relevance by itself.
+
+    `stages` set the second group, which is 0, or NaN if unknown, before that. `lenders` holds the slot that lent the
+    score, -1 for none. `requests` numbers former requests that ask what the query asks, the best one 1; it is 0 for
+    other memories. `relevance` is NaN if unknown, and so are `qualities`, how the run of each
+    ended. `association` and `outcome` are what it gains by past use and by its quality. `vouched` are
+    those that runs used so often for such requests that this alone makes them relevant.
+
+    `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that it comes from,
+    `ranks` its rank in the learned ranking, from 1, if the baseline was compared with it (`storage/recall_notes`).
+    `copies` are the slots of duplicates folded into each, `folded` those of former requests, with their copies.
+
+    `is_all`: no other memory can answer.
     """
 
     slots: Slots
     rows: Slots
+    fingerprints: Slots
     cosines: Scores
     bm25: Scores
     shares: Scores
@@ -70,34 +82,89 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     fused: Scores
     dates: Scores
     speaker: Scores
+
     context: Scores
     lent: Scores
     lenders: Slots
-    association: Scores
+    requests: Slots
     relevance: Scores
     qualities: Scores
-    outcome: Scores
+    association: Scores
     vouched: Mask
+    outcome: Scores
+
+    shift: Scores
+    arms: Slots
+    ranks: Slots
+    copies: tuple[Slots, ...] = ()
+    folded: tuple[Slots, ...] = ()
     is_all: bool = False
 
     @cached_property
     def total(self) -> Scores:
-        """The score that they are ranked by."""
+        """The scores (n,) before the shift."""
         parts = self.fused + self.dates + self.speaker + self.context + self.lent
         return parts + self.association + self.outcome
 
-    def keep(self, kept: Mask) -> Candidates:
-        """Return the candidates selected by the mask `kept` (n,)."""
-        parts = {
-            name: part[kept] for name, part in msgspec.structs.asdict(self).items() if isinstance(part, np.ndarray)
-        }
+    @property
+    def scores(self) -> Scores:
+        """The scores (n,) that an answer is ranked by."""
+        return self.total + self.shift
+
+    @property
+    def learned(self) -> Scores:
+        """What learning added to the scores (n,)."""
+        return self.association + self.shift
+
+    @cached_property
+    def leaders(self) -> Places:
+        """The best candidate of each text, best first."""
+        order = best_first(self.total, self.rows, self.rows.size)
+        leaders: Places = order[np.sort(np.unique(self.fingerprints[order], return_index=True)[1])]
+        return leaders
+
+    @property
+    def answers(self) -> Places:
+        """The leaders that are not former requests."""
+        answers: Places = self.leaders[self.requests[self.leaders] == 0]
+        return answers
+
+    @property
+    def best_evidence(self) -> float:
+        """The best evidence among the answers, minus infinity if nothing is known of any."""
+        return float(np.fmax.reduce(self.evidence[self.answers], initial=-np.inf))
+
+    def take(self, places: Places | Mask) -> Candidates:
+        """Return the candidates at these places, in their order, or those in a mask (n,)."""
+        if places.dtype == np.bool_:
+            (places,) = places.nonzero()
+        parts: dict[str, object] = {}
+        for name, part in msgspec.structs.asdict(self).items():
+            if isinstance(part, np.ndarray):
+                parts[name] = part[places]
+            elif isinstance(part, tuple) and part:
+                parts[name] = tuple(part[place] for place in places.tolist())
+        return msgspec.structs.replace(self, **parts)
+
+    def first(self, limit: int) -> Candidates:
+        """Return the first `limit` candidates."""
+        return self.take(np.arange(min(limit, self.slots.size)))
+
+    def joined(self, other: Candidates) -> Candidates:
+        """Return these candidates and then the others."""
+        parts: dict[str, object] = {}
+        for name, part in msgspec.structs.asdict(self).items():
+            if isinstance(part, np.ndarray):
+                parts[name] = np.concatenate((part, getattr(other, name)))
+            elif isinstance(part, tuple):
+                parts[name] = part + getattr(other, name)
         return msgspec.structs.replace(self, **parts)
 
 
 def shortlist(search: Search, limit: int, sure: int) -> Candidates:
     """Return the best `limit` by vector, as many by words and by the times that the query names, and their neighbours.
 
-    By vector alone the best `sure` are exact. Where copies of few texts crowd out others, `limit` counts texts.
+    In the mode `vector` the best `sure` are exact. If copies of few texts crowd out others, `limit` counts texts.
     """
     best = [_by_vector(search, limit, sure), _by_words(search, limit), _by_time(search, limit)]
     slots = search.view.distinct(np.concatenate(best))
@@ -108,9 +175,10 @@ def shortlist(search: Search, limit: int, sure: int) -> Candidates:
 
 
 def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
-    """Return `slots`, ascending, as candidates. What they gain from neighbours is another stage (`stages`).
+    """Return `slots`, ascending, as candidates.
 
-    `reach` is the number of neighbours on each side that are evidence for them.
+    `reach` is the number of neighbours on each side that count as evidence. What candidates gain from neighbours in the
+    ranking is a later stage (`stages`).
     """
     view = search.view
     cosines = np.full(slots.shape, np.nan)
@@ -120,9 +188,11 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
     shares = lexical_share(bm25, float(search.bm25.max(initial=0.0)))
     met = late_interaction(search, slots, credit(cosines), reach)
     nothing, unknown = np.zeros(slots.shape), np.full(slots.shape, np.nan)
+    none = np.zeros(slots.shape, dtype=np.int64)
     return Candidates(
         slots=slots,
         rows=view.rows[slots],
+        fingerprints=view.fingerprints[slots],
         cosines=cosines,
         bm25=bm25,
         shares=shares,
@@ -134,12 +204,16 @@ def scored(search: Search, slots: Slots, reach: int = REACH) -> Candidates:
         speaker=_by_speaker(search, slots),
         context=nothing,
         lent=nothing,
-        lenders=np.full(slots.shape, -1, dtype=np.int64),
-        association=nothing,
+        lenders=none - 1,
+        requests=none,
         relevance=unknown,
         qualities=unknown,
+        association=nothing,
+        vouched=none > 0,
         outcome=nothing,
-        vouched=np.zeros(slots.shape, dtype=np.bool_),
+        shift=nothing,
+        arms=none,
+        ranks=none,
     )
 
 
@@ -153,7 +227,7 @@ def _evidence(search: Search, slots: Slots, cosines: Scores, met: Met) -> Scores
 
 
 def is_calibrated(search: Search) -> bool:
-    """Whether the query's vector, if any, is of the model whose cosines say how relevant a memory is, as it is."""
+    """Whether the query's vector, if any, is of the model that the relevance is calibrated for, without prefixes."""
     stamp = CALIBRATED_MODEL if search.vector is None else search.vector.stamp
     return stamp.partition("|")[0] == CALIBRATED_MODEL and not has_prefixes(stamp)
 
@@ -171,7 +245,7 @@ def _dates(search: Search, slots: Slots) -> Scores:
 
 
 def _by_speaker(search: Search, slots: Slots) -> Scores:
-    """Return what candidates lose because an agent wrote them along the way; nothing where this holds for all."""
+    """Return what candidates lose because an agent wrote them along the way; nothing if that applies to all."""
     is_said = (search.view.sources[slots] == _AGENT) & (search.view.kinds[slots] == _EPISODE)
     if not search.is_hybrid or is_said.all():
         return np.zeros(slots.shape)
@@ -196,7 +270,7 @@ def _by_words(search: Search, limit: int) -> Slots:
 
 
 def _by_time(search: Search, limit: int) -> Slots:
-    """Return the memories of a time that the query names, or of soon after, that are nearest by both."""
+    """Return the memories of a time that the query names, or of soon after, that are best by nearness and cosine."""
     if not search.boosting or search.cosines is None:
         return _NO_SLOTS
     near, values = nearness(search.view.times_us, search.boosting), search.cosines.values
@@ -205,9 +279,9 @@ def _by_time(search: Search, limit: int) -> Slots:
 
 
 def _of_texts(search: Search, values: AnyScores, limit: int, above: float = -np.inf) -> Slots:
-    """Return the slots of the `highest` values (n,) with their ties; of copies or far too many, the newest.
+    """Return the slots of the `highest` values (n,) with their ties.
 
-    Where most are copies, one of each text, so that `limit` texts are found, besides the `limit` slots.
+    If these are far too many or mostly copies, return the newest `limit` slots and one slot each of `limit` texts.
     """
     slots = highest(values, limit, above)
     fingerprints = search.view.fingerprints
@@ -220,7 +294,7 @@ def _of_texts(search: Search, values: AnyScores, limit: int, above: float = -np.
 
 
 def _is_all(search: Search, slots: Slots, limit: int) -> bool:
-    """Whether each memory that can answer is among `slots`, or a copy of it; False while vectors are unseen."""
+    """Whether `slots` have every memory that can answer, or a copy of it; False if some cosines are not computed."""
     can_answer = search.bm25 > 0
     if search.cosines is not None:
         if search.cosines.unseen > -np.inf:
@@ -234,18 +308,18 @@ def _is_all(search: Search, slots: Slots, limit: int) -> bool:
 
 
 def nearness(times_us: npt.NDArray[np.int64], dates: Iterable[UnderstoodDate]) -> npt.NDArray[np.float64]:
-    """Return (n,) from 0 to 1: how near each time, in microseconds since 1970, is to the nearest of `dates`.
+    """Return how near each time (n,), in microseconds since 1970, is to the nearest of `dates`, from 0 to 1.
 
-    An event is often mentioned on the days after it and never before, so a memory inside a span scores 1, and fades
-    after its end.
+    An event is often mentioned on the days after it and never before, so the value is 1 inside a span and fades after
+    its end.
     """
     nearest = np.zeros(times_us.shape)
     for date in dates:
-        np.maximum(nearest, _to_one(times_us, date), out=nearest)
+        np.maximum(nearest, _nearness_to(times_us, date), out=nearest)
     return nearest
 
 
-def _to_one(times_us: npt.NDArray[np.int64], date: UnderstoodDate) -> npt.NDArray[np.float64]:
+def _nearness_to(times_us: npt.NDArray[np.int64], date: UnderstoodDate) -> npt.NDArray[np.float64]:
     begun = np.ones(times_us.shape, dtype=np.bool_)
     if date.since is not None:
         begun = times_us >= microseconds(date.since, "since")
@@ -253,13 +327,13 @@ def _to_one(times_us: npt.NDArray[np.int64], date: UnderstoodDate) -> npt.NDArra
     if date.until is not None:
         late_us = times_us - microseconds(date.until, "until")
         late = begun & (late_us >= 0)
-        told_later = date.since is not None
-        near[late] = np.exp(-late_us[late] / _fading(date).total_seconds() / 1e6) if told_later else late_us[late] <= 0
+        fades = date.since is not None
+        near[late] = np.exp(-late_us[late] / _fading(date).total_seconds() / 1e6) if fades else late_us[late] <= 0
     return near
 
 
 def _fading(date: UnderstoodDate) -> timedelta:
-    """Return the time after a span in which its boost fades to 1/e: the length of the span, within bounds."""
+    """Return the time in which the boost of a span fades to 1/e after its end: its length, within bounds."""
     if date.since is None or date.until is None:
         return _LEAST_FADING
     return min(max(date.until - date.since, _LEAST_FADING), _MOST_FADING)
@@ -286,7 +360,7 @@ def best_first(scores: Scores, rows: Slots, limit: int) -> npt.NDArray[np.intp]:
 
 
 def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArray[np.intp]:
-    """Return the positions of the highest `limit` scores that exceed `above`, ascending; all of a tie. NaN is left out.
+    """Return the positions of the highest `limit` scores above `above`, ascending, with all ties. NaN is left out.
 
     A sample of one score in 16 gives a bound below which nothing is sorted: .1 ms instead of .9 for 100,000 scores.
     """
@@ -301,7 +375,7 @@ def highest(scores: AnyScores, limit: int, above: float = -np.inf) -> npt.NDArra
 
 
 def _floor_of(scores: AnyScores, limit: int, above: float) -> float:
-    """Return a score that more than `limit` others probably exceed, going by a sample; else `above`."""
+    """Return a score that, by a sample, more than `limit` others probably exceed; else `above`."""
     sample = scores[::_STRIDE]
     sample = sample[sample > above]
     beyond = 2 * limit // _STRIDE + 8

@@ -1,14 +1,21 @@
-"""Runs and memories as a block of text for a prompt: when, what, how it ended, where from; within a token budget.
+"""Renders runs and memories as a block of text for a prompt, within a token budget.
 
 The block stays data, whatever a memory contains. Headings have only our own words and, for a shared item, the name of
 its author and its version, quoted and without any character that separates facts (`sharing`). Each line of a memory or
 a run begins with `| `, so none can pass as a heading, a role or an instruction. `<` becomes `&lt;`, so none closes the
-fence; control and format characters are removed, so none can hide. A memory is shown whole or left out, except a long
-one, which is shortened and marked so: half of BEAM's messages have 1,500 characters, most of a usual block. A shortened
-text begins where the answer to the query is. At most 1,000 characters of a shared item are shown.
-Rejected: Markdown fences, which a memory that holds code would close; titles in headings, where one with a quotation
-mark continues as a heading; continuing after a memory that does not fit, since more room would then show fewer
-memories.
+block; control and format characters are removed, so none can hide. A memory is shown whole or left out, except a long
+one, which is shortened and marked as shortened: half of BEAM's messages have 1,500 characters, most of a usual block. A
+shortened text begins at the passage that answers the query. At most 1,000 characters of a shared item are shown.
+
+Tokens are counted by the caller's function, or bounded by `estimate_tokens`. The bound is for WordPiece with the
+uncased vocabulary of BERT, which the bundled model uses. It holds for every text because of what that vocabulary
+contains: frequent words are one piece, and a piece has at least two letters if the pair is in the vocabulary. English
+comes out at 1.6 to 2 times its tokens.
+
+Rejected: Markdown fences, which a memory that holds code would close; titles in headings, since a title with a
+quotation mark could continue as a heading; continuing after a memory that does not fit, since more room would then show
+fewer memories; three bytes a token, too few for symbols and Chinese (30,678 tokens for a bound of 20,000); one token a
+character, three times too many in English.
 """
 
 from __future__ import annotations
@@ -20,14 +27,14 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from memory_agent.recall.dates import age_of
-from memory_agent.recall.fence import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED, OPEN, SHARED
-from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records.memories import Origin, RecallResult, RetrievedMemory
+from memory_agent.records.prompt_block import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED, OPEN, SHARED
 from memory_agent.records.shared import QualityMetrics, SharedOrigin
 from memory_agent.records.shared_content import is_of_many, is_pseudonym
 from memory_agent.records.trajectories import Reason, RunLine, SimilarRun
 
 CountTokens = Callable[[str], int]
+"""Returns the number of tokens of a text, or an upper bound."""
 
 USUAL_TOKENS = 512
 """The default token budget of a block."""
@@ -49,8 +56,8 @@ _HOW: dict[Reason | None, str] = {
 _WHOLE_CHARS = 240  # a memory of at most that many is shown whole or left out
 _LEAST_CHARS = 120  # of a longer one, or it is left out
 _MOST_SHARED_CHARS = 1_000
-"""Of a text that another user shared: a summary that is made of a document has fewer, and a body up to 16,000."""
-_NEAR_CHARS = 80  # a line that begins so near before a passage is shown from its beginning
+"""Of a text that another user shared: a generated summary has fewer, a body up to 16,000."""
+_NEAR_CHARS = 80  # if a line begins at most this far before a passage, it is shown from its beginning
 _LONGEST_WORD = 40
 _MOST_STEPS, _FEW_STEPS = 8, 3  # of a run
 _MOST_TITLE_CHARS = 120
@@ -82,19 +89,19 @@ def context_block(
     with_ids: bool = False,
     is_whole: bool = False,
 ) -> str:
-    """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" when none fits.
+    """Return the memories of `result`, best first, as text of at most `max_tokens` tokens; "" if none fits.
 
-    `heading` is the line above the fence, for a reader of several blocks. The runs of `result` come first, in at most
-    half of the tokens where there are memories too. A memory that a line of a run contains is not repeated, nor one
-    with the words of another of its run, such as the message that began it. `with_ids` adds each memory's id, for a
+    `heading` is a line above the block, for a reader of several blocks. The runs of `result` come first, in at most
+    half of the tokens if there are memories too. A memory that a line of a run contains is not repeated, nor one with
+    the words of another memory of its run, such as the message that began it. `with_ids` adds each memory's id, for a
     reader who can fetch more of it. A shared item names its author and its released figures; a long one is shortened to
     the part that answers the query, unless `is_whole`.
 
     The first memory that does not fit ends the block: it is left out or, if it is long, cut at the end of a word. The
-    last line before the fence says how many runs and memories are left out. Each entry is counted once by
-    `count_tokens`, such as an embedder's, and the counts are added: exact where tokens end at line ends, as in
-    WordPiece. Without it tokens are estimated (`estimate_tokens`), never too few for the bundled model, up to twice as
-    many in English; for another model, pass its counter. Ages are relative to `now`, by default the present.
+    last line then gives the number of runs and memories that are left out. `count_tokens`, such as an embedder's,
+    counts each entry once, and the counts are added: exact if tokens end at line ends, as in WordPiece. Without it
+    tokens are estimated (`estimate_tokens`), never too few for the bundled model, up to twice as many in English; for
+    another model, pass its counter. Ages are relative to `now`, by default the present.
 
     >>> record = memory.remember("Staging needs the VPN")
     >>> print(context_block(memory.recall("deploy to staging"), max_tokens=100))
@@ -112,18 +119,18 @@ def context_block(
     fixed += _about_shared(result.memories, result.memories)
     room = max_tokens - sum(map(count, fixed))
     runs = _Entries(room // 2 if result.memories else room, count)
-    said, missing = _add_runs(runs, result, now)
-    unsaid = _different([memory for memory in result.memories if not _is_said(memory, said)])
+    in_runs, missing = _add_runs(runs, result, now)
+    others = _without_repeats([memory for memory in result.memories if not _is_in_a_run(memory, in_runs)])
     entries = _Entries(room - runs.tokens, count, runs.texts)
-    shown, shortened = _add_memories(entries, unsaid, now, with_ids, is_whole)
-    missing += len(unsaid) - len(shown)
+    shown, shortened = _add_memories(entries, others, now, with_ids, is_whole)
+    missing += len(others) - len(shown)
     more = [_left_out(missing)] if missing else []
     foreign = _about_shared(shown, shortened)
     return "\n".join((opening, *foreign, *entries.texts, *more, CLOSE)) if entries.texts else ""
 
 
 class _Entries:
-    """Entries of a block, after those `before` them, and the `room` in tokens that they leave."""
+    """The entries of a block, appended to those `before` them while there is `room`, in tokens."""
 
     def __init__(self, room: int, count: CountTokens, before: Sequence[str] = ()) -> None:
         self.texts = list(before)
@@ -132,7 +139,7 @@ class _Entries:
         self._count = count
 
     def add(self, entry: str) -> bool:
-        """Add an entry if it fits, and return whether it does."""
+        """Add an entry if it fits; return whether it does."""
         tokens = self._tokens(entry)
         if self.tokens + tokens > self._room:
             return False
@@ -141,7 +148,7 @@ class _Entries:
         return True
 
     def add_part(self, heading: str, memory: RetrievedMemory) -> bool:
-        """Add an entry with as much of a long text as fits, and return whether that is enough to be worth it."""
+        """Add an entry with as much of a long text as fits; return False, and add nothing, if that is too little."""
         text, begin = memory.record.text, _beginning(memory)
         rest = text[begin:]
         fits, too_long = 0, len(rest) if len(_body(memory)) > _WHOLE_CHARS else 0
@@ -158,13 +165,13 @@ class _Entries:
         return bool(best)
 
     def _tokens(self, entry: str) -> int:
-        """Return the tokens of `entry`, or more than there is room for where it is too long to fit."""
+        """Return the tokens of `entry`; of one that is too long to fit, any number that exceeds the room."""
         room = self._room - self.tokens
         return self._count(entry) if len(entry) <= room * _MOST_CHARS_PER_TOKEN else room + 1
 
 
 def excerpt(memory: RetrievedMemory) -> Excerpt | None:
-    """Return the part to show of a long text that another user shared, from its passage on; None of other texts."""
+    """Return the part to show of a long text that another user shared, from its passage on; None for other texts."""
     text = memory.record.text
     if memory.tier == "local" or len(text) <= _MOST_SHARED_CHARS:
         return None
@@ -202,7 +209,7 @@ def ending(quality: float) -> str:
 
 
 def endings(memory: RetrievedMemory) -> str:
-    """Return how the memory or its run ended, "" where unknown, and how often, if that was a failure more than once."""
+    """Return how the memory or its run ended, "" if unknown, and the number of failures if it failed more than once."""
     quality = memory.record.quality_score
     if quality is None:
         quality = memory.explanation.get("quality")
@@ -211,11 +218,11 @@ def endings(memory: RetrievedMemory) -> str:
 
 
 def sharing(memory: RetrievedMemory) -> str:
-    """Return who shared a memory, or the same as it, in which version, and how it did, "" if nobody; fit for a heading.
+    """Return who shared a memory or the same text, its version and its figures, as part of a heading; "" if nobody.
 
-    Author and version are another user's words: shortened, in quotation marks unless they are a pseudonym or a number
-    of users (names that nobody can choose) or one plain word, and only of letters, digits and `-_.'@+`, so that they
-    cannot end the quotation and continue as our facts.
+    Author and version are another user's words. They are shortened and have only letters, digits and `-_.'@+`, so that
+    they cannot end the quotation and continue as our facts. They are in quotation marks, except a pseudonym or a number
+    of users (names that nobody can choose) and a single plain word.
     """
     shared = memory.shared
     if shared is None:
@@ -228,12 +235,12 @@ def sharing(memory: RetrievedMemory) -> str:
 
 
 def run_text(run: SimilarRun, now: datetime) -> str:
-    """Return a run as lines: when, what was asked, and what was done and how it ended."""
+    """Return a run as three lines: when it was, what was asked, and what was done and how it ended."""
     return f"{_run_heading(run, now)}\n{_run_body(run, _shown_steps(run, _MOST_STEPS))}"
 
 
 def repeats(memory: RetrievedMemory, now: datetime) -> str:
-    """Return how often the memory was seen, when first and last, and its other outcomes; "" for once."""
+    """Return how often the memory was seen, when first and last, and its other outcomes; "" if it was seen once."""
     if memory.count == 1:
         return ""
     return ", ".join([f"seen {memory.count} times", *_seen(memory, now)])
@@ -244,15 +251,15 @@ def _seen(memory: RetrievedMemory, now: datetime) -> Iterable[str]:
     own = memory.record
     if memory.first_seen is not None and memory.first_seen < own.timestamp:
         yield f"first {age(memory.first_seen, now)}"
-    told = set() if own.quality_score is None else {ending(own.quality_score)}
+    named = set() if own.quality_score is None else {ending(own.quality_score)}
     origins = sorted(memory.origins, key=lambda origin: origin.timestamp, reverse=True)
     if memory.last_seen is not None and memory.last_seen > own.timestamp:
         last = next((origin for origin in origins if origin.timestamp == memory.last_seen), None)
         yield f"last {age(memory.last_seen, now)}" + (_outcome(last) if last else "")
-        told |= {ending(last.quality_score)} if last and last.quality_score is not None else set()
+        named |= {ending(last.quality_score)} if last and last.quality_score is not None else set()
     for origin in origins:
-        if origin.quality_score is not None and ending(origin.quality_score) not in told:
-            told.add(ending(origin.quality_score))
+        if origin.quality_score is not None and ending(origin.quality_score) not in named:
+            named.add(ending(origin.quality_score))
             yield f"{age(origin.timestamp, now)}{_outcome(origin)}"
 
 
@@ -289,13 +296,13 @@ def _heading(place: int, memory: RetrievedMemory, now: datetime, with_id: bool) 
 
 
 def worth(metrics: QualityMetrics) -> list[str]:
-    """Return the released figures of an item in words. Counts are rounded down, to fives: hence the +."""
-    told = [f"used by {metrics.distinct_users}+ people"] if metrics.distinct_users else []
+    """Return the released figures of an item in words. The + is there because counts are rounded down to fives."""
+    facts = [f"used by {metrics.distinct_users}+ people"] if metrics.distinct_users else []
     if metrics.avg_trajectory_score is not None:
-        told.append(f"mean {_share(metrics.avg_trajectory_score)}")
+        facts.append(f"mean {_share(metrics.avg_trajectory_score)}")
     if metrics.user_rating is not None:
-        told.append(f"rated {_share(metrics.user_rating)}")
-    return told or ["not yet rated"]
+        facts.append(f"rated {_share(metrics.user_rating)}")
+    return facts or ["not yet rated"]
 
 
 def _share(value: float) -> str:
@@ -303,7 +310,7 @@ def _share(value: float) -> str:
 
 
 def _author(text: str) -> str:
-    """Return who shared something for a heading: as it is, or a chosen name in quotation marks, its end whole."""
+    """Return an author for a heading: a chosen name in quotation marks and with its unforgeable end, others as is."""
     if is_pseudonym(text) or is_of_many(text):
         return text
     end = _END_OF_NAME.search(text)
@@ -312,7 +319,7 @@ def _author(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return another user's words in a form fit for a heading."""
+    """Return another user's words in a form that is safe in a heading."""
     kept = (char if _is_of_a_name(char) else " " for char in _visible(text[: 2 * _MOST_NAME_CHARS]))
     name = " ".join("".join(kept).split())
     if not any(map(str.isalnum, name)):
@@ -328,30 +335,30 @@ def _left_out(missing: int) -> str:
     return f"{missing} more left out: no room"
 
 
-def _is_said(memory: RetrievedMemory, said: set[str]) -> bool:
-    """Return whether a line of a run says the memory, and it occurs in no other run."""
+def _is_in_a_run(memory: RetrievedMemory, in_runs: set[str]) -> bool:
+    """Return whether a line of a run contains the memory, and no other run has it."""
     runs = {memory.record.run_id, *(origin.run_id for origin in memory.origins)}
-    return len(runs) == 1 and bool(said & {memory.record.id, *(origin.id for origin in memory.origins)})
+    return len(runs) == 1 and bool(in_runs & {memory.record.id, *(origin.id for origin in memory.origins)})
 
 
-def _different(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
-    """Return the memories without those whose run said the same in one before."""
-    said: set[tuple[str | None, str]] = set()
+def _without_repeats(memories: list[RetrievedMemory]) -> list[RetrievedMemory]:
+    """Return the memories without those that repeat the words of an earlier one of the same run."""
+    seen: set[tuple[str | None, str]] = set()
     different = []
     for memory in memories:
         words = memory.record.run_id, _body(memory)
-        if memory.record.run_id is None or words not in said:
+        if memory.record.run_id is None or words not in seen:
             different.append(memory)
-        said.add(words)
+        seen.add(words)
     return different
 
 
 def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[set[str], int]:
-    """Add the runs that fit; return the ids of the memories that they contain in full, and how many do not fit.
+    """Add the runs that fit; return the ids of the memories that they contain in full, and how many runs do not fit.
 
-    A run has fewer steps where all of them do not fit.
+    A run with too many steps to fit is shown with fewer.
     """
-    said: set[str] = set()
+    contained: set[str] = set()
     missing = len(result.runs)
     if common := _common_steps(result):
         entries.add(common)
@@ -361,16 +368,16 @@ def _add_runs(entries: _Entries, result: RecallResult, now: datetime) -> tuple[s
             steps = _shown_steps(run, most_steps)
             if entries.add(f"{heading}\n{_quoted(_run_body(run, steps))}"):
                 lines = (run.request, *filter(None, (*steps, run.because)))
-                said |= {line.record_id for line in lines if line.is_whole}
+                contained |= {line.record_id for line in lines if line.is_whole}
                 missing -= 1
                 break
-    return said, missing
+    return contained, missing
 
 
 def _add_memories(
     entries: _Entries, memories: Sequence[RetrievedMemory], now: datetime, with_ids: bool, is_whole: bool
 ) -> tuple[list[RetrievedMemory], list[RetrievedMemory]]:
-    """Add memories until one does not fit; return those that are shown, and of these the shortened ones."""
+    """Add memories until one does not fit; return the memories shown, and the shortened ones among them."""
     shown: list[RetrievedMemory] = []
     shortened: list[RetrievedMemory] = []
     for place, memory in enumerate(memories, len(entries.texts) + 1):
@@ -386,19 +393,19 @@ def _add_memories(
 
 
 def _common_steps(result: RecallResult) -> str:
-    """Return the entry of the steps that runs share, "" without any."""
-    told = ((result.shared_steps, "that worked share"), (result.failed_steps, "that failed took, and no other"))
+    """Return the entry of the steps that runs have in common, "" without any."""
+    common = ((result.shared_steps, "that worked share"), (result.failed_steps, "that failed took, and no other"))
     lines = []
-    for steps, what in told:
+    for steps, what in common:
         runs = len({run_id for step in steps for run_id in step.run_ids})
-        said = _joined([_visible(step.text).rstrip(". ") for step in steps[:_MOST_STEPS]])
-        lines += [f"what {runs} runs {what}: {said}"] if steps else []
+        texts = _joined([_visible(step.text).rstrip(". ") for step in steps[:_MOST_STEPS]])
+        lines += [f"what {runs} runs {what}: {texts}"] if steps else []
     body = "\n".join(lines)
     return f"1. steps of such runs\n{_quoted(body)}" if lines else ""
 
 
-def _joined(told: list[str]) -> str:
-    return ", then ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+def _joined(steps: list[str]) -> str:
+    return ", then ".join([", ".join(steps[:-1]), steps[-1]] if len(steps) > 1 else steps)
 
 
 def _run_heading(run: SimilarRun, now: datetime) -> str:
@@ -408,17 +415,17 @@ def _run_heading(run: SimilarRun, now: datetime) -> str:
 
 
 def _shown_steps(run: SimilarRun, most: int) -> list[RunLine | None]:
-    """Return at most `most` steps, the last one among them; None stands for those left out."""
+    """Return at most `most` steps, including the last one; None represents the steps left out."""
     if not run.more_steps and len(run.steps) <= most:
         return list(run.steps)
     return [*run.steps[: max(most - 1, 0)], None, *run.steps[-1:]] if most else []
 
 
 def _run_body(run: SimilarRun, steps: list[RunLine | None]) -> str:
-    """Return a run in two lines: what was asked; what was done and how it ended."""
+    """Return a run as two lines: what was asked; what was done and how it ended."""
     left_out = len(run.steps) + run.more_steps - sum(step is not None for step in steps)
-    told = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
-    done = _joined(told)
+    shown = [f"({left_out} more)" if step is None else _clause(step) for step in steps]
+    done = _joined(shown)
     why = "" if run.because is None else _clause(run.because)
     if run.end == "cancelled" or (run.quality is not None and ending(run.quality) == "failed"):
         word = "Cancelled" if run.end == "cancelled" else "Failed"
@@ -434,15 +441,15 @@ def _clause(line: RunLine) -> str:
 
 
 def _about_shared(shown: Collection[RetrievedMemory], shortened: Iterable[RetrievedMemory]) -> list[str]:
-    """Return the lines above entries of other users: a warning, and how to read the rest of them and fetch files."""
-    told = [ALL_OF_SHARED] if any(map(_is_long, shortened)) else []
-    told += [FILE_OF_SHARED] if any(map(_has_file, shown)) else []
+    """Return the lines above entries of other users: a warning, and how to read their full text and fetch files."""
+    hints = [ALL_OF_SHARED] if any(map(_is_long, shortened)) else []
+    hints += [FILE_OF_SHARED] if any(map(_has_file, shown)) else []
     warning = [SHARED] if any(memory.tier == "global" for memory in shown) else []
-    return warning + (["; ".join(told)] if told else [])
+    return warning + (["; ".join(hints)] if hints else [])
 
 
 def _has_more(memory: RetrievedMemory) -> bool:
-    """Return whether a shared item has a file, or more text than a part."""
+    """Return whether a shared item has a file, or more text than is shown."""
     return _has_file(memory) or _is_long(memory)
 
 
@@ -455,12 +462,12 @@ def _is_long(memory: RetrievedMemory) -> bool:
 
 
 def _body(memory: RetrievedMemory) -> str:
-    """Return title and text with normalised line ends and without invisible characters."""
+    """Return the title and text with normalised line ends and without invisible characters."""
     return _titled(memory, memory.record.text)
 
 
 def _titled(memory: RetrievedMemory, text: str) -> str:
-    """Return a text below the title, and the name of the file that a shared item has: words of its author."""
+    """Return a text below its title and, for a shared item with a file, the file's name as its author wrote it."""
     shared = memory.shared
     named = {"title": memory.record.title or ""}
     named["file"] = "" if shared is None or shared.attachment is None else shared.attachment.name
@@ -474,9 +481,9 @@ def _one_line(name: str) -> str:
 
 
 def _beginning(memory: RetrievedMemory) -> int:
-    """Return where a long text is shown from: its passage, or the line of it if that begins near.
+    """Return where the shown part of a long text begins: at its passage, or at the line of it if that begins near.
 
-    Earlier where the text ends soon after, but never so early that the least part would end before the passage.
+    Earlier if the text ends soon after, but never so early that the least part would end before the passage.
     """
     text = memory.record.text
     at = max(0, min(memory.passage_at, len(text) - _LEAST_CHARS - _LONGEST_WORD))
@@ -507,9 +514,63 @@ def _quoted(body: str) -> str:
 
 
 def _words_in(body: str, chars: int) -> str:
-    """Return the whole words in the first `chars` characters; a part of one that is too long for a word."""
+    """Return the whole words in the first `chars` characters; a string that is too long for a word may be cut."""
     kept = body[:chars]
     if not body[chars : chars + 1].isspace():
         end = max(kept.rfind(" "), kept.rfind("\n"))
         kept = kept[:end] if chars - end <= _LONGEST_WORD else kept
     return kept.rstrip()
+
+
+_NO_PAIR = {
+    "b": "dgjkpqvwxz", "c": "fgjnqvwx", "d": "gjknqvwxz", "e": "q", "f": "dghjnqvwxz", "g": "djkqvwxz",
+    "h": "bfjkqvwxz", "i": "w", "j": "bcdfghjlpqrtvwxyz", "k": "bcdfgjlnpqvwxz", "l": "ghjqvwx", "m": "fhjknqrvwz",
+    "n": "fjmqvw", "o": "q", "p": "bjknqvxz", "q": "bcdefghjklmnopqrstvwxyz", "r": "jqvwx", "s": "jnqvx",
+    "t": "bdgjknqwx", "u": "quv", "v": "fghjklmpqtvwxz", "w": "bfhjmpqvwxz", "x": "bcdefghjklmnopqrsuvwz",
+    "y": "bcfghjqvwyz", "z": "bcfgjklmnpqrstvwx",
+}  # fmt: skip
+"""For each letter, the letters that begin a new piece after it, since the vocabulary has no piece with the pair."""
+
+_WHOLE = frozenset(
+    """
+    the of and to in is it was for on that with as be at by this from are were not or an have has had but they you
+    we he she his her its their our your my me him them us who what which when where why how all any some no one two
+    three first last new other more most only also then than so if into out up down over after before again about
+    because would could should will can may did do does done been being there here now just each every both same
+    such very much many few own under between through during while until still even back off too yes get got go
+    going make made take see seen say said know want need use used find found look think like time times day days
+    week weeks month months year years hour hours minute minutes ago way work works working worked run running ran
+    start started stop stopped end ended fix fixed change changed add added set open close write read test tests
+    build release version file files name names list line lines code data error errors failed fails completed
+    approved later built past present records sessions input user worker result plan strategy finding pattern
+    episode title session system service server client database table key value number text word words state check
+    health null true false none old right left good bad long short small large high low next always never people
+    things thing part place point world life home city school house man men woman women children great little water
+    well come came went give given tell told ask asked help show try call called feel put keep let begin seem turn
+    move live believe hold bring happen must provide sit stand lose pay meet include continue learn lead understand
+    watch follow create speak allow spend grow walk win offer remember love consider appear buy wait serve die send
+    expect stay fall cut reach kill remain resemble instructions sources source project team issue problem question
+    answer message request response memory process network model page support case group company program government
+    """.split()  # noqa: SIM905 - a word list is read as text
+)
+"""Frequent words that are one piece each."""
+
+_EDGE = r"[^ \n\t!-/:-@\[-`{-~]"
+_WORD = re.compile(f"(?<!{_EDGE})[a-z]+(?!{_EDGE})")
+_LETTERS = re.compile("[a-z]+")
+_BREAK = re.compile("(?<=[a-z])(?:" + "|".join(f"{letter}(?=[{then}])" for letter, then in _NO_PAIR.items()) + ")")
+
+
+def estimate_tokens(text: str) -> int:
+    """Return an upper bound of the tokens of `text`. The bounds of its lines add up to at least the bound of the text.
+
+    A frequent word counts as one, and so does each decomposed character (a Hangul syllable is two or three), except in
+    runs of letters: in these a piece has one letter only if it is the first, the last, or before a pair that the
+    vocabulary lacks; all others have two letters or more.
+    """
+    text = _WORD.sub(lambda word: "0" if word[0] in _WHOLE else word[0], unicodedata.normalize("NFD", text).lower())
+    runs = _LETTERS.findall(text)
+    letters = sum(map(len, runs))
+    others = sum(map(len, text.split())) - letters
+    twice = letters + 2 * len(runs) + len(_BREAK.findall(text))
+    return others + (twice + 1) // 2

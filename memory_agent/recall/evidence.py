@@ -1,8 +1,9 @@
-"""How well memories meet the words of a query, and how likely they bear on it. Pure.
+"""Computes how well memories meet the words of a query, and how likely they bear on it. Pure.
 
-**Late interaction** (Khattab and Zaharia, 2020): each word of the query looks for the nearest word of a memory. Here a
-memory's words are the signs of the model's vectors for its content words (`storage/word_bits`), and a word of the query
-counts by its rarity. Where a memory's words are not known, a word that it has in any inflection counts `_SAME_WORD`.
+**Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with the nearest word of a memory. A
+memory's words are represented by the signs of the model's vectors for its content words (`storage/word_bits`), and a
+word of the query is weighted by its rarity. If a memory's word vectors are unknown, a word that it has in any
+inflection counts `_SAME_WORD`.
 
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)
     own_i        = sum over t of share_t met(t, i)
@@ -12,17 +13,18 @@ counts by its rarity. Where a memory's words are not known, a word that it has i
     held_i       = sum over t of share_t, of the words that i has
     lacked_i     = root of the sum over t of (rarity_t (1 - likeness_t))^2     likeness_t as in closeness, 0 to 1
 
-The last four are for the relevance. There what neighbours add counts by the memory's credit, 0 to 1: a memory of
-something else in the same session owes them nothing. What follows a question like the query, or has the run of a
-neighbour, continues it, whatever its own words: there all of it counts. Where a memory's words are not known, its
-likeness to a word is 1 if it has it, or 0. Their rarity is one in a store of few memories, too. Words by which the
-query names a time have no part in them: a memory need not repeat when it was. In the ranking they keep it: without, the
-nearness of a time weighs less beside the other words (4 points of R@10 on LoCoMo's questions with a time).
+The last four are used for the relevance. For them, what neighbours add is multiplied by the memory's credit, 0 to 1,
+so that a memory about something else in the same session gains nothing. A memory that follows a question like the
+query, or has the same run as a neighbour, continues it whatever its own words, and is credited in full. If a memory's
+word vectors are unknown, its likeness to a word is 1 if it has the word, else 0. Their rarity is smoothed for stores of
+few memories. Words by which the query names a time are ignored, since a memory need not repeat when it was. The ranking
+does count them: otherwise the nearness of a time weighs less beside the other words (4 points of R@10 on LoCoMo's
+questions with a time).
 
-Long texts have a near word for everything by chance: hence the discount, and the power, which leaves the few close
+Long texts have a near word for everything by chance. The discount accounts for that, and the power leaves the few close
 words of a long report above it.
 
-**Relevance** is how likely a memory bears on the query: a number from 0 to 1, with one meaning in every mode.
+**Relevance** is how likely a memory bears on the query: a number from 0 to 1 with the same meaning in every mode.
 
     s_i          = cosine + 1.35 closeness + .4 closest + .35 held^2 - .03 lacked - .3 (G(T) - G(20,000))
     G(T)         = sqrt(2 ln(1 + T / 30))
@@ -30,19 +32,19 @@ words of a long report above it.
     relevance_i  = sigma(e_i + credit_i max(min(E, 3) - e_i, 0) / 2)
     credit_i     = (cosine - .1) / .2, from 0 to 1         E = the best e among the candidates, requests left out
 
-`lacked` is how much of their rarity is not met, however large the share that is: of a long query, anything meets much.
-T are the tokens of what may answer: the best of more text is better by chance, by the expected maximum of as many
-normal variables, which grows fast among few memories and slowly among many. One good memory vouches for the others of
-its answer, since evidence often uses other words: each memory by itself loses 9 points of R@10 at the same refusal. But
-it vouches with 3 at most, or it would take everything along. What neighbours and other candidates add counts by the
-credit of a memory. A store or a session of different things has others beside the one that answers; their vectors are
-far from the query, as those of evidence hardly ever are (decision 0014). Without word vectors, without words or without
-a vector, another line with its own slope and centre gives the same (`Line`). A mode decides who is a candidate, and
-nothing here.
+`lacked` measures how much of the words' rarity is not met, whatever share that is: any text meets much of a long query.
+T is the number of tokens of all memories that may answer. The best of more text is better by chance, by the expected
+maximum of that many normal variables, which grows fast among few memories and slowly among many. One good memory
+vouches for the others of its answer, since evidence often uses other words: judging each memory by itself loses 9
+points of R@10 at the same rate of refusals. It vouches with a logit of 3 at most, or it would admit everything. What
+neighbours and other candidates add is multiplied by the credit of a memory: a store or a session of different things
+has other memories beside the one that answers, and their vectors are far from the query, as those of evidence hardly
+ever are (decision 0014). Without word vectors, without words or without a vector, another line with its own slope and
+centre gives the same measure (`Line`). The mode of a recall selects the candidates and changes nothing here.
 
-It is calibrated between the evidence of questions and what stores that know nothing of a question answer (decision
-0014), for the bundled model; with another one the relevance of what has a vector is not known, NaN. It is no
-probability of being *the* evidence, of which there is a tenth as much in one data set as in another.
+It is calibrated for the bundled model, between the evidence of questions and the best answers of stores that have no
+evidence (decision 0014). With another model the relevance of memories with a vector is unknown, NaN. It is not the
+probability of being *the* evidence, of which one data set has ten times as much as another.
 
 Shapes: q words of the query, n memories.
 """
@@ -73,17 +75,17 @@ _LIKE_QUESTION = 0.6  # cosine of two similar questions
 _PRIOR_MEMORIES = 100  # that have none of the words, for the smooth rarity
 
 CALIBRATED_MODEL = "all-MiniLM-L6-v2"
-"""The model whose cosines and word vectors the constants are for: those of E5 lie between .7 and .9 for anything."""
+"""The model that the constants are fitted to; the cosines of E5, for example, are between .7 and .9 for any texts."""
 
 _TOKENS_PER_WORD = 1.3
 _USUAL_TOKENS = 20_000
-_TOKENS_PER_CHANCE = 30.0  # to resemble a query: about a message
+_TOKENS_PER_CHANCE = 30.0  # of a text that may resemble a query by chance: about a message
 _LEAST_TOKENS = 16  # of a memory: shorter ones are not discounted
 _SHRINKAGE = 8.0  # of rarity held by chance, in square roots of the query's
 
 
 class Line(NamedTuple):
-    """A logit from a sum of parts: `slope` (sum - `centre`), where the sum loses `growth` per unit of G(T)."""
+    """A logit of a sum of parts: `slope` (sum - `growth` G(T) - `centre`)."""
 
     slope: float
     centre: float
@@ -105,8 +107,8 @@ _MOST_VOUCHED = 3.0  # at 2, 1 point of R@10 is lost, at 4 an answer has .1 to .
 class Met(NamedTuple):
     """How well the words of a query are met by memories (n,): by their own words, and with their neighbours'.
 
-    `closeness` and `closest` are NaN where the memory's word vectors are missing. `rarity` is that of all words of the
-    query but those of a time, 0 without words.
+    `closeness` and `closest` are NaN if the memory's word vectors are missing. `rarity` is the sum over the words
+    of the query except those of a time, 0 without words.
     """
 
     own: Scores
@@ -120,9 +122,9 @@ class Met(NamedTuple):
 
 
 class _Compared(NamedTuple):
-    """The query's words, their similarities (q, n) to the nearest word of each memory, and which of them it has.
+    """The query's words, their similarities (q, n) to the nearest word of each memory, and whether it `has` them.
 
-    `similarities` are NaN where word vectors are missing.
+    `similarities` are NaN if word vectors are missing.
     """
 
     words: tuple[str, ...]
@@ -133,7 +135,8 @@ class _Compared(NamedTuple):
 def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = REACH) -> Met:
     """Return how well the query's words are met by `slots` (n,), and by their neighbours that pass the filter.
 
-    `credit` (n,) is the share of what neighbours add that counts for the relevance, `reach` their number on each side.
+    `credit` (n,) is the share of what neighbours add that counts for the relevance, `reach` is their number on each
+    side.
     """
     around = search.view.windows(slots, reach)
     everyone = search.passing(search.view.distinct(around))
@@ -170,9 +173,9 @@ def late_interaction(search: Search, slots: Slots, credit: Scores, reach: int = 
 
 
 def _is_continued(search: Search, slots: Slots, around: Slots, known: Mask) -> Mask:
-    """Return which of `slots` (n,) continue what is beside them (n, r), as far as that is `known` (n, r).
+    """Return which of `slots` (n,) continue a memory `around` them (n, r), of those that are `known` (n, r).
 
-    What follows a question like the query does, and so does what has the run of a neighbour.
+    A memory that follows a question like the query does, and so does one that has the same run as a neighbour.
     """
     view, reach = search.view, around.shape[1] // 2
     found = np.zeros(slots.shape, dtype=np.bool_)
@@ -194,23 +197,23 @@ def _compare(search: Search, slots: Slots) -> _Compared:
     words = vector.words if vector is not None and has_words else tuple(search.words)
     if vector is not None and has_words:
         similarities = view.word_bits.similarities(vector.word_vectors, slots)
-        similarities[:, view.words.lengths[slots] == 0] = 0.0  # an emoji alone, "...": no word to be near
+        similarities[:, view.words.lengths[slots] == 0] = 0.0  # no words, as in "..." or a lone emoji
     else:
         similarities = np.full((len(words), len(slots)), np.nan)
     return _Compared(words, similarities, view.words.hits(words, slots))
 
 
 def _telling(search: Search, words: tuple[str, ...]) -> Mask:
-    """Return which of `words` (q,) are more than the name of a time, all of them where none is."""
+    """Return which of `words` (q,) do not belong to a date; all of them if every word does."""
     of_dates = words_of(date.phrase for date in search.dates)
     telling = np.array([word not in of_dates for word in words])
     return telling if telling.any() else ~telling
 
 
 def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
-    """Return the share (q,) of each word in the inverse document frequency of all, and the smooth frequency (q,).
+    """Return the share (q,) of each word in the inverse document frequency of all, and the smoothed frequency (q,).
 
-    Without the caller's own words: the answer is the same before and after they arrive.
+    The caller's own memories do not count, so that an answer is the same before and after they arrive.
     """
     view, own = search.view, search.own.slots
     having = view.words.having(words)
@@ -225,7 +228,7 @@ def _rarities(search: Search, words: tuple[str, ...]) -> tuple[Scores, Scores]:
 def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tuple[Scores, Scores]:
     """Return `values` (v, q, m) at the `middle` of each row of `places` (n, r), and the greatest in the row, (v, q, n).
 
-    A place of m is none; that in the middle is one.
+    A place of m stands for no memory; the middle of a row always has one.
     """
     words, count = values[0].shape
     padded = np.full((len(values), words, count + 1), -np.inf)
@@ -239,9 +242,10 @@ def _nearest(values: Sequence[Scores | Mask], places: Slots, middle: int) -> tup
 
 
 def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: int) -> Scores:
-    """Return the evidence of each memory by itself (n,), as a logit; NaN where nothing is known of it.
+    """Return the evidence of each memory by itself (n,), as a logit; NaN if unknown.
 
-    `cosines` (n,) are NaN without a vector. `lengths` (n,) count words, `words` those of all memories that may answer.
+    `cosines` (n,) are NaN without a vector. `lengths` (n,) are numbers of words, `words` is that of all memories that
+    may answer.
     """
     size = _by_chance(words * _TOKENS_PER_WORD) - _by_chance(_USUAL_TOKENS)
     if not met.rarity:
@@ -257,20 +261,20 @@ def evidence(met: Met, cosines: Scores, lengths: npt.NDArray[np.int32], words: i
 
 
 def credit(cosines: Scores) -> Scores:
-    """Return the share (n,), 0 to 1, of what other memories say that counts for each memory; 1 without a vector."""
+    """Return the share (n,), 0 to 1, of other memories' evidence that counts for each memory; 1 without a vector."""
     found: Scores = np.fmin(np.maximum((cosines - _FAR) / (_NEAR_ENOUGH - _FAR), 0.0), 1.0)  # 1 for NaN
     return found
 
 
 def relevance(evidence: Scores, credit: Scores, best: float) -> Scores:
-    """Return the relevance (n,), 0 to 1, given the `best` evidence that vouches for all; NaN where there is none."""
+    """Return the relevance (n,), 0 to 1, given the `best` evidence, which vouches for all; NaN without evidence."""
     logits = evidence + credit * np.maximum(min(best, _MOST_VOUCHED) - evidence, 0.0) / 2
     found: Scores = 1.0 / (1.0 + np.exp(-np.minimum(np.maximum(logits, -40.0), 40.0)))
     return found
 
 
 def _by_words(met: Met, lengths: npt.NDArray[np.int32]) -> Scores:
-    """Return the sum without a vector: the share of rarity met, less what it has by chance, and what is lacked."""
+    """Return the sum without a vector: the share of rarity met, less what a text meets by chance and what it lacks."""
     rarity = met.rarity * (met.held + met.held_nearby) / 2
     tokens = np.maximum(lengths * _TOKENS_PER_WORD, _LEAST_TOKENS)
     share = rarity / (met.rarity + _SHRINKAGE * np.sqrt(met.rarity))

@@ -1,6 +1,7 @@
-"""The passage of a memory that shows best why it was found, with the words of the query **marked**. Pure.
+"""Finds the passage of a memory that shows best why it was found, with the words of the query **marked**. Pure.
 
-Chosen as FTS5's `snippet()` chooses it, in time linear in the text (SQLite's grows with the square of the hits).
+The passage is chosen as FTS5's `snippet()` chooses it, but in time linear in the text; SQLite's time grows with the
+square of the hits.
 
 Words are numbered from 0; a hit is the number of a word that the query shares.
 """
@@ -20,13 +21,13 @@ from memory_agent.storage.terms import first_letter, fold, overlaps, pieces, ste
 
 _PASSAGE_WORDS = 24
 _MARK, _ELLIPSIS = "**", "…"
-_FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # of a hit, by whether its word is already in the passage
+_FIRST_SCORE, _REPEAT_SCORE = 1000, 1  # of a hit whose word is new in the passage, or already in it
 _BEGINNING_BONUS, _SENTENCE_BONUS = 120, 100
-_ENDS, _SPACE = (".", ":"), " \t\n\r"  # of a sentence, and what must follow
+_ENDS, _SPACE = (".", ":"), " \t\n\r"  # characters that end a sentence, and those that must follow
 
 
 class _Part(NamedTuple):
-    """A text in `terms.pieces`, the number of its words, and the stem of each hit, ascending."""
+    """A text split into `terms.pieces`, the number of its words, and the stem of each hit, ascending."""
 
     pieces: list[str]
     size: int
@@ -40,23 +41,23 @@ class _Passage(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """How many words of the query have each stem, and the first characters of these."""
+    """The number of words of the query by stem, and the first characters of the stems."""
 
     counts: Counter[str]
     initials: frozenset[str]
 
 
 class Highlight(NamedTuple):
-    """A passage with the words of the query marked, and where in the text it begins: 0 for one of title or tags."""
+    """A passage with the words of the query marked, and its offset in the text, 0 for the title or the tags."""
 
     passage: str
     at: int = 0
 
 
 def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[str]) -> Highlight | None:
-    """Return the best passage of at most 24 words, None where no word is shared.
+    """Return the best passage of at most 24 words, None if no word is shared.
 
-    `query_words` are those of `terms.query_words`; a word is shared in any inflection.
+    `query_words` are the result of `terms.query_words`; a word is shared in any inflection.
     """
     wanted = _wanted(tuple(query_words))
     best: _Passage | None = None
@@ -74,12 +75,12 @@ def highlight(query_words: Sequence[str], title: str, text: str, tags: Sequence[
 
 
 def highlight_of(record: MemoryRecord, words: Sequence[str]) -> Highlight | None:
-    """Return the best passage of a memory for the `words` of a query, None where no word is shared."""
+    """Return the best passage of a memory for the `words` of a query, None if no word is shared."""
     return highlight(words, record.title or "", record.text, record.tags)
 
 
 def marked(memory: RetrievedMemory, words: Sequence[str]) -> RetrievedMemory:
-    """Return a memory of another answer to the `words` of a query with its highlights (`Query.is_marked`)."""
+    """Return a memory with the highlights that its search left out (`Query.is_marked`)."""
     found = None if memory.highlights else highlight_of(memory.record, words)
     return memory if found is None else replace(memory, highlights=(found.passage,), passage_at=found.at)
 
@@ -94,7 +95,7 @@ def beginning(text: str) -> Highlight | None:
 
 @lru_cache(maxsize=8)
 def _wanted(query_words: tuple[str, ...]) -> _Wanted:
-    """Return what the words of a query ask for; called once per memory of an answer."""
+    """Return the stems of a query's words; cached, since every memory of an answer needs them."""
     counts = Counter(stems([fold(word) for word in query_words]))
     return _Wanted(counts, frozenset(stem[0] for stem in counts))
 
@@ -127,7 +128,7 @@ def _best_passage(wanted: Mapping[str, int], part: _Part) -> _Passage:
 
 
 def _sentence_starts(part: _Part) -> list[int]:
-    """Return the first word, and each one after a full stop or colon and white space, up to the last hit."""
+    """Return the first word and each word after a full stop or colon and white space, up to the last hit."""
     between = part.pieces[2 : 2 * max(part.hits) + 1 : 2]
     return [0, *(number for number, piece in enumerate(between, 1) if piece != " " and _ends_sentence(piece))]
 
@@ -138,7 +139,7 @@ def _ends_sentence(piece: str) -> bool:
 
 
 def _scores(wanted: Mapping[str, int], hits: Mapping[int, str], starts: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Return the score, and the last hit, of the passage at each of `starts`, which ascend up to the last hit."""
+    """Return the score and the last hit of the passage at each of `starts`, which ascend up to the last hit."""
     numbers = list(hits)
     held = dict.fromkeys(wanted, 0)
     scores = {}

@@ -1,77 +1,63 @@
-"""A recall from query to answer.
+"""A recall from query to answer, read forward.
 
     search       the query's words and vector against all memories that pass the filter, without the caller's own words
-    shortlist    the best of each, scored word by word                                                    (`candidates`)
-    neighbours   what they gain from their session                                                            (`stages`)
-    past use     what they gain from what runs used                                      (where the learner may rank)
-    relevance    without what does not bear on the query
-    outcome      the runs that went well before those that failed, among about equally good ones
-    selection    one of each text, one of the former requests that ask the same
-    runs         where runs are asked for, requests of runs only if there is room
+    shortlist    the best by each, scored word by word (`candidates`)
+    evaluated    what they gain from their session, how their runs ended, which of them repeat the query, how relevant
+                 they are (`stages`)
+    selected     the relevant ones, with what past use and outcomes add, one of each text; by the baseline, the learned
+                 ranking, or both (`selection`)
     answer       with passages, counts and reasons
-    shared       with what others share (where asked for)
-    runs         ended runs whose request resembles the query (where asked for)
-    context      as a block for a prompt (where asked for)
+    shared       with items that others share, if requested
+    runs         with ended runs whose request resembles the query, if requested
+    context      as a block for a prompt, if requested
 
-Recall is advisory and never fails or hangs for want of a part: one that is missing, late or damaged is left out and
-named in `degraded`. The deadline bounds the wait for the embedder, the one part that may be slow.
+Recall is advisory and never fails or hangs because a part is unavailable: one that is missing, late or damaged is left
+out and named in `degraded`. The deadline bounds the wait for the embedder, the one part that may be slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 from ulid import ULID
 
-from memory_agent.embedders import Pending
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import Embedder
+from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
+from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.learning import USUAL, Advice, UserLearner
-from memory_agent.recall.answer import Answering, note_of
+from memory_agent.recall.answer import Answer, answer_of, note_of
 from memory_agent.recall.candidates import Candidates, shortlist
-from memory_agent.recall.context import context_block
+from memory_agent.recall.context import context_block, estimate_tokens
 from memory_agent.recall.dates import understand_dates
 from memory_agent.recall.query import Deadline, Query
-from memory_agent.recall.runs import Answered, informative_runs, similar_runs, without_requests_of_runs
+from memory_agent.recall.runs import similar_runs, with_runs, without_requests_of_runs
 from memory_agent.recall.search import Search, Searcher
-from memory_agent.recall.selection import FormerRequests, Leaders, Pick, compared, interleave, shifted
+from memory_agent.recall.selection import compared, examined, has_enough, interleaved, selected, shifted
 from memory_agent.recall.shared import with_shared
 from memory_agent.recall.stages import (
     PastUse,
-    relevant,
+    evaluated,
     scale_of,
-    with_neighbours,
     with_outcomes,
     with_past_use,
     with_recurring,
-    with_relevance,
+    without_irrelevant,
 )
-from memory_agent.recall.tokens import TokenCounter
-from memory_agent.records.embedded import EmbeddedQuery
-from memory_agent.records.memories import RecallResult, RetrievedMemory, UnderstoodDate, time_of
+from memory_agent.records.memories import RecallResult, UnderstoodDate, time_of
 from memory_agent.records.shared_requests import PendingItems
 from memory_agent.records.trajectories import SimilarRun
-from memory_agent.settings import RecallSettings
+from memory_agent.settings import LearningSettings, RecallSettings
 from memory_agent.storage.archive import Archive
 
 BeginShared = Callable[[Query], PendingItems | None]
-"""Begins to search what others share, where a query asks for it."""
+"""Begins to search what others share, if a query asks for it."""
 
-_SPARE = 25
 _FURTHER = 8
 """Factor on the shortlist while too few of it are different texts."""
-
-
-class _Own(NamedTuple):
-    """What the user's own memories answer; no search where only shared items are asked for."""
-
-    search: Search | None = None
-    advice: Advice = USUAL
-    picks: Sequence[Pick] = ()
-    memories: tuple[RetrievedMemory, ...] = ()
+_REST_SHARE = 0.1  # of the deadline, reserved for the steps after counting tokens
+_MOST_REST_S = 0.02
 
 
 class RecallPipeline:
@@ -82,29 +68,28 @@ class RecallPipeline:
     ) -> None:
         self._store = archive.store
         self._embedder = embedder
-        self._settings = settings
         self._learner = learner
         self._searcher = Searcher(archive, embedder, settings)
 
     def answer(self, query: Query, now: datetime, begin_shared: BeginShared | None = None) -> RecallResult:
         """Return the memories that resemble the query, best first, with what others share. Raises only `StoreError`.
 
-        `begin_shared` is called once the query is with the embedder, whose answer both searches wait for.
+        `begin_shared` is called once the query is with the embedder, since both searches wait for its vector.
         """
         deadline = Deadline(query.deadline_ms)
-        recall_id = str(ULID.from_datetime(now))
-        result = RecallResult(recall_id=recall_id, memories=(), dates=_dates_in(query))
+        result = RecallResult(recall_id=str(ULID.from_datetime(now)), memories=(), dates=_dates_in(query))
         if not deadline.expired():
             result = self._with_memories(result, query, deadline, now, begin_shared)
-        result = self._with_context(result, query, deadline)
+        if query.context_tokens is not None:
+            result = replace(result, context=self._context(result, query, query.context_tokens, deadline))
         deadline.expired()
         return replace(result, degraded=tuple(deadline.degraded), took_ms=deadline.elapsed_s * 1000)
 
     def similar_runs(self, query: Query) -> list[SimilarRun]:
         """Return at most `top_k` ended runs whose request resembles the query, best first. Raises only `StoreError`."""
         deadline = Deadline(query.deadline_ms)
-        searched = self._searcher.search(query, (), self._searcher.begin(query, deadline), deadline)
-        return similar_runs(searched, query.top_k)
+        search = self._searcher.search(query, (), self._searcher.begin(query, deadline), deadline)
+        return similar_runs(search, query.top_k)
 
     def _with_memories(
         self,
@@ -114,103 +99,76 @@ class RecallPipeline:
         now: datetime,
         begin_shared: BeginShared | None,
     ) -> RecallResult:
-        """Add the memories and runs, and note the recall."""
+        """Add memories, shared items and runs, and log the recall."""
         is_local = "local" in query.tiers
         pending = self._searcher.begin(query, deadline) if is_local else None
         shared = None if begin_shared is None else begin_shared(query)
-        search, advice, picks, own = self._own(result, query, pending, deadline) if is_local else _Own()
-        memories = with_shared(own, shared, query, result.recall_id, deadline)
-        shown = {memory.record.id for memory in memories}
-        picks = [pick for pick, memory in zip(picks, own, strict=True) if memory.record.id in shown]
+        answer: Answer | None = None
+        if is_local:
+            search = self._searcher.search(query, result.dates, pending, deadline)
+            advice = self._advice(search, result.recall_id)
+            answer = answer_of(_selected(search, advice, self._learner.settings), search, advice)
+            result = replace(result, memories=answer.memories, excluded=search.own.counts)
+        result = with_shared(result, shared, query, deadline)
+        if answer is not None:
+            answer = answer.showing(result.memories)
         if query.is_noted:
-            vector = None if search is None else search.vector
-            items = [memory for memory in memories if memory.tier == "global"]
-            note = note_of(result.recall_id, query, vector, advice, picks, now, items)
-            self._store.touch([one.row for one in note.shown], time_of(note.at_us))
+            note = note_of(result, query, now, answer)
+            self._store.touch(list(note.rows), time_of(note.at_us))
             self._store.note_recall(note)
-        if search is None:
-            return replace(result, memories=memories)
-        result = replace(result, memories=memories, excluded=search.own.counts)
-        if not query.runs or deadline.expired():
-            return result
-        best = float(np.fmax.reduce([pick.found.evidence[pick.place] for pick in picks], initial=-np.inf))
-        runs = informative_runs(search, query.runs, Answered(tuple(pick.row for pick in picks), best))
-        return replace(result, **runs._asdict())
+        return result if answer is None else with_runs(result, answer.search, answer.found)
 
-    def _own(
-        self, result: RecallResult, query: Query, pending: Pending[EmbeddedQuery] | None, deadline: Deadline
-    ) -> _Own:
-        """Return what the user's own memories answer, and the picks that are shown."""
-        search = self._searcher.search(query, result.dates, pending, deadline)
-        advice = USUAL
-        if search.vector is not None and query.mode == "hybrid":
-            advice = self._learner.advise(search.vector.raw, result.recall_id)
-        answering = Answering(search, advice, self._select(search, advice))
-        return _Own(search, advice, answering.shown, answering.memories())
+    def _advice(self, search: Search, recall_id: str) -> Advice:
+        if search.vector is None or search.query.mode != "hybrid":
+            return USUAL
+        return self._learner.advise(search.vector.raw, recall_id)
 
-    def _select(self, search: Search, advice: Advice) -> list[Pick]:
-        """Select by the ranking whose turn it is; interleave both, or answer by one and compare it with the other."""
-        former = FormerRequests(search)
-        leaders = self._leaders(search, former)
-        found, answers = leaders.found, leaders.places[~former.among(leaders.slots)]
-        best = float(np.fmax.reduce(found.evidence[answers], initial=-np.inf))
-        judged = with_relevance(found, search, best)
-        if advice.adaptation is None or advice.route == "baseline":
-            return _ranked(judged, search, former)
-        past_use = PastUse(advice.adaptation, self._learner.settings, scale_of(found.total[answers]))
-        baseline = [] if advice.route == "learned" else _ranked(judged, search, former)
-        if advice.route == "compare" and search.deadline.expired():
-            return baseline
-        wider = with_recurring(found, search, past_use)
-        wider = judged if wider is found else with_relevance(wider, search, best)
-        learned = _ranked(wider, search, former, past_use)
-        if advice.route == "learned":
-            return learned
-        if advice.route == "compare":
-            return compared(baseline, learned)
-        return interleave(baseline, learned, search.query.top_k, advice.key)
-
-    def _leaders(self, search: Search, former: FormerRequests) -> Leaders:
-        """Return the leaders of enough candidates to fill the answer with different memories."""
-        top_k = search.query.top_k
-        limit = max(self._settings.candidates, _examined(top_k))
-        while True:
-            found = with_neighbours(shortlist(search, limit, _examined(top_k)), search)
-            leaders = Leaders(found, search)
-            if found.is_all or former.leave_enough(leaders, top_k) or search.deadline.expired():
-                return leaders
-            limit, search = limit * _FURTHER, search.with_all_cosines()
-
-    def _with_context(self, result: RecallResult, query: Query, deadline: Deadline) -> RecallResult:
-        """Add the block for a prompt, where requested."""
-        if query.context_tokens is None:
-            return result
-        block = context_block(
-            result,
-            query.context_tokens,
-            heading=query.context_heading,
-            now=query.reference_time,
-            count_tokens=TokenCounter(self._embedder, deadline),
-        )
-        return replace(result, context=block)
+    def _context(self, result: RecallResult, query: Query, max_tokens: int, deadline: Deadline) -> str:
+        count_tokens = TokenCounter(self._embedder, deadline)
+        heading, now = query.context_heading, query.reference_time
+        return context_block(result, max_tokens, heading=heading, now=now, count_tokens=count_tokens)
 
 
-def _ranked(found: Candidates, search: Search, former: FormerRequests, past_use: PastUse | None = None) -> list[Pick]:
-    """Select from candidates whose relevance is known: by the baseline, or with what `past_use` adds."""
-    if past_use is not None:
-        found = with_past_use(found, past_use)
-    found = relevant(found, search)
-    found = with_outcomes(found, search, former.among(found.slots))
+def _selected(search: Search, advice: Advice, settings: LearningSettings) -> Candidates:
+    """Select by the ranking whose turn it is; interleave both, or answer by one and compare it with the other."""
+    found = _evaluated(search)
+    if advice.adaptation is None or advice.route == "baseline":
+        return _by_baseline(found, search)
+    past_use = PastUse(advice.adaptation, settings, scale_of(found.total[found.answers]))
+    if advice.route == "learned":
+        return _by_past_use(found, search, past_use)
+    baseline = _by_baseline(found, search)
+    if advice.route == "interleave":
+        return interleaved(baseline, _by_past_use(found, search, past_use), search.query.top_k, advice.key)
+    return baseline if search.deadline.expired() else compared(baseline, _by_past_use(found, search, past_use))
+
+
+def _evaluated(search: Search) -> Candidates:
+    """Return enough candidates to fill the answer with different memories, evaluated."""
     top_k = search.query.top_k
-    picks = former.fold(Leaders(found, search), top_k, _examined(top_k))
-    if past_use is not None:
-        picks = shifted(picks, search, past_use)
-    return without_requests_of_runs(picks, search)[:top_k]
+    limit = max(search.settings.candidates, examined(top_k))
+    while True:
+        found = evaluated(shortlist(search, limit, examined(top_k)), search)
+        if found.is_all or has_enough(found, top_k) or search.deadline.expired():
+            return found
+        limit, search = limit * _FURTHER, search.with_all_cosines()
 
 
-def _examined(top_k: int) -> int:
-    """Return how many leaders to examine for `top_k` answers, since some are folded or moved."""
-    return top_k + max(_SPARE, top_k // 2)
+def _by_baseline(found: Candidates, search: Search) -> Candidates:
+    found = without_irrelevant(found, search)
+    found = with_outcomes(found, search)
+    found = selected(found, search)
+    return without_requests_of_runs(found, search).first(search.query.top_k)
+
+
+def _by_past_use(found: Candidates, search: Search, past_use: PastUse) -> Candidates:
+    found = with_recurring(found, search, past_use)
+    found = with_past_use(found, past_use)
+    found = without_irrelevant(found, search)
+    found = with_outcomes(found, search)
+    found = selected(found, search)
+    found = shifted(found, search, past_use)
+    return without_requests_of_runs(found, search).first(search.query.top_k)
 
 
 def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:
@@ -218,3 +176,46 @@ def _dates_in(query: Query) -> tuple[UnderstoodDate, ...]:
         return ()
     spans = understand_dates(query.text, query.reference_time)
     return tuple(UnderstoodDate(phrase=span.phrase, since=span.since, until=span.until) for span in spans)
+
+
+class TokenCounter:
+    """Counts tokens for one recall: by the model until it is late, and by the estimate from then on.
+
+    `deadline` records the reason.
+    """
+
+    def __init__(self, embedder: LazyEmbedder, deadline: Deadline) -> None:
+        self._deadline = deadline
+        self._rest_s = min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
+        self._embedder = self._ready(embedder)
+
+    def __call__(self, text: str) -> int:
+        """Return the number of tokens of `text`, or an upper bound."""
+        counted = None if self._embedder is None else self._count(self._embedder, text)
+        return estimate_tokens(text) if counted is None else counted
+
+    def _ready(self, embedder: LazyEmbedder) -> Embedder | None:
+        """Return the embedder if it is ready and was not late in this recall."""
+        if "embedder_timeout" in self._deadline.degraded:
+            return None
+        try:
+            return embedder.get(0)
+        except EmbedderUnavailableError:
+            self._deadline.degrade("embedder_timeout")
+        except ModelError:
+            pass  # without a model nothing is late
+        return None
+
+    def _count(self, embedder: Embedder, text: str) -> int | None:
+        timeout_s = self._deadline.remaining_s - self._rest_s
+        try:
+            if timeout_s > 0:
+                with failing_as_model_error():
+                    return embedder.count_tokens(text, timeout_s)
+            self._deadline.degrade("deadline")
+        except EmbedderUnavailableError:
+            self._deadline.degrade("embedder_timeout")
+        except ModelError:
+            self._deadline.degrade("no_model")
+        self._embedder = None
+        return None

@@ -1,6 +1,6 @@
-"""The arguments of a recall, checked once at the edge, and its deadline.
+"""The checked arguments of a recall, and its deadline.
 
-Checks raise `InvalidInputError` with the name of the field.
+Checks raise `InvalidInputError` (with the name of the field).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ Reason = Literal[
     "script_unknown",  # the model does not read the script of the query: lexical only
     "vectors_pending",  # some memories have no vector yet: found by words only
     "word_vectors_pending",  # some memories have no word vectors yet: ranked without them
-    "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: part of the memories is searched
-    "global_unavailable",  # what users share was asked for, and its store is away or late: own memories only
-    "deadline",  # time ran out: fewer parts took part, or none
+    "index_rebuilding",  # the columns were missing or damaged and are being rebuilt: only some memories are searched
+    "global_unavailable",  # shared items were requested, but their store is unavailable or late: own memories only
+    "deadline",  # time ran out: some or all parts were skipped
     "waking",  # daemon only: time ran out before the sleeping user was awake
 ]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Deadline:
-    """The monotonic deadline of one recall, starting now, and its reasons for degradation."""
+    """The monotonic deadline of one recall, starting now, and the reasons for which the recall is degraded."""
 
     def __init__(self, deadline_ms: float) -> None:
         self._started_s = time.monotonic()
@@ -78,7 +78,7 @@ class Deadline:
         return True
 
     def degrade(self, reason: Reason) -> None:
-        """Record a part that could not take part. Idempotent."""
+        """Record why a part of the recall is missing. Idempotent."""
         if reason not in self.degraded:
             self.degraded.append(reason)
 
@@ -87,17 +87,17 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """A checked recall.
 
     `floor` is the least raw cosine, None for any. A floor from the caller (`insists`) leaves out memories without a
-    vector, even if those are all; a floor from the settings holds only where there are vectors. Memories of less than
+    vector, even if those are all; a floor from the settings applies only if there are vectors. Memories of less than
     `min_relevance` are left out. Times in the text are relative to `reference_time`. `context_tokens` bounds the block
     for a prompt, None for no block, and `context_heading` is its first line, "" for none. `by_run` and `by_session` are
-    the calling run and session, `by_event` the event that causes the recall, `by_trigger` whether a trigger does
-    instead of a caller. `stored_text` is the text as an event with it would be stored, and `present_us` the span, in
-    microseconds since 1970, in which echoes are left out, None for none. `runs` is the number of runs to add. `tiers`
-    are searched. Without `is_noted` the recall is not logged; without `is_explained` its memories have no explanation
-    and no other occurrences. Without `is_marked` only long texts have highlights, since their best passage is known
-    here alone; `highlights.marked` adds the others. Memories outside `within` count for nothing: no figure of an answer
-    reveals that they exist. Figures do reveal those outside `filter`. What matches `without` is left out beside the
-    filter.
+    the calling run and session, `by_event` is the event that causes the recall. `by_trigger`: a trigger causes it, not
+    a caller. `stored_text` is the text as an event with it would be stored, and `present_us` the span, in microseconds
+    since 1970, in which echoes are left out, None for none. `runs` is the number of runs to add. `tiers` are those to
+    search. Without `is_noted` the recall is not logged; without `is_explained` its memories have no explanation and no
+    other occurrences. Without `is_marked` only long texts have highlights, since only the search knows their best
+    passage; `highlights.marked` adds the others. Memories outside `within` do not count at all: no figure of an answer
+    reveals that they exist. Figures do reveal those outside `filter`. Memories that match `without` are left out in
+    addition to the filter.
     """
 
     text: str
@@ -134,7 +134,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryDefaults(NamedTuple):
-    """What a recall does not give itself: settings, the present, and how the text of an event is stored."""
+    """Settings, the present, and a function that returns a text as an event with it would be stored."""
 
     settings: RecallSettings
     now: datetime
@@ -148,35 +148,35 @@ def make_query(
     mode: Mode | None,
     deadline_ms: float | None,
     options: RecallOptions,
-    asked: QueryDefaults,
+    usual: QueryDefaults,
 ) -> Query:
     """Return the checked query, with the defaults of its profile and of the settings. Raises `InvalidInputError`."""
-    given, settings = check_options(options), asked.settings
+    given, settings = check_options(options), usual.settings
     defaults = profile_defaults(given.get("profile"))
     chosen = _with_kinds(check_filter(filter), defaults)
     mode = check_mode(mode) or settings.mode
     floor = None if chosen is None else chosen.min_score
+    default_floor = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     least = given.get("min_relevance")
-    usual = settings.min_score if settings.min_score > -1.0 and mode != "lexical" else None
     text = _check_query(query, settings.max_query_chars)
     return Query(
         text=text,
         top_k=check_whole("top_k", defaults.top_k if top_k is None else top_k, MOST_ANSWERS),
         filter=_without_floor(chosen),
         mode=mode,
-        floor=usual if floor is None else floor,
+        floor=default_floor if floor is None else floor,
         insists=floor is not None,
         min_relevance=settings.min_relevance if least is None else least,
         deadline_ms=check_deadline_ms(settings.deadline_ms if deadline_ms is None else deadline_ms),
         dates=given.get("dates") or settings.dates,
-        reference_time=given.get("reference_time") or asked.now,
+        reference_time=given.get("reference_time") or usual.now,
         context_tokens=given.get("context_tokens"),
         with_embedding=given.get("with_embedding") or False,
         by_run=given.get("by_run"),
         by_session=given.get("by_session"),
         by_event=given.get("by_event"),
-        stored_text=asked.stored_text(text),
-        present_us=_around(asked.now, settings.echo_minutes),
+        stored_text=usual.stored_text(text),
+        present_us=_around(usual.now, settings.echo_minutes),
         runs=_runs(given, defaults),
         tiers=tuple(given.get("tiers") or ("local",)),
     )
@@ -190,12 +190,12 @@ def _runs(given: RecallOptions, defaults: ProfileDefaults) -> int:
 
 
 def check_now(now: datetime | None) -> datetime:
-    """Return the given time, checked, or the present. Recall reads the wall clock nowhere else."""
+    """Return the given time, checked, or the present. Recall reads the wall clock only here."""
     return datetime.now(UTC) if now is None else check_time("now", now)
 
 
 def _around(now: datetime, minutes: float) -> tuple[int, int] | None:
-    """Return the span of own words. It ends after `now`: events arrive during the recall, or from a fast clock."""
+    """Return the span of own words, which ends after `now`: events arrive during the recall, or from a fast clock."""
     now_us, reach_us = microseconds(now, "now"), round(minutes * 60_000_000)
     return (now_us - reach_us, now_us + reach_us) if reach_us else None
 
@@ -259,14 +259,14 @@ def _distinct(field: str, values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_kinds(filter: MemoryFilter | None, defaults: ProfileDefaults) -> MemoryFilter | None:
-    """Return the filter with the kinds of the profile, where it has none of its own."""
+    """Return the filter with the kinds of the profile if it has none of its own."""
     if not defaults.kinds or (filter is not None and filter.kinds):
         return filter
     return msgspec.structs.replace(filter or _NO_FILTER, kinds=defaults.kinds)
 
 
 def _without_floor(filter: MemoryFilter | None) -> MemoryFilter | None:
-    """Return the filter without its floor, None without other conditions."""
+    """Return the filter without its floor, None if it has no other condition."""
     if filter is None:
         return None
     rest = msgspec.structs.replace(filter, min_score=None)
@@ -283,22 +283,18 @@ def _check_query(query: object, most_chars: int) -> str:
     return query
 
 
-def _check_number(field: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise InvalidInputError(field, "must be a finite number")
-    return float(value)
-
-
 def _check_floor(field: str, value: float | None, least: float) -> None:
     """Refuse a floor out of range, such as a percentage for a fraction."""
-    if value is not None and not least <= _check_number(f"filter.{field}", value) <= 1.0:
-        raise InvalidInputError(f"filter.{field}", f"must be from {least:g} to 1")
+    if value is None or least <= value <= 1.0:
+        return
+    reason = f"must be from {least:g} to 1" if isfinite(value) else "must be a finite number"
+    raise InvalidInputError(f"filter.{field}", reason)
 
 
 class ProfileDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults of a profile: the number of memories and their kinds (empty: all), and the runs in its block.
+    """The defaults of a profile: the number of memories, their kinds (empty: all), and the runs in its block.
 
-    The caller's values win.
+    Values that the caller gives take precedence.
     """
 
     top_k: int
@@ -320,5 +316,5 @@ PROFILE_DEFAULTS: dict[Profile, ProfileDefaults] = {
 
 
 def profile_defaults(profile: Profile | None) -> ProfileDefaults:
-    """Return the defaults of `profile`."""
+    """Return the defaults of a profile, or those without one."""
     return NO_PROFILE if profile is None else PROFILE_DEFAULTS[profile]

@@ -1,11 +1,11 @@
-"""The ended runs whose request resembles a query.
+"""Finds the ended runs whose request resembles a query.
 
 A run is found by the memory that began it, by the user's message before that in the same session, or by the run that
-it retried. So runs need no vectors of their own: what erases, encrypts and rebuilds memories holds for them. Of the
-query's filter a run must pass what its begin passes. The caller's own words are searched here too, since only ended
-runs answer: a request repeated a minute later finds the run that just failed.
+it retried. So runs need no vectors of their own, and erasure, encryption and rebuilding of memories cover them. A run
+passes a filter if the memory that began it does. The caller's own words are searched here too, since only ended runs
+answer: a request repeated a minute later finds the run that just failed.
 
-Rejected: runs found by their steps, which resemble those of any run (same tests, same tools).
+Rejected: finding runs by their steps, which resemble those of any run (same tests, same tools).
 
 Shapes: n = all slots of the view.
 """
@@ -14,83 +14,68 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from memory_agent.learning import WORKED, RunSteps, SharedStep, shared_steps, steps_of_failed_alone, to_similar_run
 from memory_agent.recall.answer import number
-from memory_agent.recall.candidates import highest, scored
+from memory_agent.recall.candidates import Candidates, highest, scored
 from memory_agent.recall.context import FAILED_BELOW
 from memory_agent.recall.evidence import credit, relevance
 from memory_agent.recall.search import IS_REQUEST, Search
-from memory_agent.recall.selection import Pick, is_bare_begin
-from memory_agent.records.memories import SOURCES
+from memory_agent.recall.stages import is_bare_begin
+from memory_agent.records.memories import SOURCES, RecallResult
 from memory_agent.records.trajectories import CommonStep, SimilarRun
 from memory_agent.storage.indexes import Slots
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.trajectories import StoredTrajectory
 
-_FIRST, _FURTHER = 32, 8  # requests looked at first; the factor on them while there are too few runs
+_FIRST, _FURTHER = 32, 8  # requests examined first; the factor on that number while there are too few runs
 _MOST_ATTEMPTS = 4  # at one request: the run that was found and those that retried it
 _REACH = 3  # memories of its session between a message and the begin of the run that it caused
-_CHOSEN_FROM = 3  # times as many runs are looked at as an answer has
+_CHOSEN_FROM = 3  # times as many runs are examined as an answer has
 
 
-class Answered(NamedTuple):
-    """The rows of an answer, and the best evidence among them."""
-
-    rows: tuple[int, ...]
-    best: float
-
-
-NOTHING_ANSWERED = Answered((), -np.inf)
-
-
-def similar_runs(search: Search, top_k: int, answered: Answered = NOTHING_ANSWERED) -> list[SimilarRun]:
+def similar_runs(search: Search, top_k: int, answer: Candidates | None = None) -> list[SimilarRun]:
     """Return at most `top_k` runs of the query's least relevance or more, best first; of equals the newest first.
 
-    A run is followed by those that retried it, with its score and relevance. For a request in the answer, what is
-    `answered` vouches, as it does for the other memories there.
+    A run is followed by those that retried it, with its score and relevance. The best evidence in the `answer` to the
+    query vouches for the requests in it, as it does for other memories there.
     """
     search = _among_requests(search)
     limit = _FIRST
     while True:
         slots, is_all = _best(search, limit)
         with search.store.snapshot() as snapshot:
-            found = list(_runs(search, slots, snapshot, top_k, answered))
+            found = list(_runs(search, slots, snapshot, top_k, answer))
         if is_all or len(found) >= top_k or search.deadline.expired():
             return found
         limit *= _FURTHER
 
 
-class InformativeRuns(NamedTuple):
-    """The most informative runs, successes first, the steps that successes share, and those of failures alone."""
+def with_runs(result: RecallResult, search: Search, answer: Candidates) -> RecallResult:
+    """Add at most as many runs as the query asks for, successes first, and the common steps of three times as many.
 
-    runs: tuple[SimilarRun, ...]
-    shared_steps: tuple[CommonStep, ...]
-    failed_steps: tuple[CommonStep, ...]
-
-
-def informative_runs(search: Search, most: int, answered: Answered) -> InformativeRuns:
-    """Return at most `most` runs, and the common steps of three times as many.
-
-    The best are chosen, but where all of them worked, or none did, the last one makes room for the best of the others.
-    Beside a failed one, the last that worked makes room for a retry of the failed one that ended at least as well.
+    The best are chosen, but if all of them worked, or none did, the last makes room for the best of the others. Beside
+    a failed run, the last that worked makes room for a retry of the failed one that ended at least as well.
     """
-    found = similar_runs(search, most * _CHOSEN_FROM, answered)
+    most = search.query.runs
+    if not most or search.deadline.expired():
+        return result
+    found = similar_runs(search, most * _CHOSEN_FROM, answer)
     with search.store.snapshot() as snapshot:
         chosen = _chosen(found, most, snapshot)
         worked = [_told(run, search, snapshot) for run in found if run.quality is not None and run.quality >= WORKED]
         failed = [_told(run, search, snapshot) for run in found if run.end != "cancelled" and _has_failed(run)]
-    saying = defaultdict[str, list[str]](list)
+    records_of = defaultdict[str, list[str]](list)
     for step in (step for run in found for step in run.steps):
-        saying[step.text].append(step.record_id)
-    return InformativeRuns(
-        tuple(sorted(chosen, key=_by_outcome)),
-        _common(shared_steps(worked), saying),
-        _common(steps_of_failed_alone(failed, worked), saying),
+        records_of[step.text].append(step.record_id)
+    return msgspec.structs.replace(
+        result,
+        runs=tuple(sorted(chosen, key=_by_outcome)),
+        shared_steps=_common(shared_steps(worked), records_of),
+        failed_steps=_common(steps_of_failed_alone(failed, worked), records_of),
     )
 
 
@@ -116,12 +101,14 @@ def _told(run: SimilarRun, search: Search, snapshot: Snapshot) -> RunSteps:
     return RunSteps(run.id, tuple(step.text for step in run.steps), vectors)
 
 
-def _common(steps: Iterable[SharedStep], saying: Mapping[str, Sequence[str]]) -> tuple[CommonStep, ...]:
-    return tuple(CommonStep(text=step.text, run_ids=step.runs, record_ids=tuple(saying[step.text])) for step in steps)
+def _common(steps: Iterable[SharedStep], records_of: Mapping[str, Sequence[str]]) -> tuple[CommonStep, ...]:
+    return tuple(
+        CommonStep(text=step.text, run_ids=step.runs, record_ids=tuple(records_of[step.text])) for step in steps
+    )
 
 
 def _by_outcome(run: SimilarRun) -> int:
-    """Return 0 for a run that worked or has no known outcome, 1 for one that was sent back, 2 for a failed one."""
+    """Return 0 for a run that worked or has no known outcome, 1 for one that was retried, 2 for one that failed."""
     return 2 if _has_failed(run) else int(run.quality is not None and run.quality < WORKED)
 
 
@@ -133,22 +120,23 @@ def _quality(run: SimilarRun) -> float:
     return 0.0 if run.quality is None else run.quality
 
 
-def without_requests_of_runs(picks: list[Pick], search: Search) -> list[Pick]:
-    """Return the picks, best first; where the answer has runs, without those that only repeat what a run was asked.
+def without_requests_of_runs(found: Candidates, search: Search) -> Candidates:
+    """Return the selected candidates; if the answer has runs, without those that only repeat what a run was asked.
 
     As many of these stay as there is room for beside the others.
     """
     if not search.query.runs:
-        return picks
+        return found
     with search.store.snapshot() as snapshot:
-        repeated = [pick.place for pick in picks if _is_request_of_run(search, snapshot, pick.slot)]
-    room = max(search.query.top_k - (len(picks) - len(repeated)), 0)
-    left_out = set(repeated[room:])
-    return [pick for pick in picks if pick.place not in left_out]
+        repeated = [place for place, slot in enumerate(found.slots) if _is_request_of_run(search, snapshot, int(slot))]
+    room = max(search.query.top_k - (found.slots.size - len(repeated)), 0)
+    stays = np.ones(found.slots.shape, dtype=np.bool_)
+    stays[repeated[room:]] = False
+    return found.take(stays)
 
 
 def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
-    """Return whether the memory in `slot` only repeats what an ended run was asked, as the line of that run does.
+    """Return whether the memory in `slot` is only the request of an ended run, which the line of that run shows too.
 
     A user's message is taken for the request of the run that follows it.
     """
@@ -160,7 +148,7 @@ def _is_request_of_run(search: Search, snapshot: Snapshot, slot: int) -> bool:
 
 
 def _among_requests(search: Search) -> Search:
-    """Return the search of what may be a request, the caller's own words too."""
+    """Return the search narrowed to memories that may be requests, and widened to the caller's own words."""
     view = search.view
     mask = (view.alive if search.mask is None else search.mask).copy()
     mask[search.own.slots] = True
@@ -173,7 +161,7 @@ def _among_requests(search: Search) -> Search:
 
 
 def _best(search: Search, limit: int) -> tuple[Slots, bool]:
-    """Return the best `limit` slots by vector and as many by words, and whether they are all."""
+    """Return the best `limit` slots by vector and as many by words, and whether no others can answer."""
     by_words = highest(search.bm25, limit, above=0.0)
     if search.cosines is None:
         return by_words, by_words.size >= int(np.count_nonzero(search.bm25 > 0))
@@ -182,13 +170,16 @@ def _best(search: Search, limit: int) -> tuple[Slots, bool]:
     return slots, slots.size >= int(np.count_nonzero((values > -np.inf) | (search.bm25 > 0)))
 
 
-def _runs(search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answered: Answered) -> Iterator[SimilarRun]:
+def _runs(
+    search: Search, slots: Slots, snapshot: Snapshot, top_k: int, answer: Candidates | None
+) -> Iterator[SimilarRun]:
     """Yield at most `top_k` different ended runs that these requests began, best first."""
     found = scored(search, slots, reach=0)  # another message of its session is no evidence for a run
-    is_answered = np.isin(found.rows, answered.rows)
     vouching = credit(found.cosines)
-    vouched = relevance(found.evidence, vouching, answered.best)
-    certain = np.where(is_answered, vouched, relevance(found.evidence, vouching, -np.inf))
+    certain = relevance(found.evidence, vouching, -np.inf)
+    if answer is not None:
+        best = float(np.fmax.reduce(answer.evidence, initial=-np.inf))
+        certain = np.where(np.isin(found.slots, answer.slots), relevance(found.evidence, vouching, best), certain)
     order = np.lexsort((-search.view.times_us[found.slots], -found.total))
     asking = None if search.query.by_run is None else next(snapshot.runs_named(search.query.by_run), None)
     known = {None if asking is None else asking.id}
@@ -224,7 +215,7 @@ def _retries(run: StoredTrajectory) -> list[str]:
 
 
 def _run_of(search: Search, snapshot: Snapshot, slot: int) -> StoredTrajectory | None:
-    """Return the run that the memory in `slot` began, or that began next in its session after a user's message."""
+    """Return the run that the memory in `slot` began or, for a user's message, the next run of its session."""
     row = int(search.view.rows[slot])
     run = _begun_by(snapshot, row)
     if run is not None or SOURCES[search.view.sources[slot]] != "user_input":

@@ -1,25 +1,27 @@
-"""One recall's search of all memories: by words, by vector, by time and filter, the caller's own words left out.
+"""Searches all memories by words, vector, time and filter, and leaves out the caller's own words.
 
 `Searcher` makes the `Search` that every later stage reads: the checked query, one view of the memories, and what was
-found in it, as arrays over the view's slots. The query goes to the embedder first; its words are scored meanwhile.
+found in it, as arrays over the view's slots. The query is sent to the embedder first, and its words are scored while
+the vector is computed.
 
-A filter narrows an answer and protects nothing: a key reads all memories of a user or none. So memories outside it
-still count in the rarity of words, by which the same word weighs alike under any filter, and keep their places in
-sessions, where they neither lend nor answer. What a caller may not see at all is not in the view (`Query.within`).
+A filter narrows an answer; it is no access control, since a key reads all memories of a user or none. So memories
+outside it still count in the rarity of words, which gives a word the same weight under any filter, and keep their
+places in sessions, where they neither lend a score nor answer. Memories that a caller may not see at all are not in the
+view (`Query.within`).
 
 Own words are memories that the caller has at hand. A real system publishes a message and then recalls with it; nothing
-resembles a query like itself, and nothing answers it less. Left out are, by the reason under which
-`RecallResult.excluded` counts them:
+resembles a query like itself, and nothing answers it less. These are left out; `RecallResult.excluded` counts them by
+reason:
 
     event     the memory of the event that causes the recall
     run       memories of the calling run
     session   memories of the calling session from the last minutes (`recall.echo_minutes`)
     echo      a request of the last minutes with the query's words, of the calling session or of none named
 
-Echoes are left out even if the caller names neither event nor session, as most do. Only a memory made from an event
-can be an echo, so a memory stored by hand is found by its own text. If the filter selects a run or session, its
-memories stay and only the echo is left out. Older requests in the query's words are not echoes:
-`selection.FormerRequests` folds them.
+Echoes are left out even if the caller names neither event nor session, and most callers name neither. Only a memory
+made from an event can be an echo, so a memory stored by hand is found by its own text. If the filter selects a run or
+session, its memories stay and only the echo is left out. Older requests in the query's words are not echoes:
+`stages.with_former_requests` finds them.
 
 Shapes: n = all slots of the view, m slots among them, d = dimensions of an embedding, q = words of the query,
 e = dimensions of a word.
@@ -58,10 +60,10 @@ _LEAST_READ = 0.5
 
 
 class QueryVector(msgspec.Struct, frozen=True):
-    """A query as embedded, `raw` (d,); `stamp` names the model.
+    """The vector of a query, `raw` (d,); `stamp` identifies the model.
 
-    `words` are its content words, folded, and `word_vectors` (q, e) theirs; `words_stamp` names how these are made. All
-    are empty with an embedder that makes none.
+    `words` are its content words, folded, and `word_vectors` (q, e) their vectors; `words_stamp` identifies how these
+    are made. All three are empty with an embedder that makes none.
     """
 
     raw: Embedding
@@ -72,19 +74,20 @@ class QueryVector(msgspec.Struct, frozen=True):
 
 
 class OwnWords(NamedTuple):
-    """The slots (m,) left out, and how many of them for which reason; each counts once, for the first that holds."""
+    """The slots (m,) left out, and their number by reason; each counts once, for the first reason that applies."""
 
     slots: Slots
     counts: dict[str, int]
 
 
 class Search(msgspec.Struct, frozen=True):
-    """One recall over one view; the memories of `store` are those of the view, or newer.
+    """One recall over one view; the memories in `store` are those of the view, or newer.
 
-    `mask` (n,) marks what passes the filter, the dates that filter and the floor, without `own` words and what matches
-    `Query.without`; None if everything does. What does not pass has `bm25` (n,) 0, as without a shared word, and no
-    cosine. `cosines` is None where no memory that passes has one. `is_filtered`: more than these is left out. `dates`
-    are all that the query names, `boosting` those that raise a score.
+    `mask` (n,) marks the memories that pass the filter, the dates that filter and the floor, except `own` words and
+    those that match `Query.without`; None if all pass. A memory that does not pass has a `bm25` (n,) of 0, as if it
+    shared no word, and no cosine. `cosines` is None if no memory that passes has one. `is_filtered`: more than own
+    words and `Query.without` is left out. `dates` are all dates that the query names, `boosting` those that raise a
+    score.
     """
 
     query: Query
@@ -104,7 +107,7 @@ class Search(msgspec.Struct, frozen=True):
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether vectors, words and neighbours all take part; by words alone a neighbour without one cannot."""
+        """Whether vectors, words and neighbours all count."""
         return self.query.mode == "hybrid" and self.cosines is not None
 
     def passing(self, slots: Slots) -> Slots:
@@ -112,7 +115,7 @@ class Search(msgspec.Struct, frozen=True):
         return slots if self.mask is None else slots[self.mask[slots]]
 
     def with_all_cosines(self) -> Search:
-        """Return the search with the cosines of all memories, where a graph looked at a part of them."""
+        """Return the search with the cosines of all memories, if an approximate index computed only some."""
         if self.vector is None or self.cosines is None or self.cosines.unseen == -np.inf:
             return self
         everything = self.view.alive if self.mask is None else self.mask
@@ -130,7 +133,7 @@ class Searcher:
         self._settings = settings
 
     def begin(self, query: Query, deadline: Deadline) -> Pending[EmbeddedQuery] | None:
-        """Send a query to the embedder, if its vector is needed. None without one, with the reason in `deadline`."""
+        """Send a query to the embedder if its vector is needed; None otherwise, or with the reason in `deadline`."""
         if not query.needs_vector:
             return None
         timeout_s = deadline.remaining_s - min(_REST_SHARE * deadline.limit_s, _MOST_REST_S)
@@ -151,7 +154,7 @@ class Searcher:
         pending: Pending[EmbeddedQuery] | None,
         deadline: Deadline,
     ) -> Search:
-        """Search all memories by words and by `pending` vector, under the query's filter, within the deadline."""
+        """Search all memories by words and by the `pending` vector, with the query's filter, within the deadline."""
         if self._archive.is_rebuilding:
             deadline.degrade("index_rebuilding")
         view, store, words = self._archive.view.among(query.within), self._archive.store, query_words(query.text)
@@ -164,9 +167,9 @@ class Searcher:
             bm25 = view.words.scores(words)
         if bm25 is None:
             bm25 = np.zeros(view.count)
-        wanted = _above_floor(query, vector, view, mask)
+        wanted = _reaching_floor(query, vector, view, mask)
         aside = own.slots if query.without is None else np.union1d(own.slots, view.matching(query.without))
-        mask = _leaving_out(aside, wanted, view)
+        mask = _without(aside, wanted, view)
         limit = max(self._settings.candidates, query.top_k)
         return Search(
             query=query,
@@ -188,7 +191,7 @@ class Searcher:
     def vector_of(self, pending: Pending[EmbeddedQuery], stored: str, deadline: Deadline) -> QueryVector | None:
         """Wait for the vector of a query and return it, or None with the reason in `deadline`.
 
-        `stored` names the embedder of the vectors that are searched, "" without any.
+        `stored` identifies the embedder of the vectors that are searched, "" without any.
         """
         try:
             with failing_as_model_error():
@@ -226,7 +229,7 @@ def _filtered(query: Query, dates: tuple[UnderstoodDate, ...], view: View, store
     return within if mask is None else mask & within
 
 
-def _leaving_out(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
+def _without(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
     """Return the mask (n,) without the slots `aside`."""
     if not aside.size:
         return mask
@@ -236,7 +239,10 @@ def _leaving_out(aside: Slots, mask: Mask | None, view: View) -> Mask | None:
 
 
 def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, aside: Slots, limit: int) -> Cosines | None:
-    """Return the cosines of what passes `mask` (n,), without those `aside`: slots, for a mask would bypass a graph."""
+    """Return the cosines of memories that pass `mask` (n,), except the slots `aside`.
+
+    These are not part of the mask, because a search with a mask cannot use the approximate index.
+    """
     if vector is None or not view.vectors.count:
         return None
     found = view.vectors.scan(vector.raw, limit + aside.size, mask)
@@ -244,10 +250,10 @@ def _by_vector(vector: QueryVector | None, view: View, mask: Mask | None, aside:
     return found if (mask is None and not aside.size) or np.isfinite(found.values).any() else None
 
 
-def _above_floor(query: Query, vector: QueryVector | None, view: View, mask: Mask | None) -> Mask | None:
+def _reaching_floor(query: Query, vector: QueryVector | None, view: View, mask: Mask | None) -> Mask | None:
     """Narrow the mask to memories whose raw cosine reaches the floor.
 
-    Without cosines nothing passes a floor that the caller set, and everything one of the settings.
+    Without cosines no memory passes a floor that the caller set, and every memory passes one from the settings.
     """
     if query.floor is None:
         return mask
@@ -279,7 +285,7 @@ def _reasons(query: Query, view: View, store: Store) -> Iterator[tuple[str, Slot
     if query.by_run is not None and query.by_run != filter.run_id:
         with store.snapshot() as snapshot:
             run = next(snapshot.runs_named(query.by_run), None)
-        slots = view.of_run(query.by_run)  # of an id that was used again, those of the last run alone
+        slots = view.of_run(query.by_run)  # if the id was used again, only those of the last run
         yield "run", slots if run is None else slots[view.times_us[slots] >= run.since_us]
     if query.present_us is None:
         return

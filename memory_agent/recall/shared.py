@@ -1,6 +1,8 @@
 """Merges the user's own memories and shared items into one answer, if the items arrive in time.
 
-    class  tier    relevance                    proven  places of the answer
+Each memory belongs to a class, and the classes share the places of an answer:
+
+    class  tier    relevance                    proven  places
     1      local   at least the cut-off         -       all but the reserved ones
     2      global  at least the cut-off         yes     what 1 leaves; half of it, rounded up, where 3 fills the rest;
                                                         in half of the recalls a reserved one if 1 leaves none
@@ -9,8 +11,8 @@
     5      global  unknown                      either  what 4 leaves; proven first
     none   global  below                        either  none
 
-The cut-off is `recall.min_relevance`, or the caller's. The user's own pipeline has applied it: a local memory below it
-is one that runs used repeatedly for such a request. If the relevance is unknown, as with a model without calibration,
+The cut-off is `recall.min_relevance`, or the caller's. The earlier stages have applied it: a local memory below it is
+one that runs used repeatedly for such a request. If the relevance is unknown, as with a model without calibration,
 shared items take only places that would be empty: they may be irrelevant to the query, and a stranger's text needs
 evidence to be shown.
 
@@ -22,7 +24,7 @@ from such answers by being proven (decision 0024). Items with scores within a te
 equal chances of its places, drawn with the key of the recall: past use raises a score by at most .05, usually less than
 that tenth. Each item has its own random number, so a further item lowers the chances of all equally. Drawn items are
 listed by score. Items with a released mean below the prior come after the others of class 4, by the same draw: an item
-known to be worse than usual is not new (decision 0024).
+that is known to be worse than usual is not new (decision 0024).
 
 Local memories of a class keep the order of their ranking, which may be interleaved; shared items are ranked by
 `sona_score`. An answer without shared items is the local answer in its own order.
@@ -47,7 +49,7 @@ from msgspec.structs import replace
 from memory_agent.errors import MemoryAgentError
 from memory_agent.recall.highlights import marked
 from memory_agent.recall.query import Deadline, Query
-from memory_agent.records.memories import MemoryRecord, RetrievedMemory, microseconds
+from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory, microseconds
 from memory_agent.records.shared import FoundItem, SharedOrigin
 from memory_agent.records.shared_content import text_to_read
 from memory_agent.records.shared_requests import PendingItems
@@ -56,7 +58,7 @@ from relay.log import log
 from sona import share
 
 MOST_WAITED_S = 0.25
-"""How long an answer waits for shared items after its own memories: a search of 100,000 items takes .02 s."""
+"""How long a recall waits for shared items after its own search; a search of 100,000 items takes .02 s."""
 RESERVED_OF = 5
 """One place in this many is reserved for shared items."""
 PROVEN_SHARE = 0.5
@@ -65,15 +67,13 @@ _NEAR = 0.1  # of the best score
 _HEAD_CHARS = 64
 
 
-def with_shared(
-    local: tuple[RetrievedMemory, ...], shared: PendingItems | None, query: Query, key: str, deadline: Deadline
-) -> tuple[RetrievedMemory, ...]:
-    """Return the user's own memories merged with shared items; `key` is the id of the recall.
+def with_shared(result: RecallResult, shared: PendingItems | None, query: Query, deadline: Deadline) -> RecallResult:
+    """Merge shared items into an answer of the user's own memories.
 
-    If the items are late or their store is unavailable, `degraded` has the reason.
+    If the items are late or their store is unavailable, the deadline notes the reason.
     """
     if shared is None:
-        return local
+        return result
     try:
         items = shared(min(max(deadline.remaining_s, 0.0), MOST_WAITED_S))
     except MemoryAgentError as error:
@@ -81,8 +81,11 @@ def with_shared(
         deadline.degrade("global_unavailable")
         items = []
     others = as_memories(items, with_embedding=query.with_embedding)
-    found, words = merged(local, others, query.top_k, key, query.min_relevance), query_words(query.text)
-    return tuple(memory if memory.tier == "local" else marked(memory, words) for memory in found)
+    found = merged(result.memories, others, query.top_k, result.recall_id, query.min_relevance)
+    words = query_words(query.text)
+    return replace(
+        result, memories=tuple(memory if memory.tier == "local" else marked(memory, words) for memory in found)
+    )
 
 
 def merged(
@@ -92,11 +95,11 @@ def merged(
     key: str,
     cut_off: float,
 ) -> tuple[RetrievedMemory, ...]:
-    """Return at most `top_k` memories of both tiers, in the order of their classes; `local` itself without items.
+    """Return at most `top_k` memories of both tiers, in the order of their classes; without items, the local ones.
 
     A shared item with the same words as local memories is folded into them: they get its `shared` and stay local. Of
-    shared items with the same words, the better proven, then the earlier one stays. Kind and title are ignored. An item
-    with the id of a local memory is excluded.
+    shared items with the same words, the better proven one stays, then the earlier one. Kind and title are ignored. An
+    item with the id of a local memory is excluded.
 
     `shared` are the items that passed the filter, best first, more than `top_k`: new items are drawn from these only.
     `key` is the id of the recall.
@@ -122,7 +125,7 @@ def merged(
 
 
 class _Places(NamedTuple):
-    """The memories of each class: with a place in `above`, `proven` and `below`, all candidates in the others.
+    """The memories of classes 1 to 3 that have a place (`above`, `proven`, `below`), and all of classes 4 and 5.
 
     `is_full`: classes 1 to 3 would fill the answer, so further items take reserved places.
     """
@@ -205,7 +208,7 @@ def _drawn(ranked: Sequence[RetrievedMemory], places: int, key: str) -> list[Ret
 class _Worth(NamedTuple):
     """A sort key: better proven items first, then earlier ones, so that an original precedes its copies.
 
-    Any released mean precedes none, or a copy of a bad item would replace the original and its low mean.
+    An item with a released mean, however low, precedes one without: otherwise a copy of a bad item would replace it.
     """
 
     is_unproven: bool
@@ -230,23 +233,23 @@ def _folded(
     """Return the local memories, with `shared` if an item has the same words, and the other items."""
     items = sorted(shared, key=_worth)
     prints = _fingerprints([memory.record.text for memory in (*local, *items)])
-    said_by: dict[int, RetrievedMemory] = {}
+    by_print: dict[int, RetrievedMemory] = {}
     ids: set[str] = set()
-    for item, said in zip(items, prints[len(local) :], strict=True):
+    for item, print_ in zip(items, prints[len(local) :], strict=True):
         if item.record.id not in ids:
             ids.add(item.record.id)
-            said_by.setdefault(said, item)
+            by_print.setdefault(print_, item)
     own = [
-        replace(memory, shared=said_by[said].shared) if said in said_by else memory
-        for memory, said in zip(local, prints, strict=False)
+        replace(memory, shared=by_print[print_].shared) if print_ in by_print else memory
+        for memory, print_ in zip(local, prints, strict=False)
     ]
-    return own, [item for said, item in said_by.items() if said not in prints[: len(local)]]
+    return own, [item for print_, item in by_print.items() if print_ not in prints[: len(local)]]
 
 
 def _fingerprints(texts: Sequence[str]) -> list[int]:
-    """Return the fingerprints of the texts, or a unique number for a text with a unique first word.
+    """Return the fingerprints of the texts; for a text whose first word no other has, a unique negative number.
 
-    Skipping those matters: fingerprints of 35 texts of 2,000 characters take 2.4 ms, a quarter of a recall.
+    Skipping these matters: fingerprints of 35 texts of 2,000 characters take 2.4 ms, a quarter of a recall.
     """
     heads = [first_said_word(text[:_HEAD_CHARS]) for text in texts]
     times = Counter(heads)

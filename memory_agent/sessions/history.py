@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any, Literal
 
-from memory_agent.recall.fence import without_blocks
+from memory_agent.records.prompt_block import without_blocks
 from memory_agent.sessions.entries import Entry, Session
 
 Family = Literal["history", "session"]

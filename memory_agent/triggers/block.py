@@ -1,4 +1,4 @@
-"""A block: the answer to a recall that an event caused, and the event `memory.recalled` that carries it."""
+"""Defines a block, the answer to a recall that an event caused, and the event `memory.recalled` that carries it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QuotedMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """Memories for one role about one event. `text` is made for a prompt; "" if nothing is relevant.
+    """Memories for one role about one event. `text` is meant for a prompt, "" if no memory is relevant.
 
     `run_id` and `session_id` are those of the event, `trigger` is the row of the table, `degraded` is as in
     `RecallResult`. `quotes` are the ids of all memories that the text quotes or dates: erasing one erases the block.
@@ -42,7 +42,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     quotes: tuple[str, ...] = ()
 
     def to_event(self, user_id: str) -> dict[str, Any]:
-        """Return the event of this user that carries the block. Its id follows from the cause: one block per cause."""
+        """Return this user's event with the block. Its id is derived from the cause, so a cause has one block."""
         digest = sha256(self.cause_event_id.encode(errors="surrogatepass")).hexdigest()[:32]
         return {
             "event_id": f"recalled-{digest}",
@@ -64,7 +64,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Wanted:
-    """The blocks to follow: of one role, run and session, or None for any."""
+    """Selects the blocks to follow by role, run and session; None selects any."""
 
     role: str | None = None
     run: str | None = None

@@ -1,4 +1,4 @@
-"""The table of triggers: which event types cause a recall, with which query, and for which role the block is written.
+"""Reads the table of triggers: the event types that cause a recall, its query, and the role that the block is for.
 
 The table is data: `triggers.toml` beside this file, overlaid by the user's own file.
 """

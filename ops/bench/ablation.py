@@ -29,15 +29,23 @@ from rich.progress import Progress, TaskID
 
 from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors
 from memory_agent.embedders import Progress as Told
-from memory_agent.evaluation.beam import read_beam
-from memory_agent.evaluation.compare import Comparison, compare
-from memory_agent.evaluation.dataset import Dataset
-from memory_agent.evaluation.locomo import read_locomo
-from memory_agent.evaluation.report import Averages, Figures, summarise
-from memory_agent.evaluation.results import Results, read_results, write_results
+from memory_agent.evaluation import (
+    Averages,
+    Comparison,
+    Dataset,
+    Figures,
+    Plan,
+    Results,
+    Run,
+    compare,
+    read_beam,
+    read_locomo,
+    read_results,
+    read_swe,
+    summarise,
+    write_results,
+)
 from memory_agent.evaluation.runs import Prepared, ingested
-from memory_agent.evaluation.swe import read_swe
-from memory_agent.evaluation.trial import Plan, Run
 from memory_agent.records.memories import Mode
 from memory_agent.settings import RecallSettings, Settings
 from ops.bench.machine import describe_machine

@@ -26,10 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.embedders import Embedder
-from memory_agent.evaluation.dataset import History, Question
-from memory_agent.evaluation.locomo import MAIN_CATEGORIES, read_locomo
+from memory_agent.evaluation import MAIN_CATEGORIES, History, Plan, Question, read_locomo
 from memory_agent.evaluation.runs import ingested
-from memory_agent.evaluation.trial import Plan
 from memory_agent.learning.attribution import THRESHOLD, ShownText, statements, stem, weigh
 from memory_agent.memory import Memory
 from memory_agent.settings import Settings

@@ -21,7 +21,7 @@ import msgspec
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings
-from memory_agent.triggers.asking import Revisions, document_query
+from memory_agent.triggers.document_query import Revisions, document_query
 
 _ASKED = 3
 _BEGINNING_CHARS = 1_500

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memory_agent import MemoryClient
-from memory_agent.evaluation.daemon_process import child_environment, temporary_daemon
+from memory_agent.evaluation import child_environment, temporary_daemon
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from ops.bench.spread import percentile, spread

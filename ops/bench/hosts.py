@@ -31,7 +31,7 @@ from memory_agent.daemon.actors import Cluster
 from memory_agent.daemon.capacity import capacity_here
 from memory_agent.embedders import open_embedder
 from memory_agent.embedders.lanes import usable_cores
-from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
+from memory_agent.evaluation import publish_events, temporary_daemon
 from memory_agent.settings import DaemonSettings, EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from memory_agent.verbs.params import GetParams

@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from memory_agent import MemoryClient
-from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder

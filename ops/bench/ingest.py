@@ -20,7 +20,7 @@ from typing import Any
 
 from memory_agent import MemoryClient
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
+from memory_agent.evaluation import publish_events, temporary_daemon
 from memory_agent.settings import EmbedderSettings, Settings
 from ops.bench.spread import spread
 from ops.bench.texts import events, passages

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.evaluation.dataset import Question, event_id
-from memory_agent.evaluation.trial import filter_of
+from memory_agent.evaluation import Question, event_id, filter_of
 from memory_agent.memory import Memory
 from memory_agent.records.memories import Mode
 

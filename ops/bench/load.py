@@ -27,7 +27,7 @@ from memory_agent import MemoryClient
 from memory_agent.embedders.lanes import LanedEmbedder, usable_cores
 from memory_agent.embedders.minilm import MiniLM, open_minilm
 from memory_agent.embedders.weights import PACKAGE, cache_folder
-from memory_agent.evaluation.daemon_process import publish_events, temporary_daemon
+from memory_agent.evaluation import publish_events, temporary_daemon
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store

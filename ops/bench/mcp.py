@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from memory_agent import MemoryClient
-from memory_agent.evaluation.daemon_process import child_environment, temporary_daemon
+from memory_agent.evaluation import child_environment, temporary_daemon
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from ops.bench.spread import percentile, spread

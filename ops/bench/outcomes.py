@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.embedders import open_embedder
-from memory_agent.evaluation.metrics import distinct
+from memory_agent.evaluation import distinct
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings, LearningSettings, RecallSettings
 from ops.bench.machine import describe_machine

@@ -28,7 +28,7 @@ import psutil
 
 from memory_agent import Memory, MemoryClient
 from memory_agent.embedders import Embedder, open_embedder
-from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.records.memories import Mode
 from memory_agent.settings import EmbedderSettings, Settings
 from memory_agent.storage.folders import user_folder

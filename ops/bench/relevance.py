@@ -26,9 +26,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from memory_agent.evaluation.dataset import Dataset, History
+from memory_agent.evaluation import Dataset, History, Plan
 from memory_agent.evaluation.runs import Prepared, ingested, opener
-from memory_agent.evaluation.trial import Plan
 from memory_agent.records.memories import Mode
 from memory_agent.settings import RecallSettings, Settings
 from ops.bench.ablation import SETS, Set, WithoutWords

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent import MemoryClient
-from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder
 from ops.bench.filled_store import MEMORIES, QUICK_MEMORIES, filled_store

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from memory_agent import MemoryClient
-from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.records.memories import MemoryRecord, Tier
 from memory_agent.settings import DaemonSettings, Settings, SharedSettings, StoreSettings
 from memory_agent.storage.archive import Archive

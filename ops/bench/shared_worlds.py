@@ -25,9 +25,7 @@ import msgspec
 import numpy as np
 
 from memory_agent.embedders import Embedder
-from memory_agent.evaluation.beam import read_beam
-from memory_agent.evaluation.dataset import History
-from memory_agent.evaluation.locomo import MAIN_CATEGORIES, read_locomo
+from memory_agent.evaluation import MAIN_CATEGORIES, History, read_beam, read_locomo
 from memory_agent.knowledge import Knowledge
 from memory_agent.memory import Memory
 from memory_agent.recall.query import QueryDefaults, make_query

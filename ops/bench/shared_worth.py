@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from memory_agent.embedders import open_embedder
-from memory_agent.evaluation.compare import FEWEST, RESAMPLES, SEED
+from memory_agent.evaluation import FEWEST, RESAMPLES, SEED
 from memory_agent.settings import EmbedderSettings, SharedSettings
 from ops.bench.machine import describe_machine
 from ops.bench.shared_deployment import AS_RELEASED, ORDERS, Agent, Arm, Lived, Searched, Seen, Size, lived

@@ -23,7 +23,7 @@ from rich.progress import Progress
 
 from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Settled, open_embedder
 from memory_agent.embedders import Progress as Told
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+from memory_agent.evaluation import Dataset, History, Item, Question
 from memory_agent.evaluation.runs import Prepared, opener
 from memory_agent.records.embedded import Embedded, EmbeddedQuery, embedded_text
 from memory_agent.settings import Settings

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from memory_agent.errors import MemoryAgentError
-from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import DaemonSettings, Settings, SharedSettings
 from ops.demo import scenes
 from ops.demo.books import close_the_books

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from memory_agent.evaluation.daemon_process import child_environment
+from memory_agent.evaluation import child_environment
 from ops.demo.story import Event
 
 ROOT = Path(__file__).parents[2]

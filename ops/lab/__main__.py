@@ -16,8 +16,7 @@ from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import print_document
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.locomo import read_locomo
-from memory_agent.evaluation.results import results_file
+from memory_agent.evaluation import read_locomo, results_file
 from ops.lab.airline import read_airline
 from ops.lab.arms import SIGNALS, Signal
 

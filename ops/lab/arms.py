@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 import numpy as np
 
-from memory_agent.evaluation.metrics import Place
+from memory_agent.evaluation import Place
 from memory_agent.records.memories import Mode
 from memory_agent.settings import LearningSettings, Settings
 from ops.lab.histories import SplitName

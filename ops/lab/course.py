@@ -18,10 +18,8 @@ import msgspec
 import numpy as np
 
 from memory_agent.embedders import Embedder
-from memory_agent.evaluation.dataset import History, Question, event_id
-from memory_agent.evaluation.metrics import Place
+from memory_agent.evaluation import Examiner, History, Place, Question, event_id
 from memory_agent.evaluation.runs import opener
-from memory_agent.evaluation.trial import Examiner
 from memory_agent.memory import Memory
 from memory_agent.records.arguments import RecallOptions
 from memory_agent.records.memories import MemoryFilter, MemoryRecord, Mode, RecallResult

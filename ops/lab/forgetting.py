@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from memory_agent.evaluation.dataset import History, Question
+from memory_agent.evaluation import History, Question
 from ops.lab.arms import CITE, OFF, ORACLE, Arm
 from ops.lab.course import Course, Setup, course
 from ops.lab.gains import Array, Difference, difference

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.evaluation.compare import FEWEST, RESAMPLES, SEED, bootstrap
+from memory_agent.evaluation import FEWEST, RESAMPLES, SEED, bootstrap
 from ops.lab.arms import CONTROLS, OFF
 from ops.lab.course import Figures
 from ops.lab.histories import SplitName

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from memory_agent.evaluation.dataset import History
+from memory_agent.evaluation import History
 from memory_agent.memory import Memory
 from memory_agent.records.trajectories import GateState
 from ops.lab.arms import FEW, Arm, Signal

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import msgspec
 import numpy as np
 
-from memory_agent.evaluation.dataset import History, Item, Question
+from memory_agent.evaluation import History, Item, Question
 
 SplitName = Literal["random", "disjoint"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 import numpy as np
 
-from memory_agent.evaluation.metrics import distinct
+from memory_agent.evaluation import distinct
 from memory_agent.evaluation.runs import opener
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory

@@ -25,7 +25,7 @@ from typing import TypeVar
 import msgspec
 
 from memory_agent.embedders import open_embedder
-from memory_agent.evaluation.dataset import Dataset, History
+from memory_agent.evaluation import Dataset, History
 from memory_agent.evaluation.runs import Progress
 from memory_agent.settings import Settings
 from ops.lab import forgetting, gate_streams, instant, planning, recurring_users, trials

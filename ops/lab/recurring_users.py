@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from memory_agent.evaluation.dataset import History, Question
+from memory_agent.evaluation import History, Question
 from memory_agent.memory import Memory
 from ops.lab.arms import OFF, Arm, Signal
 from ops.lab.course import Figures, Setup, course

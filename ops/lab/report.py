@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from memory_agent.evaluation.results import ranking_settings
+from memory_agent.evaluation import ranking_settings
 from memory_agent.version import VERSION
 from ops.lab.arms import CITE, GATED, ORACLE
 from ops.lab.course import ASKED, FeedbackCounts

@@ -13,7 +13,7 @@ from typing import Any
 
 from memory_agent import MemoryClient
 from memory_agent.errors import DeadlineExceededError
-from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import Settings
 from ops.bench.spread import percentile
 from ops.bench.texts import events, passages, queries

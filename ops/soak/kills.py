@@ -14,7 +14,7 @@ import psutil
 
 from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
-from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import Settings
 from ops.soak.family import Family
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from memory_agent import MemoryClient
 from memory_agent.errors import MemoryAgentError
-from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import DaemonSettings, Settings
 from ops.bench.texts import events, passages, queries

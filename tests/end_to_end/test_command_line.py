@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memory_agent.errors import UnavailableError
-from memory_agent.evaluation.daemon_process import temporary_daemon
+from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import Settings
 from relay import BrokerSettings, BusSettings
 

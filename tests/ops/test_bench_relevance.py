@@ -12,8 +12,7 @@ from agent_runs import write_runs
 from chats import BATCHES, write_chat
 from conversations import write_locomo
 
-from memory_agent.evaluation.locomo import read_locomo
-from memory_agent.evaluation.swe import read_swe
+from memory_agent.evaluation import read_locomo, read_swe
 from ops.bench import relevance
 from ops.bench.judged_answers import Answered, Judged, Measured, calibration, reliability
 from ops.bench.relevance import separate

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from memory_agent.embedders import open_embedder
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
+from memory_agent.evaluation import Dataset, History, Item, Question
 from memory_agent.settings import Settings
 from ops.bench.store_sizes import MIXTURES, Mixture, Remembering, Size, deal
 

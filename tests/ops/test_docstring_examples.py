@@ -35,7 +35,7 @@ from memory_agent.memory import Care, Runs, Shared, Sona
 from memory_agent.memory.mentions import mentions
 from memory_agent.recall.context import context_block
 from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings, load_settings
-from memory_agent.triggers.asking import Triggers
+from memory_agent.triggers.reactions import Triggers
 from memory_agent.verbs.table import VERBS
 from ops.documents.clients import declared
 from relay import (

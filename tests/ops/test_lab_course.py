@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from memory_agent.embedders import open_embedder
-from memory_agent.evaluation.dataset import History, Item, Question
+from memory_agent.evaluation import History, Item, Question
 from memory_agent.settings import EmbedderSettings, Settings
 from ops.lab import forgetting, rocchio, trials
 from ops.lab.arms import ARMS, CITE, LIST, OFF, ORACLE, ROCCHIO

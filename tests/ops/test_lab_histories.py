@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.evaluation.dataset import Question
+from memory_agent.evaluation import Question
 from ops.lab.histories import SPLITS, SplitName, evidence_groups, make_split
 
 

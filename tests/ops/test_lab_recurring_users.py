@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from memory_agent.embedders import open_embedder
-from memory_agent.evaluation.dataset import History, Item, Question
+from memory_agent.evaluation import History, Item, Question
 from memory_agent.settings import EmbedderSettings, Settings
 from ops.lab.course import Figures, Setup
 from ops.lab.recurring_users import RUNS, Lived, UserJob, jobs, run_job, summarise

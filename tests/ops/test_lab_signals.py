@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memory_agent.evaluation.metrics import Place
+from memory_agent.evaluation import Place
 from ops.lab.arms import (
     APPROVED,
     FAILED,

@@ -1,10 +1,10 @@
-"""Dates in a query: "last week", "on Monday", "in March 2023" become spans of time, without a language model.
+"""Finds dates in a query: "last week", "on Monday", "in March 2023" become spans of time, without a language model.
 
 Recall is about the past: an ambiguous phrase ("in March", "on Monday") means the latest occurrence that has begun, and
 "Monday" never means today; an explicit future ("next week") stays in the future. Days begin in the time zone of the
 reference time. A false positive costs more than a miss, so doubtful phrases are ignored. Supports English, and numeric
-dates. The first query with a time word imports the parser: `readings`, which reads `phrases` by the arithmetic of
-`windows`.
+dates. `readings` decides which `phrases` are times, and `windows` does the arithmetic; they are imported with the first
+query that has a time word.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memory_agent.storage.stop_words import STOP_WORDS
 from memory_agent.storage.terms import query_words, stems
 
 MOST_CHARS = 4_000
-"""Characters of a query that are read, to bound the time."""
+"""Characters of a query that are searched for dates, to bound the time."""
 FOUR_FIGURES = r"(?:19|20)[0-9]{2}"
 """The pattern of a year."""
 _DAY = timedelta(days=1)
@@ -33,7 +33,7 @@ _ASKING_FOR_ANYTHING = """
     went work d ll m re s t ve
 """
 _ANYTHING = frozenset(stems(_ASKING_FOR_ANYTHING.split()))
-"""Stems of words that ask for whatever there was: "what happened", "recap what we talked about"."""
+"""Stems of words that ask for anything at all: "what happened", "recap what we talked about"."""
 _TRIGGERS = frozenset(
     """
     yesterday today tonight tomorrow ago back now minute hour day weekend week fortnight month quarter year decade
@@ -43,11 +43,11 @@ _TRIGGERS = frozenset(
     jan feb mar apr jun jul aug sep sept oct nov dec q1 q2 q3 q4 summer winter spring autumn fall
     """.split()  # noqa: SIM905 - a word list is read as text
 )
-"""Every phrase has one of these words, or a year."""
+"""A text without one of these words, and without a year, has no dates."""
 _WORDS = re.compile(r"[a-z0-9]+")
 _YEARS = re.compile(rf"(?<![0-9]){FOUR_FIGURES}(?![0-9])")
 _FOLDED = str.maketrans("\u017f\u212a\u0131\u0130", "skii")
-"""Letters that case folding equates with ASCII ones: patterns match them, and the tables of words lack them."""
+"""Letters that patterns match as ASCII ones when they ignore case, and that the tables of words lack."""
 _AGES = (
     ("year", timedelta(days=365), timedelta(days=730)),
     ("month", timedelta(days=365) / 12, timedelta(days=60)),
@@ -56,9 +56,9 @@ _AGES = (
     ("hour", timedelta(hours=1), timedelta(hours=1)),
     ("minute", timedelta(minutes=1), timedelta.min),
 )
-"""Each unit of an age, its length, and the least age that is given in it."""
+"""The units of an age, the length of each, and the least age that is expressed in it."""
 _ROUNDED = frozenset({"year", "month", "week"})
-"""Units that are rounded to the nearest; others count when they are over."""
+"""Units that are rounded to the nearest; others are rounded down."""
 
 
 class DateSpan(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class DateSpan(msgspec.Struct, frozen=True):
 def understand_dates(query: str, reference_time: datetime) -> tuple[DateSpan, ...]:
     """Return the spans of time that a query names, in text order.
 
-    A memory matches if it lies in any of them. They do not overlap in the text, except that an ambiguous phrase
+    A memory matches if its time is in any of them. They do not overlap in the text, except that an ambiguous phrase
     ("05/07/2023") yields two spans with the same offsets. Raises `InvalidInputError` if the reference time has no time
     zone.
     """
@@ -137,7 +137,7 @@ def ages_of(number: int, unit: str) -> tuple[timedelta, timedelta] | None:
 
 
 def _early(unit: str, length: timedelta) -> timedelta:
-    """Return how long before a unit is over it counts."""
+    """Return how long before its end a unit is counted as complete."""
     return length / 2 if unit in _ROUNDED else timedelta(0)
 
 

@@ -1,8 +1,8 @@
-"""English time phrases, with their modifiers, and the span of each: "three days ago", "since early March".
+"""Finds English time phrases with their modifiers, and the span of each: "three days ago", "since early March".
 
-Tuned for few false positives: "may" is a verb and "2000" a number unless the context says otherwise. So a bare month,
+Tuned for few false positives: "may" is a verb and "2000" a number unless the context shows otherwise. So a bare month,
 year, weekday, season, quarter or weekend is weak: it counts only in a suitable context (`readings`). Numeric dates are
-read in any language.
+found in any language.
 
 A plain space in a pattern matches one to three whitespace characters (`compiled`); the bound keeps long runs of
 whitespace from being scanned twice.
@@ -30,7 +30,7 @@ BEGIN = r"(?<!\w)"
 END = r"(?!\w)"
 NUMBER_BEGINS = r"(?<![\w.,:/$€£#=@+-])"
 NUMBER_ENDS = r"(?![\w/%°-]|[.,:][0-9])"
-"""Nothing that would make the figures an identifier, a version, a path, a price or part of a longer number."""
+"""Exclude characters that make the figures an identifier, version, path, price or part of a longer number."""
 
 NUMBER = (
     r"(?:[0-9]{1,4}|an? couple(?: of)?|an? few|couple(?: of)?|few|several|an?|one|two|three|four|five|six|seven|eight|"
@@ -41,13 +41,13 @@ UNIT = (
     r"(?:(?<=[0-9])|(?<=[0-9]\s))[hdwy])"
 )
 OF_THEM = r"(?: |(?<=[0-9]))"
-"""What stands between a number and its unit: "two days", "2d"."""
+"""What is between a number and its unit: "two days", "2d"."""
 WHICH = r"(?P<which>(?:this )?(?:last|past)|previous|this(?: coming)?|current|next)"
 NO_OWNER = (
     r"(?<!the\s)(?<!an\s)(?<!a\s)(?<!his\s)(?<!her\s)(?<!its\s)(?<!my\s)(?<!our\s)(?<!your\s)(?<!their\s)(?<!['’]s\s)"
     r"(?<!every\s)(?<!each\s)"
 )
-"""Not as in "his last year", "the next week", "Ann's last fall"."""
+"""Excludes "his last year", "the next week", "Ann's last fall"."""
 WEEKDAY = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
 SHORT_WEEKDAY = r"(?:mon|tues?|wed|thu(?:rs?)?|fri|sat|sun)\.?"
 MONTH = (
@@ -68,7 +68,7 @@ _NUMBERS = {"a": 1, "an": 1, "couple": 2, "fifteen": 15, "twenty": 20, "thirty":
     )
 }
 _FEW = (2, 5)
-"""From how many to how many "a few" and "several" are."""
+"""The least and the greatest number that "a few" and "several" mean."""
 _UNITS = {"min": "minute", "hr": "hour", "h": "hour", "d": "day", "wk": "week", "w": "week", "yr": "year", "y": "year"}
 _WEEKDAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -119,30 +119,53 @@ _NO_HOLIDAY = (
 _NOT_OF = r"(?! of\b)"
 _NO_NAME = r"(?!\.\w|['’]s\b)"
 _NO_STAMP = rf"(?! [0-9:]{{5,8}} (?:[a-z]{{3,4}} )?{FOUR_FIGURES})"
-"""Not as in `Jun 9 10:18:14 2021`, where the year comes last."""
+"""Excludes `Jun 9 10:18:14 2021`, in which the year comes last."""
 _TO = r"(?:\s?[-–—]\s?| (?:to|and|until|till|through|thru) )"
-_QUARTERS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "last": 4}
+_ORDINALS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "last": -1}
+_ORDINAL = "|".join(_ORDINALS)
 _HALVES = {"hour": (30, "minute"), "day": (12, "hour"), "year": (6, "month")}
-_WEAK = frozenset({"weekday", "month", "year", "season", "quarter", "weekend"})
-_FLOATING = frozenset({"weekday", "month", "season", "quarter", "day", "days"})
+_OF_MONTHS = word_set("in during since before after until till from throughout")
+
+
+class Kind(NamedTuple):
+    """The contexts and modifiers that phrases of a kind allow.
+
+    `prepositions` make a bare phrase a time; a kind without any is always a time. `floats`: without a year of its own,
+    the phrase takes the year of the range that it begins. `is_day`: it may have a time of day; `is_long`: it may be
+    reduced to a part ("early March").
+    """
+
+    prepositions: frozenset[str] = frozenset()
+    floats: bool = False
+    is_day: bool = False
+    is_long: bool = False
+
+
+_KINDS = {
+    "ago": Kind(),
+    "running": Kind(),
+    "unit": Kind(is_long=True),
+    "part": Kind(),
+    "near_day": Kind(is_day=True),
+    "weekday": Kind(word_set("on since before after until till from"), floats=True, is_day=True),
+    "day": Kind(floats=True, is_day=True),
+    "days": Kind(floats=True, is_long=True),
+    "month": Kind(_OF_MONTHS, floats=True, is_long=True),
+    "season": Kind(word_set("during over since before after until till throughout"), floats=True, is_long=True),
+    "quarter": Kind(_OF_MONTHS, floats=True, is_long=True),
+    "weekend": Kind(word_set("on at during over since before after until till from throughout")),
+    "year": Kind(_OF_MONTHS, is_long=True),
+    "iso": Kind(is_day=True),
+    "figures": Kind(is_day=True),
+}
 
 
 class Rule(NamedTuple):
-    """One kind of phrase. An ambiguous one reads as two spans: "05/07/2023"."""
+    """One kind of phrase. `read` returns two spans for an ambiguous one: "05/07/2023"."""
 
     kind: str
     pattern: re.Pattern[str]
     read: Callable[[Match, Calendar], list[Span]]
-
-
-def is_weak(kind: str, match: Match) -> bool:
-    """Whether the phrase is a time only in a suitable context."""
-    return kind in _WEAK and not _is_fixed(match)
-
-
-def floats(kind: str, match: Match) -> bool:
-    """Whether its year follows from the end of a range that it begins: "from March to May 2023"."""
-    return kind in _FLOATING and not _is_fixed(match)
 
 
 def is_dated(match: Match) -> bool:
@@ -158,7 +181,7 @@ def shifted(calendar: Calendar, number: str, unit: str, sign: int) -> Span:
 
 
 def with_ages(match: Match, calendar: Calendar, span: Span) -> Span:
-    """Extend the span of "n units ago" to every time whose age a block for a prompt shows as n units (`age_of`)."""
+    """Extend the span of "n units ago" to every time whose age is shown as n units in a block (`age_of`)."""
     now = calendar.now.astimezone(UTC)
     for number in count(match["number"]) if match["number"] and not match["and_number"] else ():
         if ages := ages_of(number, unit_of(match["unit"])):
@@ -243,8 +266,8 @@ def _season(match: Match, calendar: Calendar) -> list[Span]:
 
 def _quarter(match: Match, calendar: Calendar) -> list[Span]:
     groups = match.groupdict()
-    number = int(groups.get("number") or 0) or _QUARTERS[match["ordinal"].lower()]
-    return _yearly(match, calendar, lambda year: calendar.quarter(number, year))
+    number = int(groups.get("number") or 0) or _ORDINALS[match["ordinal"].lower()]
+    return _yearly(match, calendar, lambda year: calendar.quarter(4 if number < 0 else number, year))
 
 
 def _year(match: Match, calendar: Calendar) -> list[Span]:
@@ -350,7 +373,7 @@ RULES = (
     _rule("season", rf"{BEGIN}{_WHICH}?(?P<season>{SEASON}){END}{_OF_YEAR}?{_NO_NAME}", _season),
     _rule("quarter", rf"{BEGIN}q(?P<number>[1-4]){END}{_OF_YEAR}?{_NO_NAME}", _quarter),
     _rule("quarter", rf"{NUMBER_BEGINS}(?P<year>{FOUR_FIGURES}) q(?P<number>[1-4]){END}", _quarter),
-    _rule("quarter", rf"{BEGIN}(?:the )?(?P<ordinal>{'|'.join(_QUARTERS)}) quarter{_OF_YEAR}", _quarter),
+    _rule("quarter", rf"{BEGIN}(?:the )?(?P<ordinal>{_ORDINAL}) quarter{_OF_YEAR}", _quarter),
     _rule("weekend", rf"{BEGIN}(?P<the>the )?weekend{END}{_NOT_OF}", _weekend),
     _rule("year", rf"{NUMBER_BEGINS}(?P<the_year>(?:the )?year )?(?P<only_year>{FOUR_FIGURES}){NUMBER_ENDS}", _year),
     _rule("iso", rf"{NUMBER_BEGINS}(?P<text>{FOUR_FIGURES}-[01][0-9]-[0-3][0-9]{_ISO_CLOCK})(?![\w/:-]|\.\w)", _iso),
@@ -359,26 +382,24 @@ RULES = (
         "figures", rf"{NUMBER_BEGINS}(?<!version\s)(?<!release\s)(?P<text>{_FIGURES}){NUMBER_ENDS}(?!\.\w)", _figures
     ),
 )
-"""Where two match the same words, the earlier."""
+"""If two match the same words, the earlier one is used."""
 
 
 REACH = 48
-"""Most characters of one word or group before a phrase."""
+"""The most characters of one word or group before a phrase."""
 MOST_PHRASES = 32
-"""Phrases that are read, to bound the time."""
+"""The most phrases of a query, to bound the time."""
 
-_ONE_DAY = frozenset({"near_day", "weekday", "day", "iso", "figures"})
-_LONG_KINDS = frozenset({"month", "year", "season", "quarter", "unit", "days"})
-_THIRDS = {"early": 0, "beginning": 0, "start": 0, "mid": 1, "middle": 1, "late": 2, "end": 2}
-_HALF_SPANS = {"first half": 0, "second half": 1, "last half": 1}
-_WEEKS = {"first": 1, "1st": 1, "second": 2, "2nd": 2, "third": 3, "3rd": 3, "fourth": 4, "4th": 4, "last": -1}
+_SHARES = {"early": (0, 3), "beginning": (0, 3), "start": (0, 3), "mid": (1, 3), "middle": (1, 3), "late": (2, 3),
+           "end": (2, 3), "first half": (0, 2), "second half": (1, 2), "last half": (1, 2)}  # fmt: skip
+"""The part of a span that a modifier selects, from 0, and the number of equal parts."""
 _SIGNS = {"before": -1, "of": 0, "after": 1}
 
 _BEFORE = compiled(
     rf"{BEGIN}(?:"
-    r"(?:very )?(?P<third>early|mid|late)|(?:the )?(?:very )?(?P<third_of>beginning|start|middle|end) of|"
-    r"(?:the )?(?P<half>first half|second half|last half) of|"
-    rf"(?:the )?(?P<week>{'|'.join(_WEEKS)}) week (?:of|in)|"
+    r"(?:very )?(?P<share>early|mid|late)|"
+    r"(?:the )?(?P<share_of>(?:very )?(?:beginning|start|middle|end)|first half|second half|last half) of|"
+    rf"(?:the )?(?P<week>{_ORDINAL}) week (?:of|in)|"
     rf"(?:(?P<number>{NUMBER}){OF_THEM}(?P<units>{UNIT}) (?=before|after)|"
     rf"(?:the |last )?(?P<unit>day|week|weekend|month|year) |(?:the |last )?(?P<weekday>{WEEKDAY}) (?=before|after))"
     r"(?P<way>before|after|of)|"
@@ -424,9 +445,18 @@ class Phrase(NamedTuple):
         return " ".join((self.lead["plain"] or self.lead["direction"]).lower().split()) if self.lead else ""
 
     @property
+    def kind(self) -> Kind:
+        return _KINDS[self.rule.kind]
+
+    @property
     def is_weak(self) -> bool:
         """Whether it is a time only in a suitable context."""
-        return not self.groups and is_weak(self.rule.kind, self.match)
+        return not self.groups and bool(self.kind.prepositions) and not _is_fixed(self.match)
+
+    @property
+    def floats(self) -> bool:
+        """Whether its year is that of the range that it begins: "from March to May 2023"."""
+        return self.kind.floats and not _is_fixed(self.match)
 
     def spans(self, calendar: Calendar) -> list[Span]:
         """Return the possible spans, with the groups applied. Raises `ValueError` for a date that does not exist."""
@@ -457,7 +487,7 @@ class Phrase(NamedTuple):
 
 
 def find_phrases(text: str) -> list[Phrase]:
-    """Return the phrases in text order; of overlapping ones the first, and of those that begin alike the longest."""
+    """Return the phrases in text order; of overlapping ones the first, and of those with the same begin the longest."""
     found = [(rule, match) for rule in RULES for match in rule.pattern.finditer(text)]
     found.sort(key=lambda pair: (pair[1].start(), -pair[1].end()))
     phrases: list[Phrase] = []
@@ -470,7 +500,7 @@ def find_phrases(text: str) -> list[Phrase]:
 
 
 def _phrase(text: str, rule: Rule, match: Match) -> Phrase:
-    after = _AFTER.match(text, match.end()) if rule.kind in _ONE_DAY else None
+    after = _AFTER.match(text, match.end()) if _KINDS[rule.kind].is_day else None
     groups: list[Match] = []
     start = match.start()
     while found := _BEFORE.search(text, max(0, start - REACH), start):
@@ -487,32 +517,30 @@ def _belongs(group: Match, rule: Rule, is_outer: bool) -> bool:
     """Whether the modifier fits this kind of phrase: "early March", not "early yesterday"."""
     if group["way"]:
         return True
-    kinds = _ONE_DAY if group["part"] or group["clock"] else _LONG_KINDS
-    return rule.kind in kinds and not is_outer
+    kind = _KINDS[rule.kind]
+    return (kind.is_day if group["part"] or group["clock"] else kind.is_long) and not is_outer
 
 
 def _applied(group: Match, span: Span) -> Span:
     """Return the part of the span, or the span next to it, that a modifier selects."""
-    said = {name: " ".join(value.lower().split()) for name, value in group.groupdict().items() if value}
-    if "part" in said:
-        return windows.part_of_day(span, said["part"])
-    if "clock" in said:
-        return windows.at_clock(span, said["clock"], said.get("begin"))
-    if "way" in said:
-        return _beside(said, span)
-    if "week" in said:
-        return windows.week_of(span, _WEEKS[said["week"]])
-    if "half" in said:
-        return windows.share(span, _HALF_SPANS[said["half"]], 2)
-    return windows.share(span, _THIRDS[said.get("third") or said["third_of"]], 3)
+    words = {name: " ".join(value.lower().split()) for name, value in group.groupdict().items() if value}
+    if "part" in words:
+        return windows.part_of_day(span, words["part"])
+    if "clock" in words:
+        return windows.at_clock(span, words["clock"], words.get("begin"))
+    if "way" in words:
+        return _beside(words, span)
+    if "week" in words:
+        return windows.week_of(span, _ORDINALS[words["week"]])
+    return windows.share(span, *_SHARES[(words.get("share") or words["share_of"]).removeprefix("very ")])
 
 
-def _beside(said: dict[str, str], span: Span) -> Span:
+def _beside(words: dict[str, str], span: Span) -> Span:
     """Return the span of "the week before", "two days after" or "the Sunday before" the given one."""
-    sign = _SIGNS[said["way"]]
+    sign = _SIGNS[words["way"]]
     seen = Calendar(span.since if sign <= 0 else span.until - timedelta(days=1))
-    if "number" in said:
-        return shifted(seen, said["number"], said["units"], sign)
-    if "weekday" in said:
-        return seen.weekday(weekday_of(said["weekday"]), "last" if sign < 0 else "next")
-    return windows.next_to(span, said["unit"], sign)
+    if "number" in words:
+        return shifted(seen, words["number"], words["units"], sign)
+    if "weekday" in words:
+        return seen.weekday(weekday_of(words["weekday"]), "last" if sign < 0 else "next")
+    return windows.next_to(span, words["unit"], sign)

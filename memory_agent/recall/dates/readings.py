@@ -1,8 +1,8 @@
-"""Decide which phrases of a text are times, and combine them: "from March to May 2023".
+"""Decides which phrases of a text are times, and combines them: "from March to May 2023".
 
 A weak phrase ("March", "2022", "Monday") counts only after a suitable preposition, and a month only if the next words
 do not make it a verb, name or number. Phrases joined to a time by "and", "or" or a comma count too: "in March, April
-and May 2025". An excluded time ("not last week") is ignored: the query is about all other times.
+and May 2025". An excluded time ("not last week") is ignored, since the query is about all other times.
 """
 
 from __future__ import annotations
@@ -11,38 +11,30 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
 
-from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phrases, floats, is_dated, word_set
+from memory_agent.recall.dates.phrases import REACH, Phrase, compiled, find_phrases, is_dated, word_set
 from memory_agent.recall.dates.windows import Calendar, Window
 
-_MAKES_TIME = {
-    "month": word_set("in during since before after until till from throughout"),
-    "weekday": word_set("on since before after until till from"),
-    "season": word_set("during over since before after until till throughout"),
-    "weekend": word_set("on at during over since before after until till from throughout"),
-}
-_MAKES_TIME["year"] = _MAKES_TIME["quarter"] = _MAKES_TIME["month"]
-
 _HOMONYMS = word_set("may march mar dec oct sep fall spring")
-"""Months and seasons that are other words, too, when they are not written like a name."""
+"""Months and seasons that are also other words, if they do not begin with a capital letter."""
 _FIGURES_FOLLOW = word_set("mar dec oct sep")
-"""Of those the ones that a number follows in their other sense: "oct 17" is 15."""
+"""Those that a number may follow in their other sense: "oct 17" is 15."""
 _NAMES = word_set("april may june august")
-"""Months that are people's names: "before June left"."""
+"""Months that are also people's names: "before June left"."""
 _INSIDE = word_set("in during throughout")
-"""What is not said of people."""
+"""Prepositions that do not precede a person's name."""
 _WEEKDAY_CHARS = 6
-"""The shortest weekday written out."""
+"""The length of the shortest weekday that is not abbreviated."""
 
 _CLAUSE_ENDS = compiled(r"\s*(?:\Z|[?!.,;:)\]\"'”’…](?!\w)|[-–—]\s)")
 _GOES_ON = compiled(
     r"\s+(?:and|or|but|when|what|who|where|how|which|why|we|i|you|he|she|they|it|the|our|my|your|his|her|their|did|was|"
     r"were|is|are|has|had|does|with|for|by|at|on|about|because|as|already|again|then|so|too)\b"
 )
-"""Words that may follow a time, but not a verb or a number."""
+"""Words that may follow a time, but hardly a verb or a number."""
 _OWNS = compiled(r"['’]s \w")
 _SENTENCE_BEGINS = compiled(r"(?:\A|[.?!:\n])\s*\Z")
-_SPOKEN_OF = compiled(r"(?:\b(?:and|or|is|are|means?|called|a|the)|[,=:]) \Z")
-"""Before a bare weekday: a word for a day, and no time."""
+_NAMES_A_DAY = compiled(r"(?:\b(?:and|or|is|are|means?|called|a|the)|[,=:]) \Z")
+"""Before a bare weekday: then it is a word for a day, not a time."""
 _LISTED = compiled(r"\s?,(?: and| or| nor)? | (?:and|or|nor|and/or|&) ")
 _AND = compiled(r"(?:\s?,)? (?:and|or|nor|and/or|&) ")
 _LEFT_OUT = compiled(
@@ -50,8 +42,8 @@ _LEFT_OUT = compiled(
     r"rather than|instead of|outside(?: of)?|besides|without|ignoring|ignore|skip(?:ping)?|"
     r"(?:all|any|everything|anything|every day|any day) but)|(?P<short>n['’]t)) \Z"
 )
-"""Before a time that is not meant; the short form only before a preposition: "weren't in March", not "why didn't
-yesterday's build pass"."""
+"""Before a time that is excluded. The short form excludes a time only with a preposition: "weren't in March", but not
+"why didn't yesterday's build pass"."""
 _JOINT = compiled(r"\s?[-–—]\s?| (?P<word>to|and|until|till|through|thru) (?:the )?")
 
 
@@ -83,7 +75,7 @@ def read(text: str, now: datetime) -> list[Reading]:
 
 
 def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int, list[Reading]]:
-    """Return how many of the first phrases form one list or range, at least one, and the times they name."""
+    """Return how many of the first phrases form one list or range, at least one, and their times."""
     if reading := _range(text, phrases[:2], calendar):
         return 2, [reading]
     listed = _listed(text, phrases)
@@ -93,7 +85,7 @@ def _together(text: str, phrases: list[Phrase], calendar: Calendar) -> tuple[int
 def _listed(text: str, phrases: list[Phrase]) -> list[Phrase]:
     """Return the first phrase and the phrases that continue its list: of the same kind, without modifiers."""
     lead, count = phrases[0].lead, 1
-    if lead is not None and lead["direction"]:  # since one of two is no list
+    if lead is not None and lead["direction"]:  # "since March and April" is no list
         return phrases[:1]
     while count < len(phrases) and _continues(text, phrases[count - 1], phrases[count]):
         if _is_range_ahead(text, phrases[count : count + 2]):
@@ -113,9 +105,9 @@ def _is_range_ahead(text: str, pair: list[Phrase]) -> bool:
 
 
 def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Reading]:
-    """Return the times of a list: a phrase after one that counts does too, and a year at the end applies to all.
+    """Return the times of a list: a phrase after one that counts also counts, and a year at the end applies to all.
 
-    A year in the middle does not: the year of the phrases after it is unknown.
+    A year in the middle does not, since the year of the phrases after it is unknown.
     """
     last = phrases[-1]
     end = _single(text, last, calendar) if len(phrases) > 1 and is_dated(last.match) else None
@@ -124,7 +116,7 @@ def _all_of(text: str, phrases: list[Phrase], calendar: Calendar) -> list[Readin
     is_backed = False
     for phrase, following in zip(phrases, [*phrases[1:], None], strict=True):
         counts = _may_follow(text, phrase, following) if is_backed else end is not None and not _is_homonym(phrase)
-        own = seen if floats(phrase.rule.kind, phrase.match) else calendar
+        own = seen if phrase.floats else calendar
         reading = _single(text, phrase, own, counts)
         is_backed = reading is not None and (end is not None or not is_dated(phrase.match))
         readings += [reading] if reading else []
@@ -176,7 +168,7 @@ def _range(text: str, pair: list[Phrase], calendar: Calendar) -> Reading | None:
     first, last = pair
     with suppress(ValueError, OverflowError):
         end = last.spans(calendar)[0]
-        begin = first.spans(Calendar(end.since) if floats(first.rule.kind, first.match) else calendar)[0]
+        begin = first.spans(Calendar(end.since) if first.floats else calendar)[0]
         if begin.since < end.until:
             return Reading(first.start, last.end, (Window(begin.since, end.until),), first.lead is not None)
     return None
@@ -195,7 +187,7 @@ def _is_range(text: str, first: Phrase, last: Phrase) -> bool:
 def _is_backed(text: str, phrase: Phrase) -> bool:
     """Whether the context makes a weak phrase a time."""
     kind = phrase.rule.kind
-    if phrase.preposition.rpartition(" ")[2] in _MAKES_TIME[kind]:
+    if phrase.preposition.rpartition(" ")[2] in phrase.kind.prepositions:
         return kind != "season" or text[: phrase.inner_start].rstrip().lower().endswith("the")
     if kind == "weekday":
         return phrase.after is not None or _is_adverb(text, phrase)
@@ -209,7 +201,7 @@ def _is_adverb(text: str, phrase: Phrase) -> bool:
     if not _ends_clause(text, phrase) and not _OWNS.match(text, phrase.end):
         return False
     start = phrase.match.start()
-    return _SPOKEN_OF.search(text, max(0, start - REACH), start) is None
+    return _NAMES_A_DAY.search(text, max(0, start - REACH), start) is None
 
 
 def _is_doubtful(text: str, phrase: Phrase) -> bool:

@@ -40,7 +40,7 @@ _LEEWAY = {
     "decade": relativedelta(years=5),
 }
 """How far off "n units ago" may be, either way: half a unit, counted from the moment, not from the calendar's borders.
-Who says on a Monday "a week ago" may mean last Sunday's Saturday; five minutes are what people round to."""
+"A week ago", said on a Monday, may mean the Saturday before last; minutes are usually rounded to five."""
 _PARTS_OF_DAY = {
     "morning": (relativedelta(hour=4), relativedelta(hour=12)),
     "afternoon": (relativedelta(hour=12), relativedelta(hour=18)),
@@ -92,7 +92,7 @@ class Calendar:
         return Span(start, start + (2 * _DAY if unit == "weekend" else _STEPS[unit]))
 
     def shifted(self, counts: Iterable[tuple[int, str]], sign: int) -> Span:
-        """Return the time that many units before (`sign` -1) or after now, as wide as the smallest unit."""
+        """Return the time these units before (`sign` -1) or after now, as wide as the smallest unit."""
         counted = tuple(counts)
         moment = self.now.astimezone(UTC) if counted[-1][1] in ("minute", "hour") else self.today
         for number, unit in counted:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from memory_agent.doors.mcp.answers import answered, planning_prompt
-from memory_agent.recall.fence import CLOSE, SHARED
 from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
+from memory_agent.records.prompt_block import CLOSE, SHARED
 from memory_agent.records.shared import QualityMetrics, SharedOrigin
 
 

@@ -34,8 +34,8 @@ from memory_agent.errors import (
 )
 from memory_agent.knowledge import Knowledge, RemoteKnowledge
 from memory_agent.layout import TOKEN_VARIABLE
-from memory_agent.recall.fence import CLOSE
 from memory_agent.records.memories import Tier
+from memory_agent.records.prompt_block import CLOSE
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES
 from memory_agent.records.shared_requests import AnySharedRequest, Caller, ForgetUser, ReadLog, Rights

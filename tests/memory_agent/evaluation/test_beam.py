@@ -1,4 +1,4 @@
-"""Reading BEAM: forms, dates and evidence."""
+"""Reading BEAM: formats, dates and evidence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from chats import BATCHES, write_beam, write_chat
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.beam import read_beam, source_ids
-from memory_agent.evaluation.dataset import History
+from memory_agent.evaluation import History, read_beam
+from memory_agent.evaluation.beam import source_ids
 
 MARCH, APRIL = datetime(2024, 3, 15, tzinfo=UTC), datetime(2024, 4, 2, tzinfo=UTC)
 
@@ -22,7 +22,7 @@ def read(folder: Path, chat: Any, **rest: Any) -> History:
     return history
 
 
-def test_a_folder_of_chats_is_a_user_per_chat_in_the_order_of_people(tmp_path: Path) -> None:
+def test_a_folder_of_chats_has_a_user_per_chat_in_natural_order(tmp_path: Path) -> None:
     chats = write_beam(tmp_path)
     assert [history.user for history in read_beam(chats).histories] == ["100K-2", "100K-10"]
     assert [history.user for history in read_beam(chats / "100K").histories] == ["2", "10"]
@@ -50,7 +50,7 @@ def test_a_message_has_the_day_of_the_last_anchor_and_questions_that_of_the_very
     assert {question.asked_at for question in history.questions} == {APRIL}
 
 
-def test_before_the_first_anchor_its_day_is_taken_and_a_strange_one_is_passed_over(tmp_path: Path) -> None:
+def test_messages_before_the_first_anchor_have_its_day_and_unknown_anchors_are_ignored(tmp_path: Path) -> None:
     chat = [
         {"batch_number": 1, "turns": [[{"role": "user", "id": 0, "content": "x"}]]},
         {"batch_number": 2, "time_anchor": "April-02-2024", "turns": [[{"role": "user", "id": 1, "content": "y"}]]},
@@ -77,11 +77,11 @@ def test_evidence_is_found_however_it_is_nested_and_unknown_ids_are_counted(tmp_
     ("written", "meant"),
     [([4, 60, 4], {4, 60}), ({"a": [1], "b": [[2], 3]}, {1, 2, 3}), (7, {7}), (None, set()), ([True, "5"], set())],
 )
-def test_source_ids_are_read_however_they_are_written(written: object, meant: set[int]) -> None:
+def test_source_ids_are_read_in_every_form(written: object, meant: set[int]) -> None:
     assert source_ids(written) == meant
 
 
-def test_plain_lists_of_messages_hold_the_same_as_batches(tmp_path: Path) -> None:
+def test_plain_lists_of_messages_are_read_like_batches(tmp_path: Path) -> None:
     plain = [[m for turn in batch["turns"] for m in turn] for batch in BATCHES]
     batches, lists = read(tmp_path / "a", BATCHES), read(tmp_path / "b", plain)
     assert [(item.id, item.text, item.session) for item in lists.items] == [
@@ -89,7 +89,7 @@ def test_plain_lists_of_messages_hold_the_same_as_batches(tmp_path: Path) -> Non
     ]
 
 
-def test_plans_wrap_batches_and_keep_their_sessions_apart(tmp_path: Path) -> None:
+def test_batches_of_different_plans_are_different_sessions(tmp_path: Path) -> None:
     chat = [{"plan-10": [BATCHES[1]], "plan-2": [BATCHES[0]]}]
     for number, form in enumerate((chat, chat[0])):
         history = read(tmp_path / str(number), form)
@@ -103,7 +103,7 @@ def test_an_ambiguous_message_id_is_not_evidence(tmp_path: Path) -> None:
     assert history.unmatched == 4  # 0 and 2 are ambiguous, 4 and 77 absent
 
 
-def test_the_truncated_chat_is_read_where_there_is_one(tmp_path: Path) -> None:
+def test_the_truncated_chat_takes_precedence(tmp_path: Path) -> None:
     write_chat(tmp_path, BATCHES)
     assert len(read(tmp_path, BATCHES[:1], name="chat_trunecated.json").items) == 4
 
@@ -111,14 +111,14 @@ def test_the_truncated_chat_is_read_where_there_is_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "chat", ['"text"', "[1]", '[{"batch_number": 1, "turns": [[{"id": 1}]]}]', "{", '{"plan-1": 3}']
 )
-def test_another_form_is_refused_by_file(tmp_path: Path, chat: str) -> None:
+def test_a_file_of_another_format_is_refused_by_name(tmp_path: Path, chat: str) -> None:
     write_chat(tmp_path, [])
     (tmp_path / "chat.json").write_text(chat)
     with pytest.raises(InvalidInputError, match=r"chat.json: is not a BEAM file"):
         read_beam(tmp_path)
 
 
-def test_questions_of_another_form_are_refused_by_file(tmp_path: Path) -> None:
+def test_questions_of_another_format_are_refused_by_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"probing_questions.json: is not a BEAM file"):
         read(tmp_path, BATCHES, probes={"abstention": [{"text": "no question"}]})
 

@@ -30,7 +30,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_evidence_that_comes_back_is_counted_per_cutoff_and_category(tmp_path: Path) -> None:
+def test_evidence_is_counted_per_cutoff_and_category(tmp_path: Path) -> None:
     report = evaluate("locomo", write_locomo(tmp_path, 2))
     assert (report["conversations"], report["events"], report["memories"]) == (2, 2 * len(TURNS), 2 * len(TURNS))
     assert (report["questions"], report["questions_without_evidence"], report["evidence_unmatched"]) == (6, 2, 2)
@@ -72,14 +72,14 @@ def test_a_named_folder_keeps_the_memories_and_a_second_run_adds_none(tmp_path: 
     assert (stats["memories"], stats["events_duplicate"]) == (len(TURNS), len(TURNS))
 
 
-def test_chosen_conversations_are_the_users_of_their_places(tmp_path: Path) -> None:
+def test_chosen_conversations_keep_their_users(tmp_path: Path) -> None:
     file, folder = write_locomo(tmp_path, 4), tmp_path / "data"
     report = evaluate("locomo", file, "--conversations", "0-1,3", "--data-dir", folder)
     assert report["conversations"] == 3
     assert sorted(path.name for path in (folder / "users").iterdir()) == ["locomo-0", "locomo-1", "locomo-3"]
 
 
-def test_a_table_is_for_people(tmp_path: Path) -> None:
+def test_the_output_without_json_is_a_table(tmp_path: Path) -> None:
     result = run("locomo", write_locomo(tmp_path, 1), "--embedded")
     assert result.exit_code == 0, result.output
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith("all")]
@@ -109,7 +109,7 @@ def test_results_are_kept_question_by_question_without_any_text(tmp_path: Path) 
     assert not any(word in kept.read_text() for word in ("kiln", "cello", "Norway", "daughter", str(tmp_path)))
 
 
-def test_nothing_is_measured_when_the_results_have_no_place(tmp_path: Path) -> None:
+def test_nothing_is_measured_if_the_results_cannot_be_written(tmp_path: Path) -> None:
     result = run("locomo", write_locomo(tmp_path, 1), "--embedded", "--results", tmp_path / "absent" / "kept.jsonl")
     assert result.exit_code == 1
     assert "kept.jsonl: cannot be written: No such file or directory" in result.stderr
@@ -126,7 +126,7 @@ def test_a_run_that_fails_leaves_older_results_as_they_were(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.glob("*kept*")] + [path.name for path in tmp_path.glob(".*")] == [kept.name]
 
 
-def test_two_runs_are_compared_by_the_verb_that_made_them_and_by_the_verb_for_it(tmp_path: Path) -> None:
+def test_two_runs_are_compared_by_the_trial_and_by_the_compare_command(tmp_path: Path) -> None:
     file, a, b = write_locomo(tmp_path, 2), tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     evaluate("locomo", file, "--results", a)
     evaluate("locomo", file, "--results", b, "--mode", "lexical", "--conversations", "1")
@@ -169,7 +169,7 @@ def test_impossible_requests_are_errors(words: tuple[str, ...], exit_code: int, 
     assert said in " ".join(result.stderr.split())
 
 
-def test_a_folder_without_a_daemon_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_a_folder_without_a_daemon_is_refused_with_advice(tmp_path: Path) -> None:
     result = run("locomo", write_locomo(tmp_path, 1), "--data-dir", tmp_path / "data")
     assert result.exit_code == 1
     assert "leave --data-dir away" in result.stderr
@@ -184,7 +184,7 @@ def test_beam_counts_messages_and_leaves_abstention_out(tmp_path: Path) -> None:
     assert (report["session_recall_at_all"], report["main_categories"]) == (None, {})
 
 
-def test_data_of_ones_own_is_asked_by_user_and_graded(tmp_path: Path) -> None:
+def test_own_data_is_evaluated_by_user_with_grades(tmp_path: Path) -> None:
     file = tmp_path / "own.jsonl"
     file.write_text(
         '{"type": "record", "id": "r1", "text": "The deploy hangs without the VPN", "kind": "finding"}\n'
@@ -226,7 +226,7 @@ def test_duplicate_turns_are_credited_and_distinguished_from_the_shown_one(tmp_p
     assert "shown_mrr" not in compared
 
 
-def test_without_a_question_that_has_evidence_nothing_is_measured(tmp_path: Path) -> None:
+def test_a_dataset_without_evidence_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "own.jsonl"
     file.write_text('{"type": "record", "id": "r1", "text": "Lunch is at noon"}\n')
     only_abstention = write_chat(tmp_path / "chat", BATCHES, {"abstention": [{"question": "Which school?"}]})
@@ -237,7 +237,7 @@ def test_without_a_question_that_has_evidence_nothing_is_measured(tmp_path: Path
         assert result.stdout == ""
 
 
-def test_a_command_that_moved_says_where_it_went() -> None:
+def test_a_moved_command_names_its_new_name() -> None:
     result = run("sona", "locomo10.json", "--quick")
     assert result.exit_code == 2
     assert "python -m ops.lab sona" in result.stderr
@@ -258,7 +258,7 @@ def test_runs_of_an_agent_are_one_user_and_resampled_by_issue(tmp_path: Path) ->
     assert run("swe", "--compare", kept, kept).exit_code == 0
 
 
-def test_memories_of_the_run_that_asks_are_left_out(tmp_path: Path) -> None:
+def test_memories_of_the_asking_run_are_left_out(tmp_path: Path) -> None:
     kept = tmp_path / "kept.jsonl"
     evaluate("swe", write_runs(tmp_path / "runs.json"), "--results", kept, "--top-k", "5")
     sessions = {line["id"]: {session for _, session in line["ranked"]} for line in lines_of(kept)[1:]}

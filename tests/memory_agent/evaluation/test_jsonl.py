@@ -1,4 +1,4 @@
-"""Reading JSON lines: valid lines, and how a bad one is refused."""
+"""Reading JSON lines: valid lines, and refusal of invalid ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset
-from memory_agent.evaluation.jsonl import read_jsonl
+from memory_agent.evaluation import Dataset, read_jsonl
 from relay.config import EventLimits
 from relay.event import event_from_mapping
 
@@ -25,7 +24,7 @@ def read(folder: Path, *lines: Any) -> Dataset:
     return read_jsonl(file)
 
 
-def test_everything_that_a_line_may_say_is_kept(tmp_path: Path) -> None:
+def test_all_fields_of_a_line_are_kept(tmp_path: Path) -> None:
     moments = {"session_id": "s-1", "timestamp": "2026-02-16T10:00:00+01:00", "kind": "finding"}
     (history,) = read(
         tmp_path, RECORD | moments, "", QUERY | {"category": "people", "timestamp": "2026-03-01"}
@@ -38,7 +37,7 @@ def test_everything_that_a_line_may_say_is_kept(tmp_path: Path) -> None:
     assert question.asked_at == datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def test_users_are_apart_and_queries_may_come_first(tmp_path: Path) -> None:
+def test_users_are_separate_and_queries_may_come_first(tmp_path: Path) -> None:
     alice, bob = read(
         tmp_path, QUERY | {"user": "alice"}, RECORD | {"user": "alice"}, RECORD | {"user": "bob"}
     ).histories
@@ -46,7 +45,7 @@ def test_users_are_apart_and_queries_may_come_first(tmp_path: Path) -> None:
     assert (bob.user, len(bob.items), len(bob.questions)) == ("bob", 1, 0)
 
 
-def test_grade_0_says_not_relevant_and_no_relevant_id_leaves_the_query_out(tmp_path: Path) -> None:
+def test_grade_0_is_not_relevant_and_a_query_without_relevant_ids_is_left_out(tmp_path: Path) -> None:
     (history,) = read(
         tmp_path,
         RECORD,
@@ -75,7 +74,9 @@ def test_a_record_becomes_an_event_that_the_relay_accepts(tmp_path: Path, kind: 
         ({"role": "assistant", "kind": "finding"}, "worker.task.finding"),
     ],
 )
-def test_who_said_an_episode_decides_its_event(tmp_path: Path, of_line: dict[str, str], event_type: str) -> None:
+def test_the_role_of_an_episode_decides_its_event_type(
+    tmp_path: Path, of_line: dict[str, str], event_type: str
+) -> None:
     (history,) = read(tmp_path, RECORD | of_line).histories
     assert [event["event_type"] for event in history.events("jsonl-default")] == [event_type]
 
@@ -103,7 +104,7 @@ def test_who_said_an_episode_decides_its_event(tmp_path: Path, of_line: dict[str
         (QUERY | {"id": "q2", "user": "bob"}, "own.jsonl:3: relevant: no record of user bob has the id 'r1'"),
     ],
 )
-def test_a_bad_line_is_refused_by_number_and_field(tmp_path: Path, line: Any, said: str) -> None:
+def test_an_invalid_line_is_refused_by_number_and_field(tmp_path: Path, line: Any, said: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         read(tmp_path, RECORD, QUERY, line)
     assert said in str(caught.value)

@@ -1,4 +1,4 @@
-"""Reading LoCoMo: its form, irregular annotations, and the events of its turns."""
+"""Reading LoCoMo: its format, irregular annotations, and the events of its turns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History
-from memory_agent.evaluation.locomo import choose_conversations, parse_evidence, read_locomo
+from memory_agent.evaluation import Dataset, History, choose_conversations, read_locomo
+from memory_agent.evaluation.locomo import parse_evidence
 from relay.config import EventLimits
 from relay.event import event_from_mapping
 
@@ -64,7 +64,7 @@ def test_a_question_is_asked_when_the_last_session_was_held(conversation: Histor
     assert {question.asked_at for question in conversation.questions} == {datetime(2024, 3, 1, 0, 9, tzinfo=UTC)}
 
 
-def test_questions_are_told_apart_and_keep_their_category(conversation: History) -> None:
+def test_questions_have_unique_ids_and_keep_their_category(conversation: History) -> None:
     assert [question.id for question in conversation.questions] == ["0:0", "0:1", "0:2", "0:3", "0:4"]
     assert [question.category for question in conversation.questions] == ["4", "1", "1", "5", "3"]
     assert [question.id for question in conversation.answerable] == ["0:0", "0:1", "0:2"]
@@ -90,7 +90,7 @@ def test_evidence_that_no_turn_has_is_ignored_and_counted(conversation: History)
         (None, set()),
     ],
 )
-def test_evidence_is_read_however_it_is_written(written: object, meant: set[str]) -> None:
+def test_evidence_is_read_in_every_form(written: object, meant: set[str]) -> None:
     assert parse_evidence(written) == meant
 
 
@@ -139,18 +139,18 @@ def test_chosen_conversations_keep_their_place_in_the_file(tmp_path: Path) -> No
     assert chosen.digest == dataset.digest
 
 
-def test_a_conversation_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_an_unknown_conversation_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="conversations: there is no 2, 11; the file has 0 to 1"):
         choose_conversations(many(tmp_path, 2), [11, 0, 2])
 
 
-def test_another_content_has_another_digest(tmp_path: Path) -> None:
+def test_different_content_has_a_different_digest(tmp_path: Path) -> None:
     assert many(tmp_path, 1).digest != many(tmp_path, 2).digest
     assert many(tmp_path, 1).digest == many(tmp_path, 1).digest
 
 
 @pytest.mark.skipif(not DEV_FILE.exists(), reason="the evaluation data is not on this machine")
-def test_the_real_file_is_read_whole() -> None:
+def test_the_real_file_is_read_completely() -> None:
     histories = read_locomo(DEV_FILE).histories
     assert [len(history.items) for history in histories] == [419, 369, 663, 629, 680]
     assert sum(len(history.questions) for history in histories) == 999

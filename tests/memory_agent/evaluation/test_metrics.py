@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_agent.evaluation.metrics import (
-    Place,
-    distinct,
-    mean,
-    ndcg_at_k,
-    quantiles_ms,
-    recall_at_k,
-    reciprocal_rank,
-)
+from memory_agent.evaluation import Place, distinct
+from memory_agent.evaluation.metrics import mean, ndcg_at_k, quantiles_ms, recall_at_k, reciprocal_rank
 
 
 def places(ids: Iterable[str]) -> list[Place]:
@@ -39,7 +32,7 @@ def test_recall_is_the_share_of_the_relevant_among_the_first_k() -> None:
     assert recall_at_k(ranked, {"a", "b"}, 50) == 1
 
 
-def test_a_memory_that_comes_back_twice_counts_once() -> None:
+def test_a_repeated_id_counts_once() -> None:
     assert recall_at_k(places("aa"), {"a", "b"}, 2) == 0.5
     assert ndcg_at_k(places("aa"), {"a": 1, "b": 1}, 2) == pytest.approx(1 / (1 + 1 / log2(3)))
 
@@ -70,7 +63,7 @@ def test_ndcg_with_grades_gains_two_to_the_grade_less_one() -> None:
 
 
 @given(ranked=ids, graded=grades, k=cutoff)
-def test_ndcg_lies_between_nothing_and_the_best_order(ranked: list[str], graded: dict[str, int], k: int) -> None:
+def test_ndcg_is_between_0_and_1(ranked: list[str], graded: dict[str, int], k: int) -> None:
     best = sorted(graded, key=lambda id_: -graded[id_])
     assert 0 <= ndcg_at_k(places(ranked), graded, k) <= 1 + 1e-12
     assert ndcg_at_k(places(best), graded, k) == pytest.approx(1)
@@ -94,7 +87,7 @@ def test_reciprocal_rank_is_that_of_the_first_relevant() -> None:
 
 
 @given(ranked=ids, relevant=ids.filter(bool))
-def test_reciprocal_rank_says_from_which_k_on_something_is_found(ranked: list[str], relevant: list[str]) -> None:
+def test_reciprocal_rank_agrees_with_recall_at_k(ranked: list[str], relevant: list[str]) -> None:
     rank, found = reciprocal_rank(places(ranked), relevant), partial(recall_at_k, places(ranked), relevant)
     if rank:
         assert found(round(1 / rank)) > 0 == found(round(1 / rank) - 1)
@@ -119,7 +112,7 @@ def test_distinct_keeps_first_places_and_leaves_the_missing_out() -> None:
     assert distinct(["b", None, "a", "b", "c", "a"]) == ["b", "a", "c"]
 
 
-def test_nothing_measured_is_none_and_not_zero() -> None:
+def test_without_measurements_the_result_is_none_and_not_zero() -> None:
     assert mean([]) is None
     assert quantiles_ms([]) == {"p50": None, "p99": None}
 

@@ -8,9 +8,19 @@ import msgspec
 import pytest
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
-from memory_agent.evaluation.results import ranking_settings, read_results, results_file, write_results
-from memory_agent.evaluation.trial import Answer, Plan, Run
+from memory_agent.evaluation import (
+    Answer,
+    Dataset,
+    History,
+    Item,
+    Plan,
+    Question,
+    Run,
+    ranking_settings,
+    read_results,
+    results_file,
+    write_results,
+)
 from memory_agent.settings import EmbedderSettings, IngestSettings, RecallSettings, Settings
 from memory_agent.version import VERSION
 
@@ -46,7 +56,7 @@ def test_results_round_trip(tmp_path: Path) -> None:
     assert "secret" not in (tmp_path / "kept.jsonl").read_text()
 
 
-def test_settings_that_rank_are_kept_and_paths_are_not() -> None:
+def test_settings_that_affect_ranking_are_kept_and_paths_are_not() -> None:
     settings = Settings(
         recall=RecallSettings(vector_weight=0.25),
         embedder=EmbedderSettings(folder="/srv/model", max_tokens=64),
@@ -72,7 +82,7 @@ def test_settings_are_read_under_their_former_names_too(tmp_path: Path) -> None:
     assert read_results(file).header.settings == now.header.settings
 
 
-def test_an_older_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_an_older_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     file = tmp_path / "kept.jsonl"
     file.write_text("older")
     with pytest.raises(ZeroDivisionError), results_file(file) as place:

@@ -10,10 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_agent.evaluation.dataset import Dataset, History, Item, Question
-from memory_agent.evaluation.report import summarise
+from memory_agent.evaluation import Dataset, History, Item, Plan, Question, Run, summarise
 from memory_agent.evaluation.runs import Prepared, ingested, run_embedded
-from memory_agent.evaluation.trial import Plan, Run
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings
 from sona import WARM_UP
 
@@ -29,7 +27,7 @@ def quiet(_what: str, _done: int, _total: int) -> None:
 
 
 def history(user: str) -> History:
-    """Enough questions for the mean of the queries to act, so that traces of a run would show in the next."""
+    """Enough questions that traces of a run would show in the next."""
     items = tuple(
         Item(id=f"i{place}", text=text, timestamp=DAY, session=f"s{place // 3}") for place, text in enumerate(TEXTS)
     )
@@ -84,7 +82,7 @@ def test_a_run_may_choose_histories_mode_and_depth(prepared: Prepared, plan: Pla
     assert run.memories == len(TEXTS)
 
 
-def test_a_run_leaves_no_trace_where_the_events_were_brought_in(prepared: Prepared, plan: Plan) -> None:
+def test_a_run_leaves_no_trace_in_the_ingested_folder(prepared: Prepared, plan: Plan) -> None:
     before = sorted(
         (path.relative_to(prepared.data_dir), path.stat().st_mtime_ns)
         for path in prepared.data_dir.rglob("*")
@@ -110,7 +108,7 @@ def test_averages_are_over_questions_of_all_users(prepared: Prepared, plan: Plan
     assert (report.questions, report.conversations, report.events) == (len(at_1), 2, 2 * len(TEXTS))
 
 
-def test_answers_that_hold_fewer_sessions_than_there_are_are_counted(prepared: Prepared, plan: Plan) -> None:
+def test_answers_with_too_few_sessions_are_counted(prepared: Prepared, plan: Plan) -> None:
     shallow = summarise(prepared.ask(replace(plan, top_k=1), quiet))
     assert shallow.answers_short_of_sessions == shallow.questions
     assert summarise(prepared.ask(replace(plan, top_k=len(TEXTS)), quiet)).answers_short_of_sessions == 0
@@ -130,7 +128,7 @@ def test_an_item_in_the_words_of_the_question_is_an_answer_however_new_it_is() -
     assert answer.metrics["recall@5"] == 1.0
 
 
-def test_a_memory_that_stands_for_several_items_is_credited_with_all_of_them() -> None:
+def test_a_memory_of_several_items_is_credited_with_all_of_them() -> None:
     text = "The nightly deploy of the billing service failed: no VPN"
     items = tuple(Item(id=f"i{n}", text=text, timestamp=DAY, session=f"s{n}") for n in range(3))
     question = Question(id="q", text="why did the deploy fail?", category="all", relevant={"i0": 1, "i1": 1, "i2": 1})

@@ -22,8 +22,7 @@ from agent_runs import (
 )
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.dataset import History, Item, Question
-from memory_agent.evaluation.swe import read_swe
+from memory_agent.evaluation import History, Item, Question, read_swe
 from relay.config import EventLimits
 from relay.event import event_from_mapping
 
@@ -90,7 +89,7 @@ def test_each_kind_of_question_has_its_evidence(history: History) -> None:
     assert {question.group for question in history.questions} == {"headers-1", "menus-2"}
 
 
-def test_a_cause_is_looked_for_outside_its_run_and_where_it_is_not_asked_itself(tmp_path: Path) -> None:
+def test_a_cause_is_answered_by_other_runs_and_by_no_asked_thought(tmp_path: Path) -> None:
     again = "So the fix is to let read_lines() begin at zero, which gives the header its last line back in every case."
     other = [step(CAUSE_ELSEWHERE, "ls", "src"), step("And now?", "pwd", "/"), step(again, "git diff", "-1 +0")]
     file = tmp_path / "runs.json"
@@ -103,7 +102,7 @@ def test_a_cause_is_looked_for_outside_its_run_and_where_it_is_not_asked_itself(
     assert found["cause:1"].relevant == {}
 
 
-def test_no_item_holds_the_words_of_a_question_about_what_was_thought(history: History) -> None:
+def test_no_item_has_the_words_of_a_question_made_of_a_thought(history: History) -> None:
     asked = [question.text for question in history.questions if question.category != "issue"]
     assert set(asked) == {WANTS_PARSER, WANTS_TESTS, CAUSE, CAUSE_ELSEWHERE}
     assert not [item.text for item in history.items for text in asked if text in item.text]
@@ -141,7 +140,7 @@ def test_the_same_text_is_one_item(history: History) -> None:
     assert texts.count("$ ls\nsrc tests") == 1
 
 
-def test_a_command_that_was_cut_short_or_is_no_json_is_read_as_it_is(tmp_path: Path) -> None:
+def test_a_truncated_or_plain_command_is_read_as_it_is(tmp_path: Path) -> None:
     steps = [{"thought": "", "command": '{"command": "cat half', "output": "x"}, {"command": "ls", "output": None}]
     file = tmp_path / "runs.json"
     file.write_text(json.dumps([run("a-1", steps, task="Only a title")]))
@@ -157,7 +156,7 @@ def test_items_are_events_in_order_of_time(history: History) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", '{"instance_id": 1}', '[{"instance_id": "a", "task": "b"}]', "\xff"])
-def test_another_form_is_refused_by_file(tmp_path: Path, content: str) -> None:
+def test_a_file_of_another_format_is_refused_by_name(tmp_path: Path, content: str) -> None:
     file = tmp_path / "runs.json"
     file.write_text(content, encoding="latin-1")
     with pytest.raises(InvalidInputError, match=r"runs.json: is not a file of runs"):

@@ -37,19 +37,19 @@ def test_two_items_of_one_session_are_one_session_of_evidence() -> None:
     assert (metrics["recall@2"], metrics["session_recall@2"]) == (0.5, 1)
 
 
-def test_a_session_has_the_best_grade_of_its_items() -> None:
+def test_a_session_gets_the_best_grade_of_its_items() -> None:
     metrics = judge(places("a1", "b1"), {}, {"a1": 1, "b1": 1, "b2": 2}, SESSIONS, [2])
     assert metrics["session_ndcg@2"] == pytest.approx((1 + 3 / log2(3)) / (3 + 1 / log2(3)))
 
 
-def test_evidence_without_a_session_leaves_the_sessions_unjudged() -> None:
+def test_evidence_without_a_session_gives_no_session_metrics() -> None:
     metrics = judge(places("loose", "a1"), {}, {"loose": 1}, SESSIONS, [1])
     assert metrics == {
         name: 1 for kind in ("", "shown_") for name in (f"{kind}recall@1", f"{kind}ndcg@1", f"{kind}mrr")
     }
 
 
-def test_a_memory_that_stands_for_several_items_answers_for_each_at_its_place() -> None:
+def test_a_memory_of_several_items_counts_for_each_at_its_rank() -> None:
     same = {"a1": (("b1", "B"), ("c1", "C"))}
     metrics = judge(places("a1", "a2"), same, {"c1": 1, "c2": 1}, SESSIONS, [1, 2, 3])
     assert [metrics[f"recall@{k}"] for k in (1, 2)] == [0.5, 0.5]
@@ -57,7 +57,7 @@ def test_a_memory_that_stands_for_several_items_answers_for_each_at_its_place() 
     assert [metrics[f"session_recall@{k}"] for k in (1, 2, 3)] == [0, 0, 1]
 
 
-def test_the_shown_items_alone_are_judged_as_if_nothing_had_been_folded() -> None:
+def test_metrics_of_shown_items_ignore_folded_ones() -> None:
     evidence, folded = {"c1": 1, "a2": 1}, {"a1": (("b1", "B"), ("c1", "C"))}
     metrics = judge(places("a1", "a2"), folded, evidence, SESSIONS, [1, 2, 3])
     unfolded = judge(places("a1", "a2"), {}, evidence, SESSIONS, [1, 2, 3])
@@ -71,7 +71,7 @@ def test_the_shown_items_alone_are_judged_as_if_nothing_had_been_folded() -> Non
 @given(
     ranked=ranked, graded=graded, k=st.integers(1, 7), folds=st.dictionaries(st.sampled_from(sorted(SESSIONS)), ranked)
 )
-def test_the_shown_items_alone_never_find_more_items_than_all_that_they_stand_for(
+def test_metrics_of_shown_items_never_exceed_those_of_all_items(
     ranked: tuple[tuple[str, str | None], ...],
     graded: dict[str, int],
     k: int,
@@ -88,7 +88,7 @@ def test_a_memory_that_is_not_an_item_takes_a_rank_and_has_no_session() -> None:
 
 
 @given(ranked=ranked, graded=graded, k=st.integers(1, 7))
-def test_the_first_k_items_never_reach_a_session_that_the_first_k_sessions_miss(
+def test_the_first_k_sessions_include_those_of_the_first_k_items(
     ranked: tuple[tuple[str, str | None], ...], graded: dict[str, int], k: int
 ) -> None:
     metrics = judge(ranked, {}, graded, SESSIONS, [k])

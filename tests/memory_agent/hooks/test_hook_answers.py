@@ -24,7 +24,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.hooks.answering import MOST_CHARS
 from memory_agent.hooks.waiting import MOST_FILES, Waiting
 from memory_agent.layout import Layout
-from memory_agent.recall.fence import CLOSE, OPEN
+from memory_agent.records.prompt_block import CLOSE, OPEN
 from relay import Event, Publisher, Scope, Subscriber, create_key, read_event
 from tests.memory_agent.hooks.hook_inputs import FOLDER, answered, bash, of_claude, of_codex, of_gemini
 from tests.memory_agent.hooks.test_hook_inputs import FILES, real_inputs

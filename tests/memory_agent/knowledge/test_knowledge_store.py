@@ -19,7 +19,7 @@ from memory_agent.embedders import Embedder
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, StoreFullError
 from memory_agent.knowledge import store
 from memory_agent.memory import Memory
-from memory_agent.recall.fence import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED
+from memory_agent.records.prompt_block import ALL_OF_SHARED, CLOSE, FILE_OF_SHARED
 from memory_agent.records.shared import FormerVersion, GlobalRecord, PublishPreview
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, check_name, digest_of
 from memory_agent.records.shared_requests import Caller, ForgetUser, Publish, Rate, Report, ReportedItem, SetName

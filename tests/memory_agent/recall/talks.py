@@ -1,4 +1,4 @@
-"""Archives of talks whose words have made vectors, so that what a query finds in them can be computed by hand.
+"""Archives of conversations whose words have synthetic vectors, so that scores can be computed by hand.
 
 The components of a word's vector are equal but for their signs, or 0, so that int8 holds it exactly.
 """
@@ -31,9 +31,9 @@ SHOWN = MemoryFilter(agent_id="shown")
 
 
 class Turn(NamedTuple):
-    """What is said in one memory; `length` in tokens. `is_known`: its words are, else they come from its text alone.
+    """The content of one memory; `length` in tokens. `is_known`: its words have vectors.
 
-    `padding`: how many words that no query has follow the others.
+    `padding` is the number of further words, which no query has.
     """
 
     session: int | None
@@ -52,7 +52,7 @@ class Turn(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """As the store knows it."""
+        """The length that the store has."""
         return self.length if self.has_words else 0
 
     @property
@@ -99,13 +99,13 @@ def word_vector(word: str, variant: int = 0) -> npt.NDArray[np.float16]:
 
 
 def signs_of(turn: Turn, variant: int = 0) -> npt.NDArray[np.bool_]:
-    """Return (w, d) the signs that are kept of a turn's words."""
+    """Return the signs (w, d) that the store keeps of a turn's words."""
     vectors = [word_vector(word, variant) > 0 for word in dict.fromkeys(turn.words)]
     return np.array(vectors, dtype=np.bool_).reshape(-1, NDIM)
 
 
 def text_vector(said: Sequence[str], number: int) -> Embedding:
-    """Return a vector of a text, of unit length: those of its words, and something of its own."""
+    """Return the vector of a text, of unit length: the sum of its words' vectors and a random part of its own."""
     own = np.random.default_rng(1_000 + number).normal(size=NDIM)
     vector = 0.3 * own + np.sum([word_vector(word) for word in said] or [np.zeros(NDIM)], axis=0)
     unit: Embedding = (vector / np.linalg.norm(vector)).astype(np.float32)
@@ -114,7 +114,7 @@ def text_vector(said: Sequence[str], number: int) -> Embedding:
 
 @contextmanager
 def open_talk(folder: Path, said: Sequence[Turn], variant: int = 0) -> Iterator[Talk]:
-    """Yield an archive of what was said, in this order. The vectors of hidden turns are those of `variant`."""
+    """Yield an archive of these turns, in this order. The vectors of hidden turns depend on `variant`."""
     archive = Archive.open(folder, StoreSettings(map_size_bytes=16 << 20, reserve_bytes=64 << 10), "library")
     try:
         with archive.batch() as batch:
@@ -147,7 +147,7 @@ def asked_of(
 
 
 def query_vector(said: Sequence[str], info: EmbedderInfo = INFO) -> QueryVector:
-    """Return what a model makes of a query, without words if `info` makes none."""
+    """Return the vectors that a model would make of a query, without words if `info` has none."""
     distinct = tuple(dict.fromkeys(said)) if info.words else ()
     vectors = np.array([word_vector(word) for word in distinct], dtype=np.float16).reshape(-1, NDIM)
     return QueryVector(text_vector(said, 999), info.stamp, distinct, vectors, info.words_stamp)

@@ -1,4 +1,4 @@
-"""An answer shows the best passage of a long text, and what is replaced meanwhile as it is, or not at all."""
+"""An answer shows the best passage of a long text, and a memory replaced meanwhile in its new version or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_fact_behind_two_thousand_words_is_found_and_shown(tmp_path: Path, emb
     assert "brass **key** in the blue vase" in shown
 
 
-def test_a_text_that_is_replaced_while_it_is_recalled_is_shown_as_it_is_now(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_text_replaced_during_a_recall_is_shown_in_its_new_version(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         stored = memory.remember(f"{FILLER} {FACT}", id="minutes", now=NOW)
         shorter = msgspec.structs.replace(stored, text=FILLER[: len(FILLER) // 4])

@@ -1,4 +1,4 @@
-"""What a recall costs whatever the machine: Python functions called, and statements of SQL: none."""
+"""The cost of a recall on any machine: the Python functions that it calls, and no SQL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def connections() -> list[str]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder, connections: list[str]) -> Iterator[Memory]:
-    """Passages in sessions of 30, asked often enough that nothing is done for the first time. Read-only."""
+    """Passages in sessions of 30, with enough recalls that all imports and caches are done. Read-only."""
     connections.clear()
     with Memory.open(tmp_path_factory.mktemp("filled") / "alice", embedder=embedder) as memory:
         memory.ingest(events(passages(MEMORIES, seed=1), "alice", "fill"), now=NOW)

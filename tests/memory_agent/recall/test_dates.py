@@ -1,4 +1,4 @@
-"""Dates in a query: phrases are read to the second, and lookalikes are left alone."""
+"""Dates in a query: spans are exact to the second, and lookalikes are ignored."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_words_that_only_resemble_a_list_item_are_ignored(query: str, phrase: st
         "excluding on Monday, Tuesday and Wednesday",
     ],
 )
-def test_a_time_that_is_left_out_is_not_looked_for(query: str) -> None:
+def test_an_excluded_time_is_ignored(query: str) -> None:
     assert understand_dates(query, SEEN_FROM) == ()
 
 
@@ -136,7 +136,7 @@ def test_a_time_that_is_left_out_is_not_looked_for(query: str) -> None:
         ("what did not work last week", "last week"),
     ],
 )
-def test_a_no_to_something_else_leaves_the_time(query: str, phrase: str) -> None:
+def test_a_negation_of_something_else_keeps_the_time(query: str, phrase: str) -> None:
     assert [span.phrase for span in understand_dates(query, SEEN_FROM)] == [phrase]
 
 
@@ -160,7 +160,7 @@ def test_days_begin_where_the_reference_time_is(zone: str, since: str, until: st
     assert describe(span, ZoneInfo(zone)).count(" … ") == 0
 
 
-def test_a_day_on_which_the_clocks_change_has_as_many_hours_as_it_has() -> None:
+def test_a_day_on_which_the_clocks_change_has_23_or_25_hours() -> None:
     new_york = datetime(2023, 11, 6, 12, tzinfo=ZoneInfo("America/New_York"))
     (day,) = understand_dates("yesterday", new_york)
     (hours,) = understand_dates("in the last 36 hours", new_york)
@@ -182,7 +182,7 @@ def test_a_day_on_which_the_clocks_change_has_as_many_hours_as_it_has() -> None:
 @pytest.mark.parametrize(
     "time_of_day", [timedelta(seconds=1), timedelta(hours=9, minutes=40), timedelta(days=1, microseconds=-1)]
 )
-def test_a_memory_lies_in_the_time_that_the_age_shown_of_it_names(now: datetime, time_of_day: timedelta) -> None:
+def test_the_age_shown_for_a_memory_names_a_span_that_contains_it(now: datetime, time_of_day: timedelta) -> None:
     for days in range(401):
         timestamp = now.astimezone(UTC) - timedelta(days=days) - time_of_day
         shown = age(timestamp, now)
@@ -194,7 +194,7 @@ def test_a_memory_lies_in_the_time_that_the_age_shown_of_it_names(now: datetime,
         assert understand_dates(shown, now) or shown == "just now"
 
 
-def test_less_than_an_age_ago_is_not_extended_by_how_ages_are_rounded() -> None:
+def test_less_than_an_age_ago_is_not_extended_by_rounding() -> None:
     for query in ("since two weeks ago", "less than two weeks ago"):
         (span,) = understand_dates(query, SEEN_FROM)
         assert (span.since, span.until) == (moment("2023-10-29"), None)
@@ -206,7 +206,7 @@ def test_a_reference_time_without_a_zone_is_refused() -> None:
 
 
 @given(anything | like_time, moments)
-def test_any_text_gives_spans_that_hold_together(query: str, now: datetime) -> None:
+def test_any_text_gives_consistent_spans(query: str, now: datetime) -> None:
     found = understand_dates(query, now)
     for span in found:
         assert query[span.start : span.end] == span.phrase

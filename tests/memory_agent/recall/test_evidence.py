@@ -1,4 +1,4 @@
-"""Late interaction equals a computation word by word, over what may be shown alone; relevance as a function of it."""
+"""Late interaction equals a computation word by word, over memories that pass the filter; relevance follows from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHER_SCHEME = msgspec.structs.replace(INFO, scheme="float32")
 
 
 def similarity(word: str, turn: Turn, *, compared: bool) -> float:
-    """How near `word` is to the nearest word of a turn, which may be itself."""
+    """Return the similarity of `word` to the nearest word of a turn, which may be itself."""
     has_word = word in turn.words
     signs = signs_of(turn)
     if not compared or not turn.has_words or not len(signs):
@@ -47,18 +47,18 @@ def met(word: str, turn: Turn, *, compared: bool) -> float:
 
 
 def likeness(word: str, turn: Turn) -> float:
-    """How near `word` is to the nearest word of a turn by their vectors alone."""
+    """Return the similarity of `word` to the nearest word of a turn, by their vectors alone."""
     return float((np.where(signs_of(turn), 1.0, -1.0) @ word_vector(word).astype(np.float64)).max() / np.sqrt(NDIM))
 
 
 def nearness(word: str, turn: Turn, *, compared: bool) -> float:
-    """How near `word` is to the nearest word of a turn by vectors; whether it is there, where these are missing."""
+    """Return the similarity of `word` to the nearest word of a turn; without vectors, whether it is there."""
     is_known = compared and turn.has_words and len(signs_of(turn))
     return likeness(word, turn) if is_known else float(word in turn.words)
 
 
 def is_known(turn: Turn) -> bool:
-    """Whether its words can be compared; a text of none is near nothing."""
+    """Whether its words can be compared; a text without words is similar to nothing."""
     return not (turn.words or turn.padding) or (turn.has_words and len(signs_of(turn)) > 0)
 
 
@@ -124,7 +124,7 @@ def score(found: Search, slots: Sequence[int] | None = None, credits: Sequence[f
 
 @given(talks, queries, st.booleans(), st.data())
 @settings(deadline=None, max_examples=60)
-def test_it_scores_what_a_computation_word_by_word_scores(
+def test_late_interaction_equals_a_computation_word_by_word(
     said: list[Turn], words: list[str], is_filtered: bool, data: st.DataObject
 ) -> None:
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
@@ -136,7 +136,7 @@ def test_it_scores_what_a_computation_word_by_word_scores(
 
 @given(talks, queries, st.sampled_from([WITHOUT_WORDS, OTHER_WORDS, OTHER_WEIGHTS]))
 @settings(deadline=None, max_examples=30)
-def test_without_comparable_words_those_of_the_texts_count(
+def test_without_comparable_word_vectors_the_words_of_the_texts_count(
     said: list[Turn], words: list[str], info: EmbedderInfo
 ) -> None:
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
@@ -146,8 +146,8 @@ def test_without_comparable_words_those_of_the_texts_count(
 
 @given(talks, queries)
 @settings(deadline=None, max_examples=10)
-def test_words_of_the_same_weights_in_another_scheme_are_compared(said: list[Turn], words: list[str]) -> None:
-    """They are kept where a machine without VNNI goes on with the memories of one that has it."""
+def test_word_vectors_of_the_same_weights_in_another_scheme_are_compared(said: list[Turn], words: list[str]) -> None:
+    """Word vectors stay valid on a machine without VNNI that continues the memories of one that has it."""
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         found = asked_of(talk.archive, words, info=OTHER_SCHEME)
         check(score(found), expected(talk, words, every(found), every(found)))
@@ -155,8 +155,8 @@ def test_words_of_the_same_weights_in_another_scheme_are_compared(said: list[Tur
 
 @given(talks, queries, st.booleans())
 @settings(deadline=None, max_examples=40)
-def test_what_the_filter_hides_has_no_part_in_any_score(said: list[Turn], words: list[str], asks: bool) -> None:
-    """Its vectors, its words and whether it asks may be anything; the rarity of words is that of all memories."""
+def test_memories_outside_the_filter_do_not_affect_any_score(said: list[Turn], words: list[str], asks: bool) -> None:
+    """Their vectors, words and questions may be anything; the rarity of words counts all memories."""
     other = [
         turn._replace(is_asking=not turn.is_asking, length=turn.length // 2) if turn.is_hidden else turn
         for turn in said
@@ -200,7 +200,7 @@ def test_what_neighbours_add_counts_by_credit_for_the_relevance_and_wholly_for_t
 @pytest.mark.parametrize("is_asking", [False, True])
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("is_alike", [False, True])
-def test_what_follows_a_question_like_the_query_owes_it_everything(
+def test_a_memory_after_a_question_like_the_query_is_credited_in_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asking: bool, asks: bool, is_alike: bool
 ) -> None:
     said = [Turn(0, ("walnut",), is_asking=is_asking), Turn(0, ("ferry",)), Turn(0, ("ferry",))]
@@ -228,7 +228,7 @@ def test_a_rare_word_counts_more_than_one_that_all_have(tmp_path: Path) -> None:
     assert found.own[0] > found.own[1] + 0.1
 
 
-def test_nothing_is_met_among_no_memories(tmp_path: Path) -> None:
+def test_without_memories_nothing_is_met(tmp_path: Path) -> None:
     with open_talk(tmp_path / "a", [Turn(0, ("walnut",))]) as talk:
         found = score(asked_of(talk.archive, ["walnut"]), [])
     assert [len(part) for part in found[:-1]] == [0] * (len(Met._fields) - 1)
@@ -278,7 +278,7 @@ def relevance_of(own: float, share: float, best: float) -> float:
 
 @settings(deadline=None)
 @given(drawn_parts, st.sampled_from(["cosine", "near", "closest", "held", "held_nearby"]), st.floats(0, 1))
-def test_each_part_only_adds(drawn: dict[str, float], name: str, more: float) -> None:
+def test_a_better_match_never_lowers_the_evidence(drawn: dict[str, float], name: str, more: float) -> None:
     raised = drawn | {name: min(drawn[name] + more, 1.0)}
     before, after = one(**drawn), one(**raised)
     assert np.isnan(before) == np.isnan(after)
@@ -287,21 +287,21 @@ def test_each_part_only_adds(drawn: dict[str, float], name: str, more: float) ->
 
 @settings(deadline=None)
 @given(drawn_parts, st.floats(0, 60))
-def test_the_same_match_says_less_where_more_is_lacked(drawn: dict[str, float], more: float) -> None:
+def test_the_same_match_is_weaker_evidence_if_more_is_lacked(drawn: dict[str, float], more: float) -> None:
     before, after = one(**drawn), one(**drawn | {"lacked": drawn["lacked"] + more})
     assert np.isnan(before) or after <= before
 
 
 @settings(deadline=None)
 @given(drawn_parts, st.integers(0, 10**8))
-def test_the_same_match_says_less_among_more_text(drawn: dict[str, float], more: int) -> None:
+def test_the_same_match_is_weaker_evidence_among_more_text(drawn: dict[str, float], more: int) -> None:
     before, after = one(**drawn), one(**drawn | {"words": drawn["words"] + more})
     assert np.isnan(before) or after <= before
 
 
 @settings(deadline=None)
 @given(drawn_parts)
-def test_it_is_unknown_only_where_neither_vector_nor_words_can_tell(drawn: dict[str, float]) -> None:
+def test_evidence_is_unknown_only_without_vector_and_words(drawn: dict[str, float]) -> None:
     assert np.isnan(one(**drawn)) == (np.isnan(drawn["cosine"]) and not drawn["rarity"])
 
 
@@ -348,7 +348,7 @@ def test_no_memories_have_no_relevance() -> None:
     assert relevance(found, credit(nothing), -np.inf).shape == (0,)
 
 
-def test_without_word_vectors_or_words_the_scale_is_the_same_at_what_each_is_sure_of() -> None:
+def test_all_lines_give_the_same_scale_without_word_vectors_or_words() -> None:
     known = {
         "cosine": 0.75,
         "near": 0.8,
@@ -371,8 +371,8 @@ def test_without_word_vectors_or_words_the_scale_is_the_same_at_what_each_is_sur
     assert one(**known) == pytest.approx(9.0 * (s - 1.2))
 
 
-def test_few_memories_are_asked_for_less_and_many_for_little_more() -> None:
-    """By chance one of 10 is better than the first, one of 100,000 hardly than one of 10,000."""
+def test_the_required_match_grows_fast_with_few_memories_and_slowly_with_many() -> None:
+    """The best of 10 is much better by chance than one, the best of 100,000 hardly better than that of 10,000."""
     drawn = {"cosine": 0.4, "near": 0.4, "closest": 0.5, "held": 0.0, "held_nearby": 0.0, "lacked": 6.0}
     found = [one(**drawn | {"length": 20, "rarity": 20.0, "words": words}) for words in (15, 150, 150_000, 1_500_000)]
     assert found[0] - found[1] > 2 > found[2] - found[3] > 0.5

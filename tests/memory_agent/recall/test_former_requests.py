@@ -1,4 +1,4 @@
-"""Of past requests that repeat the query, one is in the answer; informative memories are never folded."""
+"""Of former requests that repeat the query, one is in the answer; informative memories are never folded."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def request(number: int, text: str, event_type: str = "conductor.run.started", *
     return message(number, event_type=event_type, event_id=event_id, payload={name: text} | run | payload)
 
 
-def tell(memory: Memory, requests: Sequence[str], qualities: Sequence[float] = ()) -> None:
+def ingest_runs(memory: Memory, requests: Sequence[str], qualities: Sequence[float] = ()) -> None:
     """Ingest requests with their runs and outcomes."""
     for number, text in enumerate(requests):
         memory.ingest([request(number, text, "chat.user_msg"), request(number, text)])
@@ -50,13 +50,13 @@ def is_request(found: RetrievedMemory) -> bool:
 def asked(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterator[Memory]:
     """Five runs of one request in five wordings, and four findings that answer it."""
     with Memory.open(tmp_path_factory.mktemp("asked") / "alice", embedder=embedder) as memory:
-        tell(memory, REQUESTS, QUALITIES)
+        ingest_runs(memory, REQUESTS, QUALITIES)
         for finding in FINDINGS:
             memory.remember(finding, now=START)
         yield memory
 
 
-def test_the_request_whose_run_went_best_stands_for_all_and_the_other_places_hold_what_answers(asked: Memory) -> None:
+def test_the_request_whose_run_went_best_represents_all_and_answers_fill_the_other_places(asked: Memory) -> None:
     result = asked.recall(QUERY, 5, now=NOW, deadline_ms=60_000)
     (standing,) = filter(is_request, result.memories)
     assert standing.record.run_id == "run-1"
@@ -64,7 +64,7 @@ def test_the_request_whose_run_went_best_stands_for_all_and_the_other_places_hol
     assert set(texts(result)) == {standing.record.text, *FINDINGS}
 
 
-def test_the_explanation_says_what_was_folded_and_why_and_of_other_memories_that_nothing_was(asked: Memory) -> None:
+def test_the_explanation_lists_the_folded_requests_and_none_for_other_memories(asked: Memory) -> None:
     result = asked.recall(QUERY, 5, now=NOW, deadline_ms=60_000)
     (standing,) = filter(is_request, result.memories)
     repeats = standing.explanation["repeats"]
@@ -76,7 +76,7 @@ def test_the_explanation_says_what_was_folded_and_why_and_of_other_memories_that
     assert [found.explanation["repeats"] for found in result.memories if found is not standing] == [None] * 4
 
 
-def test_using_a_folded_request_is_using_the_one_that_was_shown_for_it(asked: Memory) -> None:
+def test_feedback_for_a_folded_request_counts_for_the_one_that_is_shown(asked: Memory) -> None:
     result = asked.recall(QUERY, 5, now=NOW, deadline_ms=60_000)
     (standing,) = filter(is_request, result.memories)
     report = asked.feedback(result.recall_id, [standing.explanation["repeats"]["ids"][0]], 1.0, now=NOW)
@@ -85,7 +85,7 @@ def test_using_a_folded_request_is_using_the_one_that_was_shown_for_it(asked: Me
     assert [use.record_id for use in run.used] == [standing.record.id]
 
 
-def test_where_there_is_too_little_else_repeats_fill_the_answer(asked: Memory) -> None:
+def test_former_requests_fill_an_answer_that_has_too_little_else(asked: Memory) -> None:
     everything = asked.recall(QUERY, 100, now=NOW, deadline_ms=60_000)
     assert len(everything.memories) == asked.stats().memories
     assert {found.explanation["repeats"] for found in everything.memories} == {None}
@@ -95,7 +95,7 @@ def test_where_there_is_too_little_else_repeats_fill_the_answer(asked: Memory) -
     assert sum(map(is_request, result.memories)) == 3
 
 
-def test_a_filter_that_nothing_but_repeats_passes_returns_all_that_pass(asked: Memory) -> None:
+def test_a_filter_that_only_former_requests_pass_returns_all_of_them(asked: Memory) -> None:
     result = asked.recall(QUERY, 5, {"sources": ["conductor_plan"]}, now=NOW, deadline_ms=60_000)
     assert {found.record.run_id for found in result.memories} == {f"run-{number}" for number in range(5)}
     assert len(result.memories) == 5
@@ -121,7 +121,7 @@ def test_a_statement_in_the_words_of_the_query_is_no_former_request(memory: Memo
     assert set(texts(result)) == set(told)
 
 
-def test_a_message_that_denies_the_query_is_no_former_request(memory: Memory) -> None:
+def test_a_message_that_negates_the_query_is_no_former_request(memory: Memory) -> None:
     memory.ingest([message(0, "The nightly backup was not complete"), message(1, "The nightly backup was complete")])
     for finding in FINDINGS:
         memory.remember(finding, now=START)
@@ -138,8 +138,8 @@ def test_the_begin_of_a_run_with_a_plan_is_no_former_request(memory: Memory) -> 
     assert {found.record.run_id for found in result.memories} == {"run-0", "run-1", "run-2"}
 
 
-def test_a_request_with_another_number_does_not_stand_for_the_one_with_that_of_the_query(memory: Memory) -> None:
-    tell(memory, [f"Prepare the sales report for week {week}" for week in (11, 12, 13)], (1.0, 0.4, 1.0))
+def test_a_request_with_another_number_does_not_represent_the_one_with_the_number_of_the_query(memory: Memory) -> None:
+    ingest_runs(memory, [f"Prepare the sales report for week {week}" for week in (11, 12, 13)], (1.0, 0.4, 1.0))
     for finding in FINDINGS:
         memory.remember(finding, now=START)
     result = memory.recall(
@@ -150,7 +150,7 @@ def test_a_request_with_another_number_does_not_stand_for_the_one_with_that_of_t
 
 
 def test_many_former_requests_do_not_hide_answers(memory: Memory) -> None:
-    tell(memory, [f"Please {WISH}, ticket {number}" for number in range(60)])
+    ingest_runs(memory, [f"Please {WISH}, ticket {number}" for number in range(60)])
     for finding in FINDINGS:
         memory.remember(finding, now=START)
     result = memory.recall(QUERY, 5, now=NOW, deadline_ms=60_000)
@@ -158,7 +158,7 @@ def test_many_former_requests_do_not_hide_answers(memory: Memory) -> None:
     assert sum(map(is_request, result.memories)) == 1
 
 
-def test_without_a_model_the_same_words_are_a_repeat(tmp_path: Path) -> None:
+def test_without_a_model_a_request_in_the_same_words_is_a_former_request(tmp_path: Path) -> None:
     with open_without_model(tmp_path / "alice") as memory:
         memory.ingest([request(0, WISH, "chat.user_msg"), request(0, WISH)])
         for finding in FINDINGS:

@@ -1,4 +1,4 @@
-"""Memories and questions in other languages: what shares words is found, what nothing answers gets nothing.
+"""Memories and questions in other languages: shared words are found, and unanswerable questions get no answer.
 
 `languages.json` holds stores by language, each with questions that share words with a memory, and others that none
 answers. The second store of a language was written after the constants were chosen.
@@ -31,7 +31,7 @@ STORES = msgspec.json.decode((Path(__file__).parent / "languages.json").read_byt
 @pytest.mark.parametrize(
     ("language", "place"), [(language, place) for language, stores in STORES.items() for place in range(len(stores))]
 )
-def test_questions_find_what_shares_their_words_and_nothing_else(memory: Memory, language: str, place: int) -> None:
+def test_questions_find_only_memories_that_share_their_words(memory: Memory, language: str, place: int) -> None:
     store = STORES[language][place]
     for text in store.memories:
         memory.remember(text, now=NOW)
@@ -68,5 +68,7 @@ def test_a_query_of_unknown_tokens_matches_nothing_by_vector(memory: Memory) -> 
         ("🦄🦄", 0.0, 0.0),
     ],
 )
-def test_the_share_of_a_query_that_the_model_reads(embedder: Embedder, text: str, least: float, most: float) -> None:
+def test_the_embedder_reports_the_share_of_a_query_that_it_reads(
+    embedder: Embedder, text: str, least: float, most: float
+) -> None:
     assert least <= embedder.embed_query_words(text).read <= most

@@ -1,4 +1,4 @@
-"""How runs ended counts from the first run: of about equally good memories, those of runs that worked come first."""
+"""Outcomes count from the first run on: of about equally good memories, those of runs that worked come first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import pytest
 from memory_samples import NOW, START
 
 from memory_agent.embedders import Embedder
-from memory_agent.evaluation.beam import read_beam
-from memory_agent.evaluation.locomo import read_locomo
+from memory_agent.evaluation import read_beam, read_locomo
 from memory_agent.memory import Memory
-from memory_agent.recall.selection import REQUEST_COSINE
+from memory_agent.recall.stages import REQUEST_COSINE
 from memory_agent.records.memories import Mode, RecallResult, RetrievedMemory
 from memory_agent.settings import LearningSettings, RecallSettings
 
@@ -25,7 +24,7 @@ WEEK = timedelta(days=7)
 
 
 class Work(NamedTuple):
-    """A run: its request, its steps, what it said at its end, and whether it failed."""
+    """A run: its request, its steps, its final message, and whether it failed."""
 
     request: str
     steps: tuple[str, ...]
@@ -121,7 +120,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iterat
         yield off, on
 
 
-def test_outcomes_change_the_order_and_bring_nothing_in(both: tuple[Memory, Memory]) -> None:
+def test_outcomes_change_the_order_and_add_no_memories(both: tuple[Memory, Memory]) -> None:
     moved = 0
     for query in CASES:
         off, on = (asked(memory, query, 50).memories for memory in both)
@@ -268,7 +267,7 @@ def said_in_block(result: RecallResult, words: str) -> list[str]:
     return [line for line in (result.context or "").splitlines() if words in line]
 
 
-def test_an_approach_that_failed_repeatedly_says_so(tmp_path: Path, embedder: Embedder) -> None:
+def test_an_approach_that_failed_repeatedly_shows_the_number_of_failures(tmp_path: Path, embedder: Embedder) -> None:
     approach = ("Applied the migration in one statement", "Lock timeout on the orders table")
     with opened(tmp_path / "alice", embedder, RecallSettings()) as memory:
         for number in range(12):
@@ -287,7 +286,7 @@ def test_an_approach_that_failed_repeatedly_says_so(tmp_path: Path, embedder: Em
         assert quality(step) == 1.0
 
 
-def test_a_request_that_failed_repeatedly_says_so_for_those_folded_into_it(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_request_shows_the_failures_of_the_requests_folded_into_it(tmp_path: Path, embedder: Embedder) -> None:
     with opened(tmp_path / "alice", embedder, RecallSettings()) as memory:
         for number, wish in enumerate(("Please restore", "Can you restore", "I want you to restore", "Now restore")):
             request = f"{wish} the nightly backup of the orders database"
@@ -320,7 +319,7 @@ def without_outcomes(name: str) -> tuple[list[dict[str, Any]], Sequence[str]]:
 
 
 @pytest.mark.parametrize("name", ["locomo", "beam"])
-def test_memories_without_outcomes_are_ranked_byte_by_byte_as_without_this_stage(
+def test_without_outcomes_the_ranking_is_identical_to_that_without_the_stage(
     tmp_path: Path, embedder: Embedder, name: str
 ) -> None:
     if not DATA.is_dir():

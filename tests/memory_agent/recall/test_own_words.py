@@ -30,7 +30,7 @@ def ago(minutes: float, now: datetime = NOW) -> str:
 
 
 def said(event_id: str, minutes_ago: float, text: str = ASKED, **fields: Any) -> dict[str, Any]:
-    """Return a user's message of so many minutes ago, of no session unless given."""
+    """Return a user's message of some minutes ago, by default without a session."""
     fields = {"session_id": None} | fields
     return message(0, text, event_id=event_id, timestamp=ago(minutes_ago), **fields)
 
@@ -50,13 +50,13 @@ def events(result: RecallResult) -> list[str | None]:
 
 @pytest.fixture
 def told(memory: Memory) -> Memory:
-    """A memory that knows the answer, from another session long ago."""
+    """A memory with the answer, which is from another session long ago."""
     memory.ingest([said("cause", 7 * 24 * 60, CAUSE, session_id="s-old")], now=NOW)
     return memory
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_message_that_arrived_is_not_the_answer_to_itself(told: Memory, mode: Mode) -> None:
+def test_a_message_is_not_an_answer_to_itself(told: Memory, mode: Mode) -> None:
     told.ingest([said("echo", 0)], now=NOW)
     result = recall(told, mode=mode)
     assert (texts(result), result.excluded, result.degraded) == ([CAUSE], {"echo": 1}, ())
@@ -74,7 +74,7 @@ def test_the_answer_is_the_same_before_and_after_the_message_arrives(told: Memor
     assert (before.excluded, after.excluded) == ({}, {"event": 1, "run": 1})
 
 
-def test_without_a_model_too(tmp_path: Path) -> None:
+def test_a_message_is_not_an_answer_to_itself_without_a_model(tmp_path: Path) -> None:
     with open_without_model(tmp_path / "alice") as memory:
         memory.ingest([said("cause", 9_999, CAUSE), said("echo", 0)], now=NOW)
         result = recall(memory)
@@ -92,7 +92,7 @@ def test_the_same_text_of_last_week_is_an_answer_and_folded_without_the_echo(tol
     ]  # fmt: skip
 
 
-def test_who_asks_again_after_three_minutes_is_answered_with_neither_message(told: Memory) -> None:
+def test_a_question_repeated_after_three_minutes_returns_neither_message(told: Memory) -> None:
     told.ingest([said("first", 3, session_id="s-1"), said("again", 0, session_id="s-1")], now=NOW)
     named = recall(told, by_session="s-1", by_event="again")
     assert (events(named), named.excluded) == (["cause"], {"event": 1, "session": 1})
@@ -133,8 +133,8 @@ def test_a_report_in_the_words_of_the_query_is_an_answer(memory: Memory) -> None
     assert events(recall(memory, CAUSE)) == ["report"]
 
 
-def test_an_echo_is_known_by_what_it_says_as_stored(tmp_path: Path, embedder: Embedder) -> None:
-    """Masked, cut, and without regard to case, white space and courtesies, as duplicates are."""
+def test_an_echo_is_recognised_by_its_stored_text(tmp_path: Path, embedder: Embedder) -> None:
+    """The text is masked and cut; case, white space and courtesies are ignored, as for duplicates."""
     secret = "https://ann:" + "hunter2" + "@db.example.com"
     long = "The backup log says: " + "disk full, " * 1_000
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
@@ -144,7 +144,7 @@ def test_an_echo_is_known_by_what_it_says_as_stored(tmp_path: Path, embedder: Em
         assert recall(memory, long).excluded == {"echo": 1}
 
 
-def test_a_run_does_not_hide_the_older_memory_that_says_the_same(memory: Memory) -> None:
+def test_the_calling_run_does_not_hide_an_older_memory_with_the_same_text(memory: Memory) -> None:
     memory.ingest([begun("former", 9_999, "r-0"), begun("own", 60, "r-1")], now=NOW)
     (same,) = recall(memory, by_run="r-1").memories
     assert (same.record.event_id, same.count, same.origins) == ("former", 1, ())
@@ -155,7 +155,7 @@ def test_own_words_lend_nothing_to_their_neighbours(told: Memory) -> None:
     assert all(found.explanation["contiguity"] == 0 for found in recall(told).memories)
 
 
-def test_what_the_filter_names_is_asked_for(told: Memory) -> None:
+def test_a_run_or_session_that_the_filter_selects_is_not_left_out(told: Memory) -> None:
     told.ingest([said("mine", 2, CAUSE, session_id="s-1"), begun("plan", 30, "r-1")], now=NOW)
     own_session = recall(told, filter=MemoryFilter(session_id="s-1"), by_session="s-1")
     assert (events(own_session), own_session.excluded) == (["mine"], {})
@@ -163,7 +163,7 @@ def test_what_the_filter_names_is_asked_for(told: Memory) -> None:
     assert events(recall(told, filter=MemoryFilter(run_id="r-1"), by_run="r-2")) == ["plan"]
 
 
-def test_only_what_passes_the_filter_counts_as_left_out(told: Memory) -> None:
+def test_only_memories_that_pass_the_filter_count_as_left_out(told: Memory) -> None:
     told.ingest([said("echo", 1)], now=NOW)
     other = MemoryFilter(exclude=Exclusion(events=("echo",)))
     assert recall(told, filter=other).excluded == {}
@@ -173,7 +173,7 @@ def test_only_what_passes_the_filter_counts_as_left_out(told: Memory) -> None:
     assert (unfiltered["filter"], unfiltered["filters"], unfiltered["matching"]) == ("none", {}, None)
 
 
-def test_zero_minutes_switch_it_off_but_for_what_the_caller_names(tmp_path: Path, embedder: Embedder) -> None:
+def test_zero_echo_minutes_leave_out_only_what_the_caller_names(tmp_path: Path, embedder: Embedder) -> None:
     off = RecallSettings(echo_minutes=0)
     with Memory.open(tmp_path / "alice", embedder=embedder, recall_settings=off) as memory:
         memory.ingest([said("echo", 1, session_id="s-1"), begun("plan", 1, "r-1")], now=NOW)
@@ -182,14 +182,14 @@ def test_zero_minutes_switch_it_off_but_for_what_the_caller_names(tmp_path: Path
         assert events(recall(memory, by_event="echo")) == ["plan"]
 
 
-def test_the_present_is_when_the_recall_is_made_whatever_its_dates_refer_to(told: Memory) -> None:
+def test_own_words_are_relative_to_the_recall_and_not_to_the_reference_time(told: Memory) -> None:
     told.ingest([said("echo", 0)], now=NOW)
     assert events(recall(told, reference_time=NOW - WEEK)) == ["cause"]
     assert events(recall(told, now=NOW + WEEK, reference_time=NOW)) == ["cause", "echo"]
     assert events(recall(told, now=NOW - WEEK)) == ["cause", "echo"]
 
 
-def test_a_context_block_and_the_log_of_recalls_are_without_them(told: Memory) -> None:
+def test_the_block_and_the_log_of_recalls_leave_out_own_words(told: Memory) -> None:
     told.ingest([said("echo", 0, session_id="s-1")], now=NOW)
     result = recall(told, context_tokens=500, by_session="s-1")
     assert result.context is not None
@@ -200,7 +200,7 @@ def test_a_context_block_and_the_log_of_recalls_are_without_them(told: Memory) -
     assert (note.session_id, echo in note.said_rows) == ("s-1", False)
 
 
-def test_interleaved_and_learned_rankings_are_without_them(tmp_path: Path, embedder: Embedder) -> None:
+def test_interleaved_and_learned_rankings_leave_out_own_words(tmp_path: Path, embedder: Embedder) -> None:
     learning = LearningSettings(mode="on")
     with Memory.open(tmp_path / "alice", embedder=embedder, learning_settings=learning) as memory:
         memory.ingest([said("cause", 99_999, CAUSE), said("used", 9_000)], now=NOW)
@@ -237,7 +237,7 @@ def test_a_message_that_arrives_during_recalls_is_never_in_an_answer(tmp_path: P
         assert memory.recall(ASKED, by_session="s-1").excluded == {"session": 30}
 
 
-def test_a_graph_goes_on_answering_around_them(tmp_path: Path, embedder: Embedder) -> None:
+def test_an_approximate_index_still_answers_without_own_words(tmp_path: Path, embedder: Embedder) -> None:
     limited = StoreSettings(exact_search_limit=200)
     with Memory.open(tmp_path / "alice", embedder=embedder, store_settings=limited) as memory:
         memory.ingest([message(number, timestamp=ago(9_999)) for number in range(600)], now=NOW)
@@ -267,14 +267,14 @@ cases = st.lists(
 
 @given(cases=cases, by_session=names, by_run=names, by_event=st.none() | st.integers(0, 8))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_what_is_left_out_is_what_the_rules_say(
+def test_exactly_the_own_words_by_the_rules_are_left_out(
     tmp_path_factory: pytest.TempPathFactory,
     cases: Sequence[tuple[str, int, str | None, str | None, str]],
     by_session: str | None,
     by_run: str | None,
     by_event: int | None,
 ) -> None:
-    """Against the rules, applied to each record alone."""
+    """Compares with the rules applied to each record alone."""
     kept, excluded = set(), {"event": 0, "run": 0, "session": 0, "echo": 0}
     with open_without_model(tmp_path_factory.mktemp("rules") / "alice") as memory:
         for number, (text, minutes, session, run, type_) in enumerate(cases):

@@ -11,9 +11,8 @@ from memory_samples import NOW, open_without_model
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
-from memory_agent.recall.context import context_block
+from memory_agent.recall.context import context_block, estimate_tokens
 from memory_agent.recall.query import PROFILE_DEFAULTS
-from memory_agent.recall.tokens import estimate_tokens
 from memory_agent.records.memories import KINDS, PROFILES, MemoryFilter, Profile
 
 
@@ -27,12 +26,12 @@ def filled(tmp_path_factory: pytest.TempPathFactory, embedder: Embedder) -> Iter
         yield memory
 
 
-def test_every_profile_has_its_fetch() -> None:
+def test_every_profile_has_defaults() -> None:
     assert tuple(PROFILE_DEFAULTS) == PROFILES == get_args(Profile)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_profile_says_how_many_of_which_kinds(filled: Memory, profile: Profile) -> None:
+def test_a_profile_sets_the_number_and_kinds_of_memories(filled: Memory, profile: Profile) -> None:
     found = filled.recall("how do we release", profile=profile).memories
     fetch = PROFILE_DEFAULTS[profile]
     assert len(found) == fetch.top_k
@@ -66,7 +65,7 @@ def test_the_block_comes_with_the_answer_within_its_tokens_by_the_tokenizer(
     assert result.context == context_block(result, tokens, now=NOW, count_tokens=embedder.count_tokens)
 
 
-def test_no_block_comes_unasked(filled: Memory) -> None:
+def test_no_block_is_rendered_without_a_request(filled: Memory) -> None:
     assert filled.recall("how do we release").context is None
 
 
@@ -75,7 +74,7 @@ def test_the_same_question_gives_the_same_block(filled: Memory) -> None:
     assert len(blocks) == 1
 
 
-def test_without_a_model_the_block_keeps_to_the_rule_of_characters(tmp_path: object) -> None:
+def test_without_a_model_the_block_keeps_within_the_estimate(tmp_path: object) -> None:
     with open_without_model(tmp_path / "u") as memory:  # type: ignore[operator]
         memory.remember("The release: tag, build, announce. " * 40, now=NOW)
         block = memory.recall("release", context_tokens=150).context

@@ -106,7 +106,7 @@ def test_words_alone_answer_the_lexical_mode(filled: Memory) -> None:
     assert result.degraded == ()
 
 
-def test_the_score_is_the_cosine_however_often_is_asked(tmp_path: Path, embedder: Embedder) -> None:
+def test_the_score_is_the_cosine_after_any_number_of_recalls(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         memory.ingest([message(number) for number in range(8)], now=NOW)
         for number in range(25):
@@ -131,7 +131,7 @@ def test_recalls_are_counted_on_the_memories_that_answered(tmp_path: Path, embed
         assert memory.recall("login page", top_k=1, min_relevance=0).memories[0].record.last_recalled_at is not None
 
 
-def test_embeddings_come_only_when_asked_for(filled: Memory) -> None:
+def test_embeddings_are_included_only_on_request(filled: Memory) -> None:
     assert filled.recall("login").memories[0].record.embedding is None
     assert len(filled.recall("login", with_embedding=True).memories[0].record.embedding or []) == 384
 
@@ -177,9 +177,7 @@ def test_an_empty_memory_answers_with_nothing_and_lacks_nothing(memory: Memory) 
         ({"by_event": 7}, "by_event"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_refused_by_name(
-    filled: Memory, arguments: dict[str, Any], field: str
-) -> None:
+def test_invalid_arguments_are_refused_by_name(filled: Memory, arguments: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         filled.recall(**({"query": "login"} | arguments))
     assert caught.value.field.startswith(field)
@@ -231,7 +229,7 @@ def test_without_a_model_words_answer_and_the_vectors_come_later(tmp_path: Path,
         assert (texts(result), result.degraded) == ([f"{SUBJECTS[3]}, part 3"], ())
 
 
-def test_the_usual_floor_leaves_out_what_is_far_and_gives_way_where_there_are_no_vectors(
+def test_the_default_floor_leaves_out_distant_memories_and_is_ignored_without_vectors(
     tmp_path: Path, embedder: Embedder
 ) -> None:
     usual = RecallSettings(min_score=0.5, min_relevance=0.0)
@@ -359,7 +357,7 @@ def test_a_memory_is_a_provider_and_the_reasons_are_the_words_of_the_contract(fi
 def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
     tmp_path: Path, embedder: Embedder, field: str
 ) -> None:
-    """Its note could not be stored, and every batch takes the notes along."""
+    """Its log entry could not be stored, and every batch stores the pending entries."""
     with Memory.open(tmp_path / "alice", embedder=embedder) as memory:
         with pytest.raises(InvalidInputError, match=f"filter.{field}"):
             memory.recall("login", filter={field: ["\ud800"] if field == "tags" else "\ud800"}, now=NOW)
@@ -367,7 +365,7 @@ def test_a_filter_that_is_not_unicode_is_refused_and_stops_no_batch(
 
 
 class FailingModel(OtherModel):
-    """An embedder of a caller's own that breaks on some texts, with errors that are not ours."""
+    """A caller's embedder that fails on some texts with foreign errors."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         if "at once" in text:

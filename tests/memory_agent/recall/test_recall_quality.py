@@ -53,7 +53,7 @@ def recall_at_10(memory: Memory, conversation: dict[str, Any], mode: Mode) -> fl
     return sum(shares) / len(shares)
 
 
-def test_two_sides_find_more_evidence_than_either(filled: Memory, conversation: dict[str, Any]) -> None:
+def test_hybrid_finds_more_evidence_than_either_side(filled: Memory, conversation: dict[str, Any]) -> None:
     figures = {mode: recall_at_10(filled, conversation, mode) for mode in ("lexical", "vector", "hybrid")}
     assert figures["hybrid"] >= max(figures["vector"], figures["lexical"]), figures
     assert figures["hybrid"] >= 0.65, figures

@@ -1,4 +1,4 @@
-"""What a recall leaves out: memories that do not bear on the query, in every mode, with and without a model."""
+"""A recall leaves out memories that do not bear on the query, in every mode, with and without a model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def without_model(tmp_path: Path) -> Iterator[Memory]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_question_that_the_memory_knows_nothing_of_gets_no_answer(pottery: Memory, mode: Mode) -> None:
+def test_a_question_about_something_unknown_gets_no_answer(pottery: Memory, mode: Mode) -> None:
     for query in ALIEN:
         result = pottery.recall(query, mode=mode, now=NOW)
         assert (result.memories, result.degraded) == ((), ()), query
@@ -71,7 +71,7 @@ def test_a_related_question_keeps_its_answers(pottery: Memory, mode: Mode) -> No
         assert found[0].relevance >= RecallSettings().min_relevance
 
 
-def test_without_a_model_words_tell_what_bears_on_a_question(without_model: Memory) -> None:
+def test_without_a_model_relevance_follows_from_words(without_model: Memory) -> None:
     for query in ALIEN:
         assert without_model.recall(query, now=NOW).memories == (), query
     for query, answer in RELATED.items():
@@ -103,8 +103,8 @@ MANY_THINGS = (
 
 
 @pytest.mark.parametrize("session_id", [None, "talk"])
-def test_others_beside_the_answer_are_left_out_however_few_there_are(memory: Memory, session_id: str | None) -> None:
-    """Neither the words beside them in the session nor the good answer speak for what is of something else."""
+def test_irrelevant_memories_are_left_out_however_few_there_are(memory: Memory, session_id: str | None) -> None:
+    """Neither their neighbours' words nor a good answer make memories about something else relevant."""
     for text in MANY_THINGS:
         memory.remember(text, tags=["deploy"] if "VPN" in text else (), session_id=session_id)
     for query, answer in (
@@ -118,21 +118,21 @@ def test_others_beside_the_answer_are_left_out_however_few_there_are(memory: Mem
 
 
 @pytest.mark.parametrize("text", ["\N{PARTY POPPER}", "...", "?!"])
-def test_a_text_without_words_bears_on_no_words(memory: Memory, text: str) -> None:
+def test_a_text_without_words_is_irrelevant(memory: Memory, text: str) -> None:
     memory.remember(text)
     for query in (*ALIEN, *RELATED, "kiln", "thanks"):
         assert memory.recall(query).memories == (), query
 
 
 def test_an_answer_in_other_words_beside_its_question_stays(memory: Memory) -> None:
-    """Its own words are not those of the query, but it is near enough to owe something to those before it."""
+    """It shares no words with the query, but its vector is near enough for its neighbours to count."""
     talk = ("Where does your sister Ann live these days?", "She moved to Bergen, near the harbour", "And Per is fine")
     memory.ingest([message(number, text, session_id="talk") for number, text in enumerate(talk)], now=NOW)
     assert talk[1] in texts(memory.recall("where does Ann live?", 10, now=NOW))
 
 
-def test_the_words_of_what_the_filter_leaves_out_do_not_count(pottery: Memory) -> None:
-    """Neighbours lend nearness, but not through a filter."""
+def test_words_of_memories_outside_the_filter_do_not_count(pottery: Memory) -> None:
+    """Neighbours outside the filter add nothing."""
     query = "why did the glaze crack?"
     chosen = {"since": START.replace(minute=3)}
     inside = [found.relevance for found in pottery.recall(query, filter=chosen, min_relevance=0).memories]
@@ -147,7 +147,7 @@ def test_a_former_request_in_the_same_words_vouches_for_nothing(pottery: Memory)
     assert texts(pottery.recall(query, now=NOW)) in ([], [query])
 
 
-def test_an_answer_that_is_empty_for_want_of_relevance_is_not_searched_for_again(
+def test_an_answer_without_relevant_memories_causes_no_second_search(
     pottery: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int] = []
@@ -163,14 +163,14 @@ def test_an_answer_that_is_empty_for_want_of_relevance_is_not_searched_for_again
 
 
 @pytest.mark.parametrize("least", [math.nan, -1, 2, "much", True, math.inf])
-def test_a_least_relevance_that_is_no_share_is_refused_by_name(memory: Memory, least: Any) -> None:
+def test_a_least_relevance_outside_0_to_1_is_refused_by_name(memory: Memory, least: Any) -> None:
     with pytest.raises(InvalidInputError) as caught:
         memory.recall("login", min_relevance=least)
     assert caught.value.field == "min_relevance"
 
 
 @pytest.mark.parametrize("least", ["nan", "-1", "2", '"much"'])
-def test_a_setting_that_is_no_share_is_refused_by_name(tmp_path: Path, least: str) -> None:
+def test_a_setting_outside_0_to_1_is_refused_by_name(tmp_path: Path, least: str) -> None:
     file = tmp_path / "settings.toml"
     file.write_text(f"[recall]\nmin_relevance = {least}\n", encoding="utf-8")
     with pytest.raises(SettingsError, match="min_relevance"):
@@ -185,7 +185,7 @@ def test_the_setting_is_the_default_and_the_option_wins(tmp_path: Path, embedder
         assert memory.recall("who won the world cup", now=NOW, min_relevance=0.6).memories == ()
 
 
-def test_with_a_model_that_it_is_not_calibrated_for_nothing_is_left_out(tmp_path: Path) -> None:
+def test_with_an_uncalibrated_model_nothing_is_left_out(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "other", embedder=MadeVectors()) as memory:
         memory.ingest([message(number, text) for number, text in enumerate(TALK)], now=NOW)
         found = memory.recall("who won the world cup", now=NOW).memories
@@ -194,7 +194,7 @@ def test_with_a_model_that_it_is_not_calibrated_for_nothing_is_left_out(tmp_path
         assert memory.recall("cello", mode="lexical", now=NOW).memories[0].relevance is not None
 
 
-def test_what_runs_used_again_and_again_for_a_request_stays_though_it_does_not_resemble_it(
+def test_a_memory_that_runs_used_repeatedly_for_a_request_stays_without_resembling_it(
     tmp_path: Path, embedder: Embedder
 ) -> None:
     request = "the nightly export of the ledger stopped half way"
@@ -216,7 +216,7 @@ def test_what_runs_used_again_and_again_for_a_request_stays_though_it_does_not_r
 
 
 @pytest.mark.parametrize("time", ["two weeks ago", "last week", "3 days ago", "on Monday", "on 1 February 2026"])
-def test_the_words_of_a_time_are_none_that_an_answer_lacks(pottery: Memory, time: str) -> None:
+def test_an_answer_need_not_repeat_the_words_of_a_date(pottery: Memory, time: str) -> None:
     def arrival(query: str, **options: Any) -> float:
         found = pottery.recall(query, min_relevance=0, reference_time=NOW, **options).memories
         return next(one.relevance for one in found if one.record.text == TALK[0]) or 0.0
@@ -228,8 +228,8 @@ def test_the_words_of_a_time_are_none_that_an_answer_lacks(pottery: Memory, time
     assert pottery.recall(f"who won the world cup {time}?", reference_time=NOW).memories == ()
 
 
-def test_a_question_for_a_time_alone_is_answered_by_what_was_said_then(pottery: Memory) -> None:
-    """It names nothing that a memory could resemble."""
+def test_a_question_about_a_time_alone_is_answered_by_memories_of_that_time(pottery: Memory) -> None:
+    """Such a question names nothing that a memory could resemble."""
     found = pottery.recall("what did we do on 2026-02-01?", 10, now=NOW, reference_time=NOW)
     assert found.dates
     assert sorted(texts(found)) == sorted(TALK)

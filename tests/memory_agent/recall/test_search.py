@@ -1,4 +1,4 @@
-"""What a recall finds: filters and floors are exact at any selectivity, and the shortlist holds the best of all."""
+"""Filters and floors are exact at any selectivity, and the shortlist has the best of all memories."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def searched(
     dates: tuple[UnderstoodDate, ...] = (),
     dates_mode: str = "boost",
 ) -> Search:
-    """Search with the vector `seed`, without words of its own."""
+    """Search with the vector of `seed`, without word vectors."""
     options: Any = {"dates": dates_mode}
     query = make_query(text, 5, chosen, mode, 600_000, options, QueryDefaults(RecallSettings(), START))
     words = np.zeros((0, NDIM), np.float16)
@@ -142,7 +142,7 @@ def as_fields(chosen: MemoryFilter) -> dict[str, Any]:
 def by_hand(
     world: World, found: Search, chosen: MemoryFilter | None, seed: int
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The cosine of each slot by brute force, NaN for what cannot answer, and BM25 by the words index."""
+    """Return the cosine of each slot by brute force, NaN if it cannot answer, and its BM25 by the index of words."""
     view = found.view
     cosines = np.where(view.alive, world.cosines(vector_of(seed))[view.rows], np.nan)
     bm25 = np.where(view.alive, view.words.scores(found.words), 0.0)
@@ -157,7 +157,7 @@ def best_of(found: Candidates, limit: int) -> list[float]:
 
 
 def with_neighbours_of(found: Search, slots: npt.NDArray[np.int64]) -> set[int]:
-    """What is at most `REACH` places from `slots` in the session, and passes."""
+    """Return the slots that pass and are at most `REACH` places from `slots` in the session."""
     around = np.unique(found.view.windows(slots, REACH))
     around = around[around >= 0]
     return set(around[found.mask[around]].tolist() if found.mask is not None else around.tolist())
@@ -184,7 +184,7 @@ def test_a_floor_alone_is_exact(world: World, floor: float) -> None:
     "chosen",
     [None, *(MemoryFilter(tags=(tag,)) for tag in ("three", "hundredth", "half")), MemoryFilter(channel_id="c-0")],
 )
-def test_by_vector_alone_the_shortlist_holds_the_best_of_all_by_exact_scores(
+def test_in_vector_mode_the_shortlist_has_the_best_memories_by_exact_scores(
     world: World, chosen: MemoryFilter | None, limit: int
 ) -> None:
     if chosen is None and world.archive.view.vectors.is_approximate:
@@ -212,7 +212,7 @@ def least_of(values: npt.NDArray[np.float64], limit: int, texts: npt.NDArray[np.
 @pytest.mark.parametrize("limit", [1, 5, 50])
 @pytest.mark.parametrize("chosen", [None, MemoryFilter(tags=("half",)), MemoryFilter(session_id="s-common")])
 @pytest.mark.parametrize("text", ["alpha word5", "word5 word6 word7", "nothing of it"])
-def test_the_shortlist_is_the_best_of_each_side_and_their_neighbours(
+def test_the_shortlist_has_the_best_by_vector_and_by_words_and_their_neighbours(
     world: World, chosen: MemoryFilter | None, limit: int, text: str
 ) -> None:
     for seed in range(3):
@@ -233,7 +233,7 @@ def test_the_shortlist_is_the_best_of_each_side_and_their_neighbours(
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
-def test_each_mode_scores_by_its_own_sides(world: World, mode: Mode) -> None:
+def test_each_mode_uses_its_own_scores(world: World, mode: Mode) -> None:
     search = searched(world, mode=mode, seed=1)
     found = shortlist(search, 50, sure=10)
     assert np.isfinite(found.cosines).any() == (mode != "lexical")
@@ -270,7 +270,7 @@ def test_dates_that_filter_narrow_the_search_in_time(world: World) -> None:
     assert rows_in(found) == within
 
 
-def test_dates_that_boost_bring_in_what_would_not_be_among_the_best(world: World) -> None:
+def test_dates_that_boost_add_candidates_that_are_not_among_the_best(world: World) -> None:
     when = UnderstoodDate(phrase="then", since=START, until=START + timedelta(minutes=1))
     boosted, plain = (shortlist(searched(world, dates=dates), 10, sure=10) for dates in ((when,), ()))
     assert boosted.dates.max() > 0
@@ -297,7 +297,7 @@ def test_after_the_deadline_neighbours_are_left_out(world: World, mode: Mode) ->
     assert late.deadline.degraded == (["deadline"] if mode == "hybrid" else [])
 
 
-def test_without_a_vector_a_floor_that_was_asked_for_lets_nothing_through(world: World) -> None:
+def test_without_a_vector_no_memory_passes_a_floor_that_the_caller_set(world: World) -> None:
     assert not rows_in(searched(world, MemoryFilter(min_score=0.1), seed=None))
     assert shortlist(searched(world, seed=None), 50, sure=10).slots.size > 0
 
@@ -308,10 +308,10 @@ def test_without_a_vector_the_mode_vector_falls_back_to_words(world: World) -> N
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
 @pytest.mark.parametrize("text", ["alpha word5", "all", "nothing of it"])
-def test_a_shortlist_is_all_exactly_when_it_holds_everything_that_can_answer(
+def test_a_shortlist_is_marked_complete_exactly_when_it_has_everything_that_can_answer(
     world: World, mode: Mode, text: str
 ) -> None:
-    """Else a recall would leave out what could fill its answer, or search for it until the deadline."""
+    """Otherwise a recall would leave out memories that fill its answer, or search until the deadline."""
     given = searched(world, text=text, mode=mode)
     found = given.with_all_cosines()
     view = found.view
@@ -330,7 +330,7 @@ def test_a_shortlist_is_all_exactly_when_it_holds_everything_that_can_answer(
     assert shortlist(given, view.count, sure=1).is_all == (found is given)
 
 
-def test_candidates_without_a_vector_count_as_the_average_beside_those_with_one(world: World) -> None:
+def test_candidates_without_a_vector_get_the_mean_cosine_of_the_others(world: World) -> None:
     found = searched(world, seed=1)
     lacking = found.view.slots([row for row in world.records if np.isnan(world.vectors[row, 0])][:2])
     slots = np.union1d(shortlist(found, 5, sure=5).slots, lacking)
@@ -358,7 +358,7 @@ def test_filters_over_100_000_memories_are_exact(large: World, fields: dict[str,
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vector", "lexical"])
-def test_a_thousand_memories_may_be_asked_for(tmp_path: Path, mode: Mode) -> None:
+def test_an_answer_may_have_a_thousand_memories(tmp_path: Path, mode: Mode) -> None:
     with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
         memory.ingest([message(number, f"box {number} of the store") for number in range(1_100)], now=NOW)
         found = memory.recall(

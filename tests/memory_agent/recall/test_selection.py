@@ -20,7 +20,7 @@ from memory_agent.memory import Memory
 from memory_agent.recall import candidates
 from memory_agent.recall.candidates import Candidates, scored
 from memory_agent.recall.search import Search
-from memory_agent.recall.selection import Leaders
+from memory_agent.recall.selection import selected
 from memory_agent.records.memories import MemoryRecord, Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings, StoreSettings
 from memory_agent.storage.indexes import Slots
@@ -42,7 +42,7 @@ FIX = "Restarted the billing worker and the queue drained"
         ("“Caf\u00e9” opens", "cafe\u0301 opens"),
     ],
 )
-def test_texts_that_say_the_same_have_one_fingerprint(one: str, other: str) -> None:
+def test_equivalent_texts_have_one_fingerprint(one: str, other: str) -> None:
     assert fingerprint(one) == fingerprint(other)
 
 
@@ -81,7 +81,7 @@ def test_every_text_has_a_fingerprint_that_a_column_holds(text: str) -> None:
     assert fingerprint(text) == fingerprint(text)
 
 
-def test_texts_of_a_record_do_not_run_into_each_other() -> None:
+def test_title_and_text_have_separate_parts_in_a_fingerprint() -> None:
     assert fingerprint("a b", "c d") != fingerprint("a", "b c d")
 
 
@@ -91,13 +91,14 @@ def test_the_best_of_several_duplicates_represents_them(said: list[Turn], words:
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         search = asked_of(talk.archive, words)
         found = scored(search, np.arange(search.view.count))
-        leaders = Leaders(found, search).best(100)
+        leaders = selected(found, search)
     ranked = sorted(range(len(said)), key=lambda place: (-found.total[place], -found.rows[place]))
     groups: dict[int, list[int]] = {}
     for place in ranked:
         groups.setdefault(int(search.view.fingerprints[place]), []).append(place)
-    assert [(leader.fingerprint, leader.place, *leader.copies) for leader in leaders] == [
-        (fingerprint, *places) for fingerprint, places in groups.items()
+    copies = [slots.tolist() for slots in leaders.copies]
+    assert list(zip(leaders.fingerprints.tolist(), leaders.slots.tolist(), copies, strict=True)) == [
+        (fingerprint, best, others) for fingerprint, (best, *others) in groups.items()
     ]
 
 
@@ -151,7 +152,7 @@ def test_another_title_or_kind_is_another_memory(memory: Memory) -> None:
     assert sorted(found.count for found in memory.recall("deploy done").memories) == [1, 1, 1]
 
 
-def test_a_floor_holds_for_the_count_too(memory: Memory) -> None:
+def test_a_floor_applies_to_the_count(memory: Memory) -> None:
     memory.ingest([message(1, FIX), message(20, FIX + "!")], now=NOW)
     raw = {found.count: found.score for found in memory.recall(FIX).memories}
     assert list(raw) == [2]
@@ -159,7 +160,7 @@ def test_a_floor_holds_for_the_count_too(memory: Memory) -> None:
     assert [(found.count, len(found.origins)) for found in strict] == [(1, 0)]
 
 
-def test_copies_in_a_row_lend_each_other_nothing(memory: Memory) -> None:
+def test_consecutive_copies_lend_each_other_nothing(memory: Memory) -> None:
     memory.ingest([message(number, FIX, session_id="s") for number in range(4)], now=NOW)
     memory.ingest([message(50 + number, session_id=f"other-{number}") for number in range(8)], now=NOW)
     best = memory.recall("billing worker queue").memories[0]

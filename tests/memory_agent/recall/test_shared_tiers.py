@@ -1,4 +1,4 @@
-"""One answer of two tiers: the order of classes, reserved places and who gets them, and what says the same."""
+"""Merging two tiers: the order of classes, the reserved places, and equal texts."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_full_answer_gives_its_last_place_to_a_new_item() -> None:
 
 
 @pytest.mark.parametrize("own_memories", [4, 5, 9])
-def test_half_of_the_full_answers_give_it_to_the_best_proven_item(own_memories: int) -> None:
+def test_half_of_the_full_answers_give_their_last_place_to_the_best_proven_item(own_memories: int) -> None:
     local = [own(f"m{n}", score=0.9 - n / 10) for n in range(own_memories)]
     proven = [item("p", score=0.2, is_proven=True, mean=0.9), item("q", score=0.1, is_proven=True, mean=0.9)]
     shown = Counter(tuple(merge(local, [*proven, item("s", score=2.0)], key=key)) for key in recall_ids(2_000))
@@ -248,14 +248,14 @@ def test_items_of_unknown_relevance_take_only_empty_places_proven_ones_first() -
 
 
 def recall_ids(count: int) -> list[str]:
-    """Return ids as recalls have them: of one hour, with random ends."""
+    """Return ids of recalls within one hour."""
     random = np.random.default_rng(7)
     alphabet = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
     return ["01KHJY9" + "".join(alphabet[place] for place in random.integers(0, 32, 19)) for _ in range(count)]
 
 
 @pytest.mark.parametrize(("items", "top_k"), [(2, 5), (3, 5), (7, 5), (20, 5), (5, 10), (9, 10)])
-def test_each_new_item_that_is_about_as_good_gets_its_share(items: int, top_k: int) -> None:
+def test_new_items_that_are_about_equally_good_have_equal_chances(items: int, top_k: int) -> None:
     local = [own(f"m{n}") for n in range(top_k)]
     near = [item(f"01KHJY9080NWG22H9Q8BBD7B{n:02}", score=0.5 - 0.04 * n / items) for n in range(items)]
     others = [item("far", score=0.44), item("below", 0.5, score=0.5)]
@@ -267,7 +267,7 @@ def test_each_new_item_that_is_about_as_good_gets_its_share(items: int, top_k: i
     assert all(abs(times - 2_000 * share) <= 4 * sqrt(2_000 * share * (1 - share)) for times in shown.values()), shown
 
 
-def test_a_further_item_takes_from_all_alike_and_a_recall_can_be_repeated() -> None:
+def test_a_further_item_lowers_all_chances_equally_and_a_recall_can_be_repeated() -> None:
     local, new = [own(f"m{n}") for n in range(5)], [item(f"s{n}") for n in range(4)]
     fifth = item("a")
     for key in recall_ids(200):
@@ -284,7 +284,7 @@ def test_new_items_that_are_worse_follow_those_near_the_best() -> None:
     assert {tuple(merge([], losing, 1, key)) for key in recall_ids(50)} == {("a",), ("b",)}
 
 
-def test_what_went_worse_than_usual_follows_all_new_items_and_takes_turns_in_what_is_left() -> None:
+def test_items_worse_than_usual_follow_all_new_items_and_share_the_places_left() -> None:
     worse = [item(f"w{n}", score=0.9, is_worse=True, mean=0.4) for n in range(3)]
     new = [item("a", score=0.5), item("b", score=0.1)]
     answers = [merge([], [*worse, *new], 3, key) for key in recall_ids(50)]
@@ -306,7 +306,7 @@ def test_what_went_worse_than_usual_follows_all_new_items_and_takes_turns_in_wha
         ("It works", "This does the job", False),
     ],
 )
-def test_what_says_the_same_is_folded_whichever_is_local(ours: str, theirs: str, is_same: bool) -> None:
+def test_equal_texts_are_folded_into_the_local_memory(ours: str, theirs: str, is_same: bool) -> None:
     for mine, other in itertools.permutations((ours, theirs)):
         shared = item("s", 0.99, 0.9, other, is_proven=True, mean=0.9)
         answer = merged((own("m", None, 0.1, mine),), [shared], 5, "recall", CUT_OFF)
@@ -319,7 +319,7 @@ def test_what_says_the_same_is_folded_whichever_is_local(ours: str, theirs: str,
             assert answer[1].shared is None
 
 
-def test_each_local_memory_that_says_it_is_marked_with_the_best_proven_item() -> None:
+def test_each_local_memory_with_the_text_is_marked_with_the_best_proven_item() -> None:
     local = (own("m1", text="Use the VPN"), own("m2", text="use VPN"), own("m3"))
     shared = [item("s1", text="Use the VPN"), item("s2", text="Use VPN.", is_proven=True, mean=0.9)]
     for offered in (shared, shared[::-1]):
@@ -340,7 +340,7 @@ def test_each_local_memory_that_says_it_is_marked_with_the_best_proven_item() ->
         (item("s", score=0.1, text="Use VPN"), item("t", text="Use the VPN")),
     ],
 )
-def test_of_two_items_that_say_the_same_the_better_proven_stays_then_the_earlier(
+def test_of_two_equal_items_the_better_proven_stays_then_the_earlier(
     better: RetrievedMemory, worse: RetrievedMemory
 ) -> None:
     for shared in ([better, worse], [worse, better]):

@@ -38,7 +38,7 @@ def whole(turn: Turn) -> float:
 
 
 def exchanged(talk: Talk, found: Candidates) -> list[tuple[float, int]]:
-    """What each candidate gains, as often as it is an answer, and gives, as often as it is asked; and its lender."""
+    """Return what each candidate gains as an answer and loses as a question, and its lender."""
     slots = found.slots.tolist()
     fused = dict(zip(slots, found.fused.tolist(), strict=True))
     ranked = sorted(fused.values(), reverse=True)
@@ -64,7 +64,7 @@ def ranked(found: Search) -> Candidates:
 
 @given(said_turns, queries, st.booleans(), shares, shares)
 @settings(deadline=None, max_examples=60)
-def test_a_question_lends_to_what_follows_it_and_gives_way(
+def test_a_question_lends_to_the_next_memory_and_ranks_lower(
     said: list[Turn], words: list[str], is_filtered: bool, contiguity: float, context: float
 ) -> None:
     chosen = SHOWN if is_filtered else None
@@ -83,7 +83,7 @@ def test_a_question_lends_to_what_follows_it_and_gives_way(
 
 @given(said_turns, queries)
 @settings(deadline=None, max_examples=20)
-def test_a_query_that_does_not_ask_moves_nothing_to_answers(said: list[Turn], words: list[str]) -> None:
+def test_a_query_that_is_no_question_lends_nothing(said: list[Turn], words: list[str]) -> None:
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         found = ranked(asked_of(talk.archive, words))
     assert not found.lent.any()
@@ -93,7 +93,7 @@ def test_a_query_that_does_not_ask_moves_nothing_to_answers(said: list[Turn], wo
 
 @given(said_turns, queries, st.sampled_from(["vector", "lexical"]))
 @settings(deadline=None, max_examples=10)
-def test_a_single_side_gains_nothing(said: list[Turn], words: list[str], mode: Mode) -> None:
+def test_a_single_side_gains_nothing_from_neighbours(said: list[Turn], words: list[str], mode: Mode) -> None:
     with TemporaryDirectory() as folder, open_talk(Path(folder) / "a", said) as talk:
         found = ranked(asked_of(talk.archive, words, asks=True, mode=mode))
     assert not found.context.any()
@@ -150,7 +150,7 @@ def test_without_neighbours_it_is_not_found(tmp_path: Path, embedder: Embedder) 
 
 
 @pytest.mark.parametrize("mode", ["vector", "lexical"])
-def test_a_single_side_is_left_as_it_is(tmp_path: Path, embedder: Embedder, mode: Mode) -> None:
+def test_the_ranking_by_a_single_side_ignores_neighbours(tmp_path: Path, embedder: Embedder, mode: Mode) -> None:
     with open_memory(tmp_path, embedder) as memory:
         result = memory.recall("hallway paint?", top_k=3, mode=mode)
     assert result.memories
@@ -202,7 +202,7 @@ def test_the_scale_follows_the_unit_of_the_scores_and_ignores_their_level() -> N
     assert scale_of(SCORES + 0.3) == pytest.approx(scale_of(SCORES))
 
 
-def test_equal_scores_leave_a_tenth_of_the_best_so_that_use_decides() -> None:
+def test_among_equal_scores_the_scale_is_a_tenth_of_the_best() -> None:
     assert scale_of(np.full(12, 1.2)) == pytest.approx(0.12)
     assert scale_of(np.array([0.8])) == pytest.approx(0.08)
 

@@ -71,12 +71,12 @@ def test_on_request_the_time_is_a_filter(diary: Memory) -> None:
     assert result.memories[0].explanation["filter"] == "exact"
 
 
-def test_several_times_are_a_filter_by_any_of_them(diary: Memory) -> None:
+def test_several_dates_filter_by_any_of_them(diary: Memory) -> None:
     result = diary.recall("flaky test 3 days ago or 30 days ago", top_k=50, dates="filter", reference_time=NOW)
     assert {days_ago(found.record.timestamp) for found in result.memories} == {3, 30}
 
 
-def test_a_filter_of_the_caller_and_one_of_the_query_both_hold(diary: Memory) -> None:
+def test_the_callers_filter_and_the_dates_of_the_query_both_apply(diary: Memory) -> None:
     result = diary.recall("flaky test last week", 50, {"session_id": "day-6"}, dates="filter", reference_time=NOW)
     assert [days_ago(found.record.timestamp) for found in result.memories] == [6]
     none = diary.recall("flaky test last week", 50, {"session_id": "day-60"}, dates="filter", reference_time=NOW)
@@ -101,20 +101,20 @@ def test_a_reference_time_without_zone_is_refused(diary: Memory) -> None:
     assert caught.value.field == "reference_time"
 
 
-def test_an_unknown_way_with_dates_is_refused(diary: Memory) -> None:
+def test_an_unknown_use_of_dates_is_refused(diary: Memory) -> None:
     with pytest.raises(InvalidInputError) as caught:
         diary.recall("last week", dates="perhaps")  # type: ignore[arg-type]
     assert caught.value.field == "dates"
 
 
-def test_a_weight_of_nothing_moves_nothing(tmp_path: Path, embedder: Embedder) -> None:
+def test_a_date_weight_of_zero_changes_nothing(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "u", embedder=embedder, recall_settings=RecallSettings(date_weight=0.0)) as memory:
         memory.ingest([message(1, timestamp=(NOW - 3 * DAY).isoformat())], now=NOW)
         result = memory.recall("race in the auth module three days ago", reference_time=NOW, min_relevance=0)
     assert result.memories[0].explanation["date_boost"] == 0.0
 
 
-def test_a_memory_gains_within_the_time_fades_after_it_and_gains_nothing_before() -> None:
+def test_a_memory_gains_within_the_time_less_after_it_and_nothing_before() -> None:
     date = UnderstoodDate(phrase="that day", since=NOW, until=NOW + DAY)
     moments = [NOW - DAY, NOW, NOW + DAY - timedelta(microseconds=1), NOW + 2 * DAY, NOW + 60 * DAY]
     gains = nearness(np.array([at(moment) for moment in moments]), [date])
@@ -128,7 +128,7 @@ def test_a_memory_gains_within_the_time_fades_after_it_and_gains_nothing_before(
     st.none() | st.integers(0, 40_000),
     st.none() | st.integers(0, 40_000),
 )
-def test_nearness_is_a_share_and_whole_within(times: list[int], since: int | None, length: int | None) -> None:
+def test_nearness_is_from_0_to_1_and_1_within_the_time(times: list[int], since: int | None, length: int | None) -> None:
     start = None if since is None else datetime(1970, 1, 1, tzinfo=UTC) + since * DAY
     base = start or datetime(1990, 1, 1, tzinfo=UTC)
     end = None if length is None else base + (length + 1) * DAY
@@ -213,7 +213,5 @@ def test_a_time_that_is_ignored_answers_nothing(mixed: Memory) -> None:
         ("who decided yesterday", ["yesterday"], False),
     ],
 )
-def test_words_that_ask_for_whatever_there_was_ask_for_no_more_than_the_time(
-    query: str, phrases: list[str], is_all: bool
-) -> None:
+def test_words_that_ask_for_anything_ask_only_for_the_time(query: str, phrases: list[str], is_all: bool) -> None:
     assert ask_for_nothing_else(phrases, query_words(query)) is is_all

@@ -15,9 +15,9 @@ from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, Pendin
 from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.memory import Memory
-from memory_agent.recall.context import context_block
+from memory_agent.recall.context import _WHOLE, context_block, estimate_tokens
+from memory_agent.recall.pipeline import TokenCounter
 from memory_agent.recall.query import Deadline
-from memory_agent.recall.tokens import _WHOLE, TokenCounter, estimate_tokens
 from memory_agent.records.memories import MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.settings import EmbedderSettings
 
@@ -129,7 +129,7 @@ def late(embedder: object) -> LazyEmbedder:
     return LazyEmbedder(embedder, EmbedderSettings())  # type: ignore[arg-type]
 
 
-def test_an_embedder_that_stops_answering_is_asked_once_more_and_no_more(embedder: Embedder) -> None:
+def test_an_embedder_that_stops_answering_is_called_only_once_more(embedder: Embedder) -> None:
     failing, deadline = Failing(embedder, answers=2), Deadline(60_000)
     count = TokenCounter(late(failing), deadline)
     block = context_block(answer(*["tag, build, announce"] * 9), 400, now=NOW, count_tokens=count)
@@ -147,14 +147,14 @@ def test_tokens_are_estimated_after_the_deadline(embedder: Embedder) -> None:
     assert deadline.degraded == ["deadline"]
 
 
-def test_an_embedder_that_was_waited_for_is_not_waited_for_again(embedder: Embedder) -> None:
+def test_an_embedder_that_was_late_is_not_called_for_tokens(embedder: Embedder) -> None:
     failing, deadline = Failing(embedder, answers=0), Deadline(60_000)
     deadline.degrade("embedder_timeout")
     assert TokenCounter(late(failing), deadline)("a text") == estimate_tokens("a text")
     assert failing.asked == 0
 
 
-def test_an_answer_says_that_its_tokens_were_estimated(tmp_path: Path, embedder: Embedder) -> None:
+def test_an_answer_with_estimated_tokens_is_degraded(tmp_path: Path, embedder: Embedder) -> None:
     with Memory.open(tmp_path / "alice", embedder=Failing(embedder, answers=0)) as memory:  # type: ignore[arg-type]
         memory.remember("The release: tag, build, announce", now=NOW)
         assert memory.recall("release", deadline_ms=60_000).degraded == ()

@@ -1,4 +1,4 @@
-"""What an agent said along the way gives way to what others said about as well, and nothing else changes."""
+"""An agent's intermediate messages rank below others that match about as well, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_agents_message_that_matches_better_comes_first_all_the_same(tmp_path
     assert result.memories[0].explanation["speaker"] == -WEIGHT
 
 
-def test_findings_and_users_messages_stand_to_each_other_as_before(tmp_path: Path, embedder: Embedder) -> None:
+def test_findings_and_users_messages_keep_their_relative_order(tmp_path: Path, embedder: Embedder) -> None:
     events = [message(1, SAID), by_assistant(2, REPEATED), finding(3, FINDING)]
     result = recall(tmp_path, embedder, events, QUERY)
     lost = {found.record.text: found.explanation["speaker"] for found in result.memories}
@@ -66,7 +66,7 @@ def test_findings_and_users_messages_stand_to_each_other_as_before(tmp_path: Pat
 
 
 @pytest.mark.parametrize("speaker", [message, by_assistant, finding])
-def test_where_all_memories_are_of_one_kind_of_speaker_nothing_changes(
+def test_with_one_kind_of_speaker_nothing_changes(
     tmp_path: Path, embedder: Embedder, speaker: Callable[[int, str], dict[str, Any]]
 ) -> None:
     events = [speaker(number, text) for number, text in enumerate((SAID, REPEATED, FINDING))]
@@ -75,7 +75,7 @@ def test_where_all_memories_are_of_one_kind_of_speaker_nothing_changes(
 
 
 @pytest.mark.parametrize("mode", ["vector", "lexical"])
-def test_one_side_alone_is_ranked_by_its_own_score(tmp_path: Path, embedder: Embedder, mode: Mode) -> None:
+def test_a_single_side_ignores_the_speaker(tmp_path: Path, embedder: Embedder, mode: Mode) -> None:
     result = recall(tmp_path, embedder, [message(1, SAID), by_assistant(2, REPEATED)], QUERY, mode=mode)
     assert [found.explanation["speaker"] for found in result.memories] == [0.0, 0.0]
 

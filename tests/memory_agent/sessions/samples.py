@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from memory_agent.recall.fence import CLOSE, OPEN
+from memory_agent.records.prompt_block import CLOSE, OPEN
 from memory_agent.sessions.finding import NAMES, Places
 from memory_agent.sessions.importing import ImportCounts, Scope, SessionImport
 

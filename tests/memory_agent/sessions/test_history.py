@@ -9,8 +9,8 @@ import pytest
 
 from memory_agent.memory import Memory
 from memory_agent.recall.context import context_block
-from memory_agent.recall.fence import without_blocks
 from memory_agent.records.memories import MemoryFilter
+from memory_agent.records.prompt_block import without_blocks
 from memory_agent.sessions.entries import Entry, Session
 from memory_agent.sessions.history import _CLIENT, _TYPES, channel_of, event_of
 from memory_agent.signals.table import SignalTable

@@ -9,7 +9,7 @@ import pytest
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import EmbedderSettings
-from memory_agent.triggers.asking import Revisions, document_query, split_sentences
+from memory_agent.triggers.document_query import Revisions, document_query, split_sentences
 
 STAGING = (
     "The staging cluster can only be reached through the VPN. Deploys to staging hang while the VPN is off. "

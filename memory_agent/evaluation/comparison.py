@@ -29,7 +29,7 @@ SEED = 0
 _AT_A_TIME = 1_000
 _INTERVAL = (2.5, 97.5)
 FEWEST = 3
-"""Fewest units for an interval: one unit gives a single mean, two give three, which suggests false certainty."""
+"""Fewest units for an interval: one unit gives one mean, two give three means, which suggests false certainty."""
 
 Array = npt.NDArray[np.float64]
 
@@ -183,12 +183,12 @@ def _bounds(resampled: Array) -> tuple[float, float, float]:
 
 
 def _changed(a: Header, b: Header) -> dict[str, tuple[Any, Any]]:
-    own, other = (_flat(msgspec.to_builtins(_what_was_run(header))) for header in (a, b))
+    own, other = (_flat(msgspec.to_builtins(_configuration(header))) for header in (a, b))
     names = dict.fromkeys((*own, *other))
     return {name: (own.get(name), other.get(name)) for name in names if own.get(name) != other.get(name)}
 
 
-def _what_was_run(header: Header) -> dict[str, Any]:
+def _configuration(header: Header) -> dict[str, Any]:
     names = ("mode", "top_k", "embedded", "version", "model", "settings")
     return {name: getattr(header, name) for name in names}
 

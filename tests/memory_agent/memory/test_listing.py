@@ -17,8 +17,7 @@ from memory_samples import NOW, START
 
 from memory_agent.erasure.request import passes
 from memory_agent.errors import InvalidInputError
-from memory_agent.memory import Memory
-from memory_agent.recall import listing
+from memory_agent.memory import Memory, listing
 from memory_agent.records.memories import ORDERS, Exclusion, MemoryFilter, MemoryRecord, Order
 from memory_agent.settings import EmbedderSettings, Settings
 

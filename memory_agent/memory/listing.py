@@ -1,8 +1,9 @@
-"""Pages of memories by time: what passes a filter, in an order, from a cursor on.
+"""Lists the memories that pass a filter in pages, ordered by time.
 
-A cursor names the last memory of a page by its time and row. So memories that come and go between two pages neither
-repeat nor hide others; by `updated`, one that is replaced meanwhile moves to the front, before the cursor. Each page is
-that of one view; what is replaced while it is read is returned as it is now, at the place that it had.
+A cursor identifies the last memory of a page by its time and row, so memories that are added or removed between two
+pages neither repeat nor hide others. In the order `updated`, a memory that is replaced between them moves to the front,
+before the cursor. Each page is of one view; a memory that is replaced while the page is read is returned in its new
+version at its old place.
 
 n = number of slots that pass the filter.
 """
@@ -23,11 +24,11 @@ from memory_agent.records.memories import ORDERS, MemoryFilter, MemoryPage, Memo
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Rows
 
-_MOST_BYTES = 8 << 20  # of records in a page, which travels as one message
+_MOST_BYTES = 8 << 20  # of records in a page, which is sent as one message
 
 
 class _Place(NamedTuple):
-    """A place in an order: `time_us` and `row` of a memory."""
+    """A position in an order: `time_us` and `row` of a memory."""
 
     order: Order
     time_us: int
@@ -44,7 +45,7 @@ def list_page(
     limit: int,
     after: str | None,
 ) -> MemoryPage:
-    """Return at most `limit` memories after a cursor, fewer where they are large. Raises `InvalidInputError`."""
+    """Return at most `limit` memories after a cursor, fewer if they are large. Raises `InvalidInputError`."""
     chosen = check_filter(filter)
     if chosen is not None and chosen.min_score is not None:
         raise InvalidInputError("filter.min_score", "needs a query, and a list has none")

@@ -11,7 +11,7 @@ import pytest
 
 from memory_agent import Memory
 from memory_agent.errors import InvalidInputError
-from memory_agent.recall.tokens import estimate_tokens
+from memory_agent.recall.context import estimate_tokens
 from memory_agent.settings import EmbedderSettings, IngestSettings, Settings, TriggerSettings
 from memory_agent.triggers.block import Block
 from memory_agent.triggers.table import TriggerTable
@@ -87,7 +87,7 @@ REQUESTS = (
 
 
 def asked_before(memory: Memory) -> None:
-    """Record four runs that set up a service; every second one succeeds."""
+    """Record four runs that set up a service, of which every second succeeds."""
     for number, request in enumerate(REQUESTS):
         run_id, session_id, began = f"run-{number}", f"s-{number}", NOW - timedelta(days=20 - number)
         told = {"event_id": f"message-{number}", "session_id": session_id, "timestamp": (began - SECOND).isoformat()}

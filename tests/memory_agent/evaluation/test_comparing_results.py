@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_agent.errors import InvalidInputError
-from memory_agent.evaluation.compare import bootstrap, compare
-from memory_agent.evaluation.results import FORMAT, Header, Line, Results
+from memory_agent.evaluation import Results, bootstrap, compare
+from memory_agent.evaluation.results import FORMAT, Header, Line
 
 differences = st.lists(st.floats(-1, 1, width=16), min_size=2, max_size=30)
 
@@ -72,7 +72,7 @@ def test_the_bootstrap_agrees_with_every_resample_there_is() -> None:
     assert set(np.round(drawn, 9)) <= set(np.round(every, 9))
 
 
-def test_conversations_are_drawn_whole() -> None:
+def test_conversations_are_resampled_as_a_whole() -> None:
     values = np.array([[1.0], [1.0], [1.0], [0.0]])
     drawn = bootstrap(values, np.array([0, 0, 0, 1]), 20_000, seed=1)[:, 0]
     # Two draws of two conversations, of three questions and of one: both the first, one of each, both the second.
@@ -80,7 +80,7 @@ def test_conversations_are_drawn_whole() -> None:
     assert (drawn == 0.75).mean() == pytest.approx(0.5, abs=0.02)
 
 
-def test_a_question_without_the_metric_is_in_no_mean() -> None:
+def test_a_question_without_the_metric_does_not_count() -> None:
     drawn = bootstrap(np.array([[1.0, np.nan], [1.0, 0.5]]), np.arange(2), 1_000, seed=1)
     assert set(drawn[:, 0]) == {1.0}
     assert set(drawn[~np.isnan(drawn[:, 1]), 1]) == {0.5}
@@ -111,7 +111,7 @@ def test_a_run_against_itself_has_no_difference_at_all() -> None:
     assert (metric.low, metric.high, metric.share_above_0, metric.better, metric.worse) == (0, 0, 0, 0, 0)
 
 
-def test_a_gain_in_every_question_is_sure_and_a_coin_is_not() -> None:
+def test_a_gain_in_every_question_is_certain_and_a_coin_toss_is_not() -> None:
     (sure,) = compare(results([0.0] * 50), results([0.5] * 50)).metrics
     assert (sure.low, sure.high, sure.share_above_0, sure.better) == (0.5, 0.5, 1.0, 50)
     (coin,) = compare(results([0.0, 1.0] * 25), results([1.0, 0.0] * 25)).metrics
@@ -138,7 +138,7 @@ def test_the_groups_of_a_dataset_are_resampled_as_conversations_are() -> None:
 
 
 @pytest.mark.parametrize("conversations", [1, 2, 3])
-def test_fewer_than_three_conversations_bound_nothing(conversations: int) -> None:
+def test_fewer_than_three_conversations_give_no_interval(conversations: int) -> None:
     users = [str(number % conversations) for number in range(30)]
     a, b = results([0.0] * 30, users=users), results([0.5] * 30, users=users)
     (metric,) = compare(a, b, "conversation").metrics
@@ -151,7 +151,7 @@ def test_fewer_than_three_conversations_bound_nothing(conversations: int) -> Non
     assert (metric.difference, metric.better) == (0.5, 30)
 
 
-def test_a_metric_that_two_conversations_have_is_bounded_by_two_and_not_by_all() -> None:
+def test_a_metric_of_only_two_conversations_has_no_interval() -> None:
     users = ["0", "1", "2", "3"]
     a, b = results([0.0] * 4, users=users), results([1.0] * 4, users=users)
     rare = [

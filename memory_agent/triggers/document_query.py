@@ -1,0 +1,142 @@
+"""Makes the query of a document without a language model.
+
+The query has the title, the headings and the sentences nearest to the centroid of all (extractive summarization; Radev
+et al. 2004, MEAD). Sentences that changed since the last revision come first, because a writer who adds a section wants
+memories about that section. The work is bounded for any length: of a megabyte, some 50 sentences spread over the text
+are embedded.
+
+Shapes: n sentences, d dimensions.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.records.embedded import Embedding
+
+EmbedTexts = Callable[[Sequence[str]], Embedding | None]
+"""Returns the vectors (n, d) of texts, None without a model."""
+Hashes = npt.NDArray[np.int64]
+
+_MOST_CHARS = 2_000_000
+_MOST_SENTENCES = 20_000
+_MOST_EMBEDDED = 48
+_MOST_DOCUMENTS = 16
+_HEADINGS = 6
+_CHANGED = 4
+_CENTRAL = 4
+_LEAST_CHARS = 20
+_SENTENCE_CHARS = 300
+_HEADING_CHARS = 120
+_QUERY_CHARS = 1_500
+"""About as much of a query as the model reads: 256 tokens of 4 to 6 characters."""
+_HEADING = re.compile(r"^(?:#{1,6}\s+(?P<marked>.+?)\s*#*|(?P<underlined>[^\s].*)\n(?:={3,}|-{3,})\s*)$", re.MULTILINE)
+_END = re.compile(r"(?<=[.!?…。！？])[\"')\]]*\s+|\n\s*\n|\n(?=\s*(?:[-*+]|\d+[.)])\s)|[。！？]")
+_BULLET = re.compile(r"^\s*(?:[-*+]|\d+[.)])\s+")
+_SPACE = re.compile(r"\s+")
+
+
+class Revisions:
+    """The sentences of the last revision of each document, for the 16 documents that changed last. Thread-safe.
+
+    Keeps a hash of 8 bytes per sentence, for at most 20,000 sentences of a document.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Hashes] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def changed(self, document: str, sentences: Sequence[str]) -> list[int]:
+        """Return the positions of sentences that the last revision lacked, and store this revision.
+
+        There are none in the first revision.
+        """
+        hashes = np.array([hash(sentence) for sentence in sentences], dtype=np.int64)
+        with self._guard:
+            known = self._known.pop(document, None)
+            self._known[document] = hashes
+            while len(self._known) > _MOST_DOCUMENTS:
+                self._known.popitem(last=False)
+        return [] if known is None else np.flatnonzero(~np.isin(hashes, known)).tolist()
+
+
+def document_query(title: str, text: str, document: str, revisions: Revisions, embed: EmbedTexts) -> str:
+    """Return the query of a document's text, at most 1,500 characters; "" if the text has no usable sentence.
+
+    `document` identifies the document among `revisions`; with "" the whole text counts as unchanged. Without a model
+    the first sentences replace the central ones.
+    """
+    text = text[:_MOST_CHARS]
+    headings = _headings(text)
+    sentences = split_sentences(_HEADING.sub("\n\n", text))
+    changed = revisions.changed(document, sentences) if document else []
+    sampled = _to_embed(len(sentences), changed)
+    vectors = embed([sentences[place] for place in sampled]) if sampled else None
+    is_new = np.isin(sampled, changed)
+    places = [*_nearest(is_new, vectors, _CHANGED), *_nearest(np.ones_like(is_new), vectors, _CENTRAL)]
+    chosen = [sentences[sampled[place]] for place in dict.fromkeys(places)]
+    return _joined([title.strip()[:_HEADING_CHARS], *headings, *chosen])
+
+
+def split_sentences(text: str) -> list[str]:
+    """Return the distinct sentences and list items of a text, at most 20,000, each on one line.
+
+    A sentence of more than 300 characters, such as code, is split after every 300.
+    """
+    found: dict[str, None] = {}
+    for part in _END.split(text):
+        line = _SPACE.sub(" ", _BULLET.sub("", part)).strip()
+        for start in range(0, len(line), _SENTENCE_CHARS):
+            piece = line[start : start + _SENTENCE_CHARS]
+            if len(piece) >= _LEAST_CHARS:
+                found[piece] = None
+        if len(found) >= _MOST_SENTENCES:
+            break
+    return list(found)[:_MOST_SENTENCES]
+
+
+def _headings(text: str) -> list[str]:
+    """Return the first headings of Markdown."""
+    found = (match["marked"] or match["underlined"] for match in _HEADING.finditer(text))
+    return [heading.strip()[:_HEADING_CHARS] for heading, _ in zip(found, range(_HEADINGS), strict=False)]
+
+
+def _to_embed(sentences: int, changed: Sequence[int]) -> list[int]:
+    """Return the positions of the sentences to embed, in order. At most two thirds of them are changed ones."""
+    new = _spread(changed, 2 * _MOST_EMBEDDED // 3)
+    rest = _spread(sorted(set(range(sentences)).difference(changed)), _MOST_EMBEDDED - len(new))
+    return sorted([*new, *rest])
+
+
+def _spread(places: Sequence[int], most: int) -> list[int]:
+    if len(places) <= most:
+        return list(places)
+    return [places[round(place)] for place in np.linspace(0, len(places) - 1, most)]
+
+
+def _nearest(mask: npt.NDArray[np.bool_], vectors: Embedding | None, most: int) -> list[int]:
+    """Return the positions of the sentences in `mask` (n,) nearest to their centroid, nearest first."""
+    places = np.flatnonzero(mask)
+    if vectors is None or not places.size:
+        return [int(place) for place in places[:most]]
+    own = vectors[places]
+    nearness = own @ own.mean(axis=0)
+    return [int(place) for place in places[np.argsort(-nearness, kind="stable")[:most]]]
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Return the distinct parts, one per line, as many as fit."""
+    lines: list[str] = []
+    room = _QUERY_CHARS
+    for part in dict.fromkeys(filter(None, parts)):
+        if len(part) + 1 > room:
+            break
+        lines.append(part)
+        room -= len(part) + 1
+    return "\n".join(lines)
