@@ -17,7 +17,7 @@ from memory_agent.errors import UnavailableError
 from memory_agent.hooks.inputs import LISTENED
 from memory_agent.integrations.json_text import JsonText, KeyPath, Syntax
 from memory_agent.integrations.toml_text import TomlText
-from memory_agent.sessions.history import channel_of
+from memory_agent.sessions.events import channel_of
 
 PROGRAM = "memory-agent"
 """The name of our command, and that of its server in every client."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.notes.markdown import read_markdown, sections
+from memory_agent.notes import read_markdown, sections
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

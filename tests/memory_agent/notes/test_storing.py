@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from memory_agent.memory import Memory
-from memory_agent.notes.plain import has_notes, read_plain
-from memory_agent.notes.storing import StoredNotes, index_documents, store_notes
+from memory_agent.notes import StoredNotes, has_notes, index_documents, read_plain, store_notes
 from memory_agent.recall.context import context_block
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

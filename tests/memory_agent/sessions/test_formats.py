@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.sessions.history import channel_of
+from memory_agent.sessions.events import channel_of
 from tests.memory_agent.sessions import samples
 from tests.memory_agent.sessions.samples import PROMPT, read, said, write_document, write_lines
 

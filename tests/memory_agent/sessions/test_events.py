@@ -1,4 +1,4 @@
-"""Events of sessions: which memories they become, whose they are, and that nobody reacts to them."""
+"""Events of sessions become memories and runs of the right project, and trigger no recall."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memory_agent.recall.context import context_block
 from memory_agent.recall.fence import without_blocks
 from memory_agent.records.memories import MemoryFilter
 from memory_agent.sessions.entries import Entry, Session
-from memory_agent.sessions.history import _CLIENT, _TYPES, channel_of, event_of
+from memory_agent.sessions.events import _CLIENT, _TYPES, channel_of, event_of
 from memory_agent.signals.table import SignalTable
 from memory_agent.triggers.table import TriggerTable
 from tests.memory_agent.sessions import samples
