@@ -13,8 +13,9 @@ from typing import Literal
 
 import msgspec
 
-from memory_agent.embedders import ByteProgress, weights
+from memory_agent.embedders import weights
 from memory_agent.embedders.checksums import is_whole, replacing
+from memory_agent.embedders.protocol import ByteProgress
 from memory_agent.embedders.schemes import Scheme, choose_scheme
 from memory_agent.embedders.weights import Model
 from memory_agent.errors import ModelError, ModelMissingError

@@ -26,8 +26,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
-from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.embedders.future import Future
+from memory_agent.embedders.protocol import All, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery

@@ -20,7 +20,6 @@ import numpy.typing as npt
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import; telemetry leaves a session file in TMPDIR
 import onnxruntime
 
-from memory_agent.embedders import EmbedderInfo, Embeddings
 from memory_agent.embedders.cache import GRAPH_REVISION, Artifacts, obtain
 from memory_agent.embedders.passages import (
     MOST_PASSAGES,
@@ -35,6 +34,7 @@ from memory_agent.embedders.passages import (
     spans_of,
     text_words_of,
 )
+from memory_agent.embedders.protocol import EmbedderInfo, Embeddings
 from memory_agent.embedders.weights import WEIGHTS, prefixes_of
 from memory_agent.embedders.wordpiece import CHARS_PER_TOKEN, Ids, Tokens, WordPiece
 from memory_agent.errors import ModelError

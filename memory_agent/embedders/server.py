@@ -15,10 +15,11 @@ from typing import TypeVar
 
 import msgspec
 
-from memory_agent.embedders import EmbedderInfo, wire
+from memory_agent.embedders import wire
 from memory_agent.embedders.future import Future
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import open_minilm
+from memory_agent.embedders.protocol import EmbedderInfo
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings

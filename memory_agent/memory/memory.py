@@ -22,8 +22,7 @@ import msgspec
 from msgspec.structs import replace
 from ulid import ULID
 
-from memory_agent.embedders import Embedder
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import Embedder, LazyEmbedder
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning.consolidation import Consolidation

@@ -27,8 +27,7 @@ import numpy as np
 from msgspec.structs import replace
 from ulid import ULID
 
-from memory_agent.embedders import Pending
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import LazyEmbedder, Pending
 from memory_agent.learning.learner import USUAL, Advice, UserLearner
 from memory_agent.recall.answer import Answering, note_of
 from memory_agent.recall.candidates import Candidates, shortlist

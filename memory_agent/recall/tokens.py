@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 
 if TYPE_CHECKING:
-    from memory_agent.embedders import Embedder
-    from memory_agent.embedders.lazy_embedder import LazyEmbedder
+    from memory_agent.embedders import Embedder, LazyEmbedder
     from memory_agent.recall.query import Deadline
 
 _NO_PAIR = {
@@ -101,7 +100,7 @@ class TokenCounter:
         return None
 
     def _count(self, embedder: Embedder, text: str) -> int | None:
-        from memory_agent.embedders.lazy_embedder import failing_as_model_error  # the command line only estimates
+        from memory_agent.embedders import failing_as_model_error  # the command line only estimates
 
         timeout_s = self._deadline.remaining_s - self._rest_s
         try:

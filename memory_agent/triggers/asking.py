@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import LazyEmbedder
 from memory_agent.errors import InvalidInputError, ModelError
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query

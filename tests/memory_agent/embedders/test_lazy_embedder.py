@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory_agent.embedders import Embedder, Embeddings
+from memory_agent.embedders import Embedder, Embeddings, LazyEmbedder
 from memory_agent.embedders.lanes import LanedEmbedder
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import EmbedderUnavailableError, InvalidInputError, ModelMissingError
