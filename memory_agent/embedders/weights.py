@@ -49,7 +49,7 @@ PINNED = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that are not in the weights. `pooling` is mean or cls; `positions` bounds the tokens of a text."""
+    """Parameters that are not in the weights. `pooling` is mean or cls; `positions` is the most tokens of a run."""
 
     name: str
     layers: int
@@ -65,7 +65,7 @@ _PREFIXES = (
     (re.compile(r"(^|[-_])e5([-_]|$)"), ("query: ", "passage: ")),
     (re.compile(r"(^|[-_])bge-.*\ben\b"), ("Represent this sentence for searching relevant passages: ", "")),
 )
-"""By the model's name, from the model cards. Instruction-tuned E5 models have others."""
+"""Prefixes of queries and passages by the model's name, from the model cards; not for instruction-tuned E5 models."""
 
 _CACHE_VARIABLE = "MEMORY_AGENT_MODEL_CACHE"
 _VERIFIED = "verified.json"
@@ -81,7 +81,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prefixes_of(model: str, settings: EmbedderSettings) -> tuple[str, str]:
-    """Return the prefixes of queries and of passages: those of the settings, or those a model of this name needs."""
+    """Return the prefixes of queries and passages: from the settings, or with "auto" by the model's name."""
     known = next((pair for pattern, pair in _PREFIXES if pattern.search(model.lower())), ("", ""))
     query = known[0] if settings.query_prefix == "auto" else settings.query_prefix
     return query, known[1] if settings.passage_prefix == "auto" else settings.passage_prefix

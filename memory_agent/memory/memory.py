@@ -59,8 +59,7 @@ from memory_agent.settings import (
     SettingsKeywords,
     with_keywords,
 )
-from memory_agent.signals import EventReader, SignalTable
-from memory_agent.signals.reader import truncate
+from memory_agent.signals import EventReader, SignalTable, truncate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import is_data_dir, user_folder
 from memory_agent.storage.open_calls import OpenCalls

@@ -1,8 +1,8 @@
-"""Asks questions and judges the answers: what relevance keeps and refuses, and whether it says how often it is right.
+"""Asks questions and judges the answers: what the relevance threshold keeps and refuses, and its calibration.
 
-Judged memories are the evidence of a store's own questions and all that answers the questions of others; what else
-answers an own question is not judged, since annotators mark the least evidence. Where a store has memories of something
-else, those are judged by themselves (`strange`).
+Judged memories are the evidence of a store's own questions, and all answers to questions of other stores. Other answers
+to own questions are not judged, since annotators mark only the minimal evidence. Memories of unrelated stores are
+judged separately (`strange`).
 
 Shapes: m judged memories, a answers.
 """
@@ -35,7 +35,7 @@ Mask = npt.NDArray[np.bool_]
 class Answered:
     """One answer: the relevance of its memories, which of them are evidence, and how much evidence there is.
 
-    `evidence` is 0 for the question of another store. `is_strange` marks memories of something else than the evidence.
+    `evidence` is 0 for a question of another store. `is_strange` marks memories of unrelated stores.
     """
 
     relevance: Array
@@ -45,7 +45,7 @@ class Answered:
 
     @property
     def best(self) -> float:
-        """The highest relevance, -1 of an empty answer."""
+        """The highest relevance, -1 for an empty answer."""
         return float(self.relevance.max(initial=-1.0))
 
 
@@ -58,7 +58,7 @@ class Judged(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """What was said and seen in each bin, the share of memories in it, and the mean error."""
+    """By bin, the predicted and observed relevance and the share of memories; and the mean error."""
 
     said: Array
     seen: Array
@@ -89,26 +89,26 @@ class Measured:
         return sum(float((relevance >= least).sum()) / evidence for relevance, evidence in parts) / max(found, 1e-9)
 
     def refused(self, line: str, least: float) -> float:
-        """Return the share of the others' questions that get an empty answer."""
+        """Return the share of other stores' questions that get an empty answer."""
         return float(np.mean([answer.best < least for answer in self.others(line)]))
 
     def shown(self, line: str, least: float) -> float:
-        """Return how many memories an own question gets."""
+        """Return the mean number of memories in the answer to an own question."""
         return float(np.mean([(answer.relevance >= least).sum() for answer in self.own(line)]))
 
     def strange(self, line: str, least: float) -> float:
-        """Return the share of own questions, of those that got memories of something else, that any of these reach."""
+        """Return the share of own questions with memories of unrelated stores in which one reaches the threshold."""
         parts = [(part.relevance, part.is_strange) for part in self.own(line) if part.is_strange is not None]
         reached = [bool((relevance[strange] >= least).any()) for relevance, strange in parts if strange.any()]
         return float(np.mean(reached)) if reached else float("nan")
 
     def area(self, line: str) -> float:
-        """Return how often an own question has a better best memory than one of another store."""
+        """Return how often the best memory of an own question is more relevant than that of another store's."""
         own, others = (np.array([part.best for part in parts]) for parts in (self.own(line), self.others(line)))
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 
     def judged(self, line: str) -> Judged:
-        """Return the judged memories; each question weighs the same, own and others together 1 each."""
+        """Return the judged memories. Questions have equal weight; those of own and of other stores sum to 1 each."""
         parts = [(part, part.is_evidence if part.evidence else ~part.is_evidence) for part in self.answers[line]]
         parts = [(part, judged) for part, judged in parts if judged.any()]
         sizes = {own: sum(bool(part.evidence) == own for part, _ in parts) for own in (True, False)}
@@ -133,7 +133,7 @@ def ask(
     is_own: bool,
     strangers: Collection[str] | None = None,
 ) -> Answered:
-    """Ask a store one of its own questions, or one of another store; `strangers` are items of something else."""
+    """Ask a store one of its own questions or one of another store; `strangers` are items of unrelated stores."""
     result = memory.recall(
         question.text,
         TOP_K,
@@ -156,7 +156,7 @@ def ask(
 
 
 def calibration(parts: Sequence[Judged]) -> tuple[float, float]:
-    """Return the slope and offset of the logits that fit best, by Newton's method; 1 and 0 where all is as said."""
+    """Return the slope and offset of the logits that fit best, by Newton's method; 1 and 0 if calibrated."""
     logits, seen, weights = (np.concatenate([part[place] for part in parts]) for place in range(3))
     design = np.stack([logits, np.ones(len(logits))])
     fitted = np.zeros(2)
@@ -171,7 +171,7 @@ def calibration(parts: Sequence[Judged]) -> tuple[float, float]:
 
 
 def reliability(judged: Judged, slope: float = 1.0, offset: float = 0.0) -> Reliability:
-    """Compare what is said with what is seen, in ten bins."""
+    """Compare predicted and observed relevance in ten bins."""
     said = _share(slope * judged.logits + offset)
     bins = np.minimum((said * _BINS).astype(int), _BINS - 1)
     weights = np.bincount(bins, judged.weights, _BINS)

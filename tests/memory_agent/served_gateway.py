@@ -29,7 +29,7 @@ from memory_agent.layout import Layout
 from memory_agent.records.memories import IngestReport, MemoryStats
 from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from memory_agent.settings import Settings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
 from memory_agent.triggers.table import TriggerTable

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from settings_texts import LOOSE, STRICT, TOML_TEXTS, json_texts
 
 from memory_agent.errors import ClientSettingsError
-from memory_agent.integrations.clients import CLIENTS, Command, Scope
-from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
+from memory_agent.integrations import CLIENTS, Change, ChangedMeanwhileError, Command, Connection, Scope
 
 COMMAND = Command("/opt/memory agent/bin/memory-agent")
 OTHER = Command("/opt/new/memory-agent", ("--user", "alice"), ("--user", "alice"))
@@ -355,8 +354,8 @@ def test_what_the_client_writes_while_its_file_is_replaced_is_kept(
 RACE = """
 import sys
 from pathlib import Path
-from memory_agent.integrations.clients import Command, Scope
-from memory_agent.integrations.connection import ChangedMeanwhileError, Connection
+from memory_agent.integrations import Command, Scope
+from memory_agent.integrations import ChangedMeanwhileError, Connection
 folder = Path(sys.argv[1])
 connection = Connection(Scope("claude-code", None, folder / "home", {}), folder / "state")
 print("ready", flush=True)
@@ -397,8 +396,8 @@ def test_many_connects_and_disconnects_at_once_lose_nothing(tmp_path: Path) -> N
 WAITS = """
 import sys
 from pathlib import Path
-from memory_agent.integrations.clients import Command, Scope
-from memory_agent.integrations.connection import ChangedMeanwhileError, Connection
+from memory_agent.integrations import Command, Scope
+from memory_agent.integrations import ChangedMeanwhileError, Connection
 folder = Path(sys.argv[1])
 connection = Connection(Scope("claude-code", None, folder / "home", {}), folder / "state")
 changes = connection.connecting(Command("/opt/memory-agent"))
@@ -428,8 +427,8 @@ def test_a_connect_waits_for_another_one_and_then_looks_again(tmp_path: Path) ->
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from memory_agent.integrations.clients import Command, Scope
-from memory_agent.integrations.connection import Connection
+from memory_agent.integrations import Command, Scope
+from memory_agent.integrations import Connection
 folder, left = Path(sys.argv[1]), int(sys.argv[2])
 def audit(name, arguments):
     global left

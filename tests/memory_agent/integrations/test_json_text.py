@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from settings_texts import COMMENTS, LOOSE, STRICT, TOML_TEXTS, json_texts
 
-from memory_agent.integrations.json_text import JsonText, Syntax, UneditableError
-from memory_agent.integrations.toml_text import TomlText
+from memory_agent.integrations import JsonText, Syntax, TomlText, UneditableError
 
 SERVER = {"command": "/opt/memory agent", "args": ["mcp"]}
 

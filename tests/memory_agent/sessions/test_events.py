@@ -13,7 +13,7 @@ from memory_agent.recall.fence import without_blocks
 from memory_agent.records.memories import MemoryFilter
 from memory_agent.sessions.entries import Entry, Session
 from memory_agent.sessions.events import _CLIENT, _TYPES, channel_of, event_of
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.triggers.table import TriggerTable
 from tests.memory_agent.sessions import samples
 from tests.memory_agent.sessions.samples import PROMPT, read, write_lines

@@ -14,8 +14,7 @@ from ulid import ULID
 
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import IngestSettings
-from memory_agent.signals.reader import EventReader
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import EventReader, SignalTable
 
 REPORT = {
     "report": {
