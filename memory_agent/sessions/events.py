@@ -57,6 +57,23 @@ def event_of(
     text = without_blocks(entry.text).strip()[:_MOST_CHARS]
     if not text and not entry.command:
         return None
+    event: dict[str, Any] = {
+        "event_id": _short(f"{session.client}:{entry.id}:{entry.what}"),
+        "event_type": f"{family}.{_TYPES[entry.what]}",
+        "timestamp": _time(entry, fallback + number * _ORDER).isoformat(),
+        "user_id": user_id,
+        "session_id": _short(session.id) or None,
+        "actor_id": session.client,
+        "payload": _payload(entry, session, text, family),
+    }
+    if session.folder:
+        event["channel_id"] = channel_of(session.folder)
+    if entry.agent:
+        event["agent_id"] = _short(entry.agent)
+    return {name: value for name, value in event.items() if value is not None}
+
+
+def _payload(entry: Entry, session: Session, text: str, family: Family) -> dict[str, Any]:
     payload: dict[str, Any] = {_FIELDS.get(entry.what, "text"): text, _CLIENT[family]: session.client}
     if entry.command:
         payload["command"] = entry.command
@@ -71,20 +88,7 @@ def event_of(
         payload["folder"] = session.folder
     if session.title:
         payload["session_title"] = session.title
-    event: dict[str, Any] = {
-        "event_id": _short(f"{session.client}:{entry.id}:{entry.what}"),
-        "event_type": f"{family}.{_TYPES[entry.what]}",
-        "timestamp": _time(entry, fallback + number * _ORDER).isoformat(),
-        "user_id": user_id,
-        "session_id": _short(session.id) or None,
-        "actor_id": session.client,
-        "payload": payload,
-    }
-    if session.folder:
-        event["channel_id"] = channel_of(session.folder)
-    if entry.agent:
-        event["agent_id"] = _short(entry.agent)
-    return {name: value for name, value in event.items() if value is not None}
+    return payload
 
 
 def _time(entry: Entry, fallback: datetime) -> datetime:

@@ -107,20 +107,11 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
         f"{_spread(figures['rpc_p50_ms'])} ms",
         f"in process {_spread(figures['in_process_p50_ms'])} ms",
     )
-    yield Row(
-        "recall through RPC over in process, p50",
-        f"{_spread(figures['p50_ratio'])} times",
-        "1.0",
-        f"≤ {figures['target_p50_ratio']:g} times",
-        ratio <= figures["target_p50_ratio"],
-    )
-    yield Row(
-        "recall through RPC less in process, p50",
-        f"{_spread(less)} embeddings",
-        f"embedding {_spread(figures['embedding_ms'])} ms",
-        f"≤ {target_less:g}",
-        less["median"] <= target_less,
-    )
+    yield _at_most("recall through RPC over in process, p50", ratio, figures["target_p50_ratio"], "times",
+                   measured=_spread(figures["p50_ratio"]), beside="1.0")  # fmt: skip
+    yield _at_most("recall through RPC less in process, p50", less["median"], target_less,
+                   measured=f"{_spread(less)} embeddings",
+                   beside=f"embedding {_spread(figures['embedding_ms'])} ms")  # fmt: skip
     yield Row(
         "recall through RPC, processor time of all processes",
         f"{_spread(whole)} embeddings ({figures['rpc_processor_ms']['median']:g} ms)",
@@ -129,13 +120,9 @@ def recall_rows(figures: Figures) -> Iterator[Row]:
         whole["median"] <= target_whole,
     )
     over = figures["p50_over_vectors"]
-    yield Row(
-        "recall through RPC over vectors alone through RPC, p50",
-        f"{_spread(over)} times",
-        f"vectors alone {_spread(figures['vectors_p50_ms'])} ms",
-        f"≤ {figures['target_over_vectors']:g} times",
-        over["median"] <= figures["target_over_vectors"],
-    )
+    yield _at_most("recall through RPC over vectors alone through RPC, p50", over["median"],
+                   figures["target_over_vectors"], "times", measured=_spread(over),
+                   beside=f"vectors alone {_spread(figures['vectors_p50_ms'])} ms")  # fmt: skip
     yield Row(
         "recall through RPC, p99 over p50",
         f"{tail:g} times ({figures['rpc_p99_ms']} ms)",

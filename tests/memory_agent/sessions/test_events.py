@@ -48,7 +48,7 @@ def test_a_session_becomes_memories_of_its_project_and_runs_with_outcomes(tmp_pa
         assert memory.stats().memories == 11
 
 
-def test_what_a_block_of_memories_says_does_not_become_a_memory(tmp_path: Path) -> None:
+def test_recalled_memories_in_a_session_do_not_become_memories(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "alice") as memory:
         memory.remember("A mutex per session fixed the race")
         block = context_block(memory.recall("why do two tabs race?", min_relevance=0), heading="Relevant history")

@@ -1,4 +1,4 @@
-"""Events that become no memory: noise has a reason, invalid fields are named, and nothing else is raised."""
+"""Events that become no memory: noise has a reason, invalid fields are reported, and nothing else is raised."""
 
 from __future__ import annotations
 
