@@ -68,10 +68,10 @@ Figures = dict[str, dict[str, Spread]]
 """The figures with their ranges, under `plain` and `encrypted`."""
 
 _MEANINGS = {
-    "ingest_per_s": "memories/s taken in, in batches of 100, with the columns",
+    "ingest_per_s": "memories/s ingested in batches of 100, columns included",
     "ingest_cpu_us": "of processor time for each, us",
-    "commit_ms": "one memory alone, durable, ms",
-    "recall_p50_ms": "hybrid recall, p50, ms, its query embedded before",
+    "commit_ms": "one memory, durable, ms",
+    "recall_p50_ms": "hybrid recall with an embedded query, p50, ms",
     "recall_cpu_ms": "of processor time for each, ms",
     "open_ms": "opening a memory that was closed, ms",
     "rebuild_s": "rebuild of the columns, s",
@@ -84,7 +84,7 @@ _MEANINGS = {
     "read_per_s": "events/s read from the journal",
     "read_cpu_us": "of processor time for each, us",
     "bytes_per_event": "bytes of an event of 1 KB in the journal",
-    "convert_per_s": "events/s of a journal that `memory-agent encrypt` turns",
+    "convert_per_s": "events/s converted by `memory-agent encrypt`",
 }
 
 
