@@ -64,7 +64,6 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
     is_compact_summary: bool = False
     is_visible_in_transcript_only: bool = False
     agent_id: str | None = None
-    subtype: str = ""
 
 
 _lines = msgspec.json.Decoder(_Line)

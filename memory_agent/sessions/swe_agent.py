@@ -55,7 +55,6 @@ class _Step(msgspec.Struct, frozen=True):
     action: str | None = None
     observation: str | None = None
     response: str | None = None
-    execution_time: float | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):

@@ -55,14 +55,10 @@ class EventReader:
 
     def read(self, event: Event) -> MemoryRecord | Dropped:
         """Return the memory of `event`, or why it is dropped. Raises `UnhandledEventError`."""
-        signal = self.match(event.event_type)
+        signal = self.table.match(event.event_type)
         if signal is not None:
             return self.to_record(event, signal)
         return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
-
-    def match(self, event_type: str) -> Signal | None:
-        """Return the row of the table for this event type, or None."""
-        return self.table.match(event_type)
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
         """Return the memory of `event` by the row `signal`, or why it is dropped.
@@ -83,7 +79,7 @@ class EventReader:
         """
         if not isinstance(event.payload, dict):
             return "", []
-        objects, signal = roots(event.payload), self.match(event.event_type)
+        objects, signal = roots(event.payload), self.table.match(event.event_type)
         try:
             return self._words(objects, signal)
         except NotTextError:
