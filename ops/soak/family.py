@@ -65,9 +65,7 @@ class Family:
                 self.shared_files.update(_SHARED_FILE.findall(Path(f"/proc/{process.pid}/maps").read_text()))
                 self.ray_folders.update(_RAY_FOLDER.findall(" ".join(process.cmdline())))
                 return True
-            if (
-                process.ppid() == os.getpid() and process.name() != "python"
-            ):  # those have a parent that reaps them
+            if process.ppid() == os.getpid() and process.name() != "python":  # those have a parent that reaps them
                 os.waitpid(process.pid, os.WNOHANG)
         return False
 

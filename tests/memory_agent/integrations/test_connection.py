@@ -93,9 +93,7 @@ def test_a_client_without_settings_is_connected_and_disconnected_without_traces(
 @pytest.mark.parametrize("client", CLIENTS)
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None, max_examples=15)
 @given(data=st.data())
-def test_connecting_is_idempotent_and_disconnecting_restores_every_byte(
-    client: str, data: st.DataObject
-) -> None:
+def test_connecting_is_idempotent_and_disconnecting_restores_every_byte(client: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder), client, data.draw(st.booleans()))
         for path, file in place.scope.files():
