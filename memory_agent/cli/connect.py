@@ -14,8 +14,7 @@ import msgspec
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.options import UNUSED, Verb, configured_folder, with_options
 from memory_agent.cli.render import plain, print_document
-from memory_agent.integrations.clients import CLIENTS, Command, Scope, this_program
-from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
+from memory_agent.integrations import CLIENTS, Change, ChangedMeanwhileError, Command, Connection, Scope, this_program
 from memory_agent.layout import DATA_DIR_VARIABLE, connections_dir, default_data_dir
 from relay import Masker
 
@@ -58,7 +57,7 @@ def _options(command: Verb) -> Verb:
 
 def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
-        from memory_agent.integrations.plugin import FOLDER
+        from memory_agent.integrations import FOLDER
 
         click.echo(FOLDER)
         context.exit()

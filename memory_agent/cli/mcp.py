@@ -22,7 +22,7 @@ from memory_agent.layout import (
     Layout,
     default_data_dir,
 )
-from memory_agent.sessions.history import channel_of
+from memory_agent.sessions.events import channel_of
 
 SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
 """Where Claude Code names its session, as in its hooks. Codex names it with each request (`Message.session`)."""

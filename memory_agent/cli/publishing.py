@@ -217,18 +217,17 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
 
 def _document(file: Path) -> str:
     """Return the text of a file. Raises `InvalidInputError`."""
-    from memory_agent.notes.note import BadNote
-    from memory_agent.notes.storing import read_document
+    from memory_agent.notes import read_document
 
     text = read_document(file)
-    if isinstance(text, BadNote):
+    if not isinstance(text, str):
         raise InvalidInputError("file", f"{text.file} {text.reason}")
     return text
 
 
 def _outlined(document: str, name: str | None, title: str | None, summary: str | None) -> tuple[str | None, str | None]:
     """Return title and summary: those that are given, else what the document begins with; `name` where it has none."""
-    from memory_agent.notes.markdown import outline
+    from memory_agent.notes import outline
 
     heading, paragraph = outline(document)
     return (heading or name) if title is None else title, (paragraph or None) if summary is None else summary

@@ -19,8 +19,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memory_agent.notes.markdown import SECTION
-from memory_agent.notes.note import FILE
+from memory_agent.notes import FILE, SECTION
 from memory_agent.recall.context import (
     Excerpt,
     age_of_memory,

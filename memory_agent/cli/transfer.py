@@ -25,7 +25,7 @@ from memory_agent.records.memories import MemoryFilter
 
 if TYPE_CHECKING:
     from memory_agent.care.export import Imported
-    from memory_agent.notes.storing import StoredNotes
+    from memory_agent.notes import StoredNotes
 
 _STANDARD_STREAM = Path("-")
 _MOST_PRINTED = 20
@@ -104,8 +104,7 @@ def import_memories(target: Target, file: Path) -> None:
       memory-agent import notes.json
       memory-agent import ~/.claude/CLAUDE.md
     """
-    from memory_agent.notes.markdown import SUFFIXES
-    from memory_agent.notes.plain import has_notes
+    from memory_agent.notes import SUFFIXES, has_notes
 
     if file.name.lower().endswith(SUFFIXES):
         _present(target, _index(target, file))
@@ -142,8 +141,7 @@ def _import(target: Target, file: BinaryIO) -> Imported:
 
 
 def _import_plain(target: Target, opened: BinaryIO, file: Path) -> StoredNotes:
-    from memory_agent.notes.plain import read_plain
-    from memory_agent.notes.storing import store_notes
+    from memory_agent.notes import read_plain, store_notes
 
     with open_memory(target, "remember") as memory:
         return store_notes(memory, read_plain(opened, str(file)), str(file))
@@ -169,15 +167,14 @@ def index_documents(target: Target, path: Path) -> None:
 
 def _index(target: Target, path: Path) -> StoredNotes:
     """Bring the memories of a document, or of every document in a folder, up to date with its text."""
-    from memory_agent.notes import storing
-    from memory_agent.notes.markdown import SUFFIXES
+    from memory_agent import notes
 
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with progress_bars() as report, open_memory(target, "remember") as memory:
-        stored = storing.index_documents(memory, path.absolute(), datetime.now(UTC), report)
+        stored = notes.index_documents(memory, path.absolute(), datetime.now(UTC), report)
     if not (stored.files or stored.bad):
-        note(f"no document below {path.absolute()}: looked for names that end in {' or '.join(SUFFIXES)}")
+        note(f"no document below {path.absolute()}: looked for names that end in {' or '.join(notes.SUFFIXES)}")
     return stored
 
 

@@ -27,7 +27,7 @@ from memory_agent.errors import (
 )
 from memory_agent.records.memories import IngestReport
 from memory_agent.settings import DaemonSettings
-from memory_agent.signals.table import is_own
+from memory_agent.signals import is_own
 from memory_agent.storage.owners import Owners, named_owner, owner_keys, ownership_keys, quarantined_traces
 from relay import SHARED_USER, SYSTEM_USER, AsyncSubscriber, JournalEntry, RelayError
 from relay.log import log

@@ -1,266 +1,47 @@
-"""Text embedding: the `Embedder` protocol, and `open_embedder`, which embeds in this process.
+"""Text to vectors: the `Embedder` protocol, and its implementations in this process and as a client of the node's one.
+
+Read `protocol` first, then `minilm` (the model), `lanes` (queries before bulk work) and `server`. Importing this face
+loads no engine and no sockets: `remote`, `lanes`, `cache`, `weights` and `schemes` are imported where they are needed.
 
 Each embedder identifies the origin of its vectors (`info.stamp`). Stores keep the stamp with the vectors, so vectors of
-different models are never compared. Importing this module loads no engine, which keeps processes that use `remote`
-small.
-
-Rejected: a library that depends on torch (2 GB), and one session per user (100 MB each) instead of one per node
-(`server`).
-
-Shapes: n texts, d dimensions of an embedding (384 with the default model). All vectors are float32 of unit length, but
-for those of a query's words (`memory_agent.records.embedded`).
+different models are never compared. Rejected: a library that depends on torch (2 GB), and a session per user (100 MB
+each) instead of one per node.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Generic, Protocol, TypeVar, runtime_checkable
-
-import msgspec
-import numpy as np
-import numpy.typing as npt
-
-from memory_agent.errors import ModelError
-from memory_agent.records.embedded import Embedded, EmbeddedQuery, Embedding, of_vector, query_of_vector
-from memory_agent.settings import EmbedderSettings
-
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-From = TypeVar("From")
-
-Embeddings = npt.NDArray[np.float32]
-_PARTS_WITH_PREFIXES = 6  # of a stamp
-
-Progress = Callable[[int, int], None]
-"""Called with (done, total)."""
-ByteProgress = Callable[[str, int, int], None]
-"""Called with (file, bytes done, total bytes)."""
-
-
-class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of vectors. `scheme` is int8 or float32; `runtime` names engine, kernels, graph and truncation.
-
-    `words` names how passages and word bits are made, "" if they are not; `prefixes` identifies the prefixes of queries
-    and passages, "" if there are none.
-    """
-
-    model: str
-    model_sha256: str
-    scheme: str
-    runtime: str
-    ndim: int
-    words: str = ""
-    prefixes: str = ""
-
-    @property
-    def stamp(self) -> str:
-        """The identifier to store with vectors: equal stamps mean bit-identical vectors for the same text."""
-        parts = (self.model, self.model_sha256[:16], self.scheme, self.runtime, str(self.ndim), self.prefixes)
-        return "|".join(parts if self.prefixes else parts[:-1])
-
-    @property
-    def words_stamp(self) -> str:
-        """The identifier to store with further passages and word bits; "" if the embedder makes none.
-
-        Where it is another, they are made again or left out; those of one weights file may still be compared.
-        """
-        return f"{self.words}|{self.stamp}" if self.words else ""
-
-
-def has_prefixes(stamp: str) -> bool:
-    """Return whether the vectors with this stamp are of texts and queries with a prefix, which moves their cosines."""
-    return len(stamp.split("|")) == _PARTS_WITH_PREFIXES
-
-
-def comparable(stamp: str, other: str) -> bool:
-    """Return whether vectors with these stamps may be compared: same weights, same dimensions, same prefixes.
-
-    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); those of two models are not.
-    """
-    return _weights_and_ndim(stamp) == _weights_and_ndim(other)
-
-
-def comparable_words(stamp: str, other: str) -> bool:
-    """Return whether word vectors with these stamps may be compared: made alike by the same weights."""
-    (words, _, vectors), (other_words, _, other_vectors) = stamp.partition("|"), other.partition("|")
-    return words == other_words and comparable(vectors, other_vectors)
-
-
-def _weights_and_ndim(stamp: str) -> tuple[str, ...]:
-    parts = stamp.split("|")
-    is_ours = _PARTS_WITH_PREFIXES - 1 <= len(parts) <= _PARTS_WITH_PREFIXES
-    return (parts[1], *parts[4:]) if is_ours else (stamp,)
-
-
-class PendingVector(Protocol):
-    """A query that is being embedded, from `Embedder.begin_query`. For one thread and one `result`, or none."""
-
-    def result(self) -> Embedding:
-        """Wait for the (d,) vector and return it.
-
-        Raises `EmbedderUnavailableError` after the timeout given to `begin_query`, or another `ModelError`.
-        """
-        ...
-
-
-class PendingVectors(Protocol):
-    """Texts that are being embedded, from `Embedder.begin_texts`. For one thread and one `result`, or none."""
-
-    def result(self) -> Embeddings:
-        """Wait for the (n, d) vectors and return them. Raises a `ModelError` if any text fails."""
-        ...
-
-
-class Pending(Protocol[T_co]):
-    """Something that is being embedded. For one thread and one `result`, or none."""
-
-    def result(self) -> T_co:
-        """Wait for it and return it. Raises a `ModelError`."""
-        ...
-
-
-class Derived(Generic[From, T]):
-    """What a function makes of something that is pending."""
-
-    def __init__(self, pending: Pending[From], derive: Callable[[From], T]) -> None:
-        self._pending = pending
-        self._derive = derive
-
-    def result(self) -> T:
-        """Wait, and return what the function makes of it; same errors as `Pending.result`."""
-        return self._derive(self._pending.result())
-
-
-class Settled(Generic[T]):
-    """Something pending whose outcome is known."""
-
-    def __init__(self, outcome: T | ModelError) -> None:
-        self._outcome = outcome
-
-    def result(self) -> T:
-        """Return the outcome, or raise the error."""
-        if isinstance(self._outcome, ModelError):
-            raise self._outcome
-        return self._outcome
-
-
-SettledVector = Settled[Embeddings]
-"""A `PendingVector`, or `PendingVectors`, whose outcome is known."""
-
-
-class All(Generic[T]):
-    """Several that are pending, as one."""
-
-    def __init__(self, pending: Sequence[Pending[T]]) -> None:
-        self._pending = pending
-
-    def result(self) -> list[T]:
-        return [each.result() for each in self._pending]
-
-
-@runtime_checkable
-class Embedder(Protocol):
-    """Turns text into vectors. Thread-safe; the same text always gives the same bits. Implementations inherit it.
-
-    One that makes only vectors has `begin_query` and `begin_texts`; one that also makes passages and word vectors is a
-    `PassageEmbedder`. A query and a text may have different vectors, if the model has a prefix for either. All blank
-    texts share one vector. Text that is not valid Unicode (a lone surrogate) raises `InvalidInputError`.
-    `ModelMissingError` and `EmbedderUnavailableError` are retryable.
-    """
-
-    @property
-    def info(self) -> EmbedderInfo:
-        """The origin of the vectors."""
-        ...
-
-    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """Begin to embed `text`, ahead of all bulk work, and return without waiting.
-
-        `timeout_s` bounds the whole, from now. Raises only `InvalidInputError`; other errors come with the result.
-        """
-        ...
-
-    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
-        """Return the (d,) vector of `text`, ahead of all bulk work.
-
-        Raises `EmbedderUnavailableError` after `timeout_s`.
-        """
-        return self.begin_query(text, timeout_s).result()
-
-    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """Begin to embed `texts`, at low priority, and return without waiting.
-
-        `progress` is called while the result is waited for. Raises only `InvalidInputError`; other errors come with the
-        result.
-        """
-        ...
-
-    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
-        """Return the (n, d) vectors of `texts`, at low priority. Raises if any text fails."""
-        return self.begin_texts(texts, progress).result()
-
-    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """As `begin_query`, with the vectors of the query's words, if the embedder makes them."""
-        return Derived(self.begin_query(text, timeout_s), query_of_vector)
-
-    def embed_query_words(self, text: str, timeout_s: float | None = None) -> EmbeddedQuery:
-        """Return the vectors of `text` and of its words; same errors as `embed_query`."""
-        return self.begin_query_words(text, timeout_s).result()
-
-    def begin_passages(
-        self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
-    ) -> Pending[list[Embedded]]:
-        """As `begin_texts`, with all passages and words of each text, if the embedder makes them.
-
-        With `timeout_s` a caller waits: the texts go before bulk work, like queries, and the whole is bounded.
-        """
-        if timeout_s is None:
-            return Derived(self.begin_texts(texts, progress), lambda vectors: list(map(of_vector, texts, vectors)))
-        queries = [self.begin_query(text, timeout_s) for text in texts]
-        return Derived(All(queries), lambda vectors: list(map(of_vector, texts, vectors)))
-
-    def embed_passages(self, texts: Sequence[str], progress: Progress | None = None) -> list[Embedded]:
-        """Return the passages and words of `texts`, at low priority. Raises if any text fails."""
-        return self.begin_passages(texts, progress).result()
-
-    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """Return the number of tokens of `text`, without special tokens and without truncation.
-
-        With an embedder in another process, raises `EmbedderUnavailableError` after `timeout_s`.
-        """
-        ...
-
-    def close(self) -> None:
-        """Stop the embedder; waiting callers get `EmbedderUnavailableError`."""
-        ...
-
-
-class PassageEmbedder(Embedder):
-    """An embedder that has `begin_query_words` and `begin_passages`; the others give the vectors of these."""
-
-    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """As `Embedder.begin_query`."""
-        return Derived(self.begin_query_words(text, timeout_s), lambda query: query.vector.copy())
-
-    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """As `Embedder.begin_texts`: the vectors of the first passages."""
-        return Derived(self.begin_passages(texts, progress), self._first_vectors)
-
-    def _first_vectors(self, found: Sequence[Embedded]) -> Embeddings:
-        vectors = [one.vectors[0] for one in found]
-        return np.array(vectors, dtype=np.float32).reshape(len(vectors), self.info.ndim)
-
-
-def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, package: str | None = None) -> Embedder:
-    """Open an embedder in this process; the caller closes it.
-
-    `cache` is the folder for built graphs, `package` the distribution that may carry the weights ("" for none). Raises
-    `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture.
-    """
-    from memory_agent.embedders.lanes import LanedEmbedder  # loads the engines
-    from memory_agent.embedders.minilm import open_minilm
-    from memory_agent.embedders.weights import PACKAGE, cache_folder
-
-    model = open_minilm(settings, cache or cache_folder(), PACKAGE if package is None else package)
-    return LanedEmbedder(model, bulk_niceness=settings.bulk_niceness, query_cache=settings.query_cache)
+from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error, open_embedder
+from memory_agent.embedders.protocol import (
+    ByteProgress,
+    Embedder,
+    EmbedderInfo,
+    Embeddings,
+    PassageEmbedder,
+    Pending,
+    PendingVector,
+    PendingVectors,
+    Progress,
+    Settled,
+    SettledVector,
+    comparable,
+    comparable_words,
+    has_prefixes,
+)
+
+__all__ = [
+    "ByteProgress",
+    "Embedder",
+    "EmbedderInfo",
+    "Embeddings",
+    "LazyEmbedder",
+    "PassageEmbedder",
+    "Pending",
+    "PendingVector",
+    "PendingVectors",
+    "Progress",
+    "Settled",
+    "SettledVector",
+    "comparable",
+    "comparable_words",
+    "failing_as_model_error",
+    "has_prefixes",
+    "open_embedder",
+]

@@ -1,7 +1,7 @@
-"""The embedder as a process: `python -m memory_agent.embedders --endpoint ipc://...`.
+"""The embedder process: `python -m memory_agent.embedders --endpoint ipc://...`.
 
-Prints one line of JSON when it is ready. Ends on SIGTERM or SIGINT and, given `--parent-pid`, when that process is no
-longer its parent. Rejected: PR_SET_PDEATHSIG, which fires when the thread that started the child ends, and end of file
+Prints one line of JSON when it is ready. Ends on SIGTERM or SIGINT, or when the process `--parent-pid` is no longer its
+parent. Rejected: PR_SET_PDEATHSIG, which fires when the thread that started the child ends, and end of file
 on standard input, which a service manager closes at once.
 """
 
@@ -76,7 +76,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--settings", default="{}", help="the embedder's settings as JSON")
     parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder of fetched and built models")
     parser.add_argument("--package", default=PACKAGE, help="distribution that may carry the weights; empty: none")
-    parser.add_argument("--parent-pid", type=int, default=0, help="end when this is no longer the parent")
+    parser.add_argument("--parent-pid", type=int, default=0, help="end when this process is no longer the parent")
     return parser.parse_args(arguments)
 
 

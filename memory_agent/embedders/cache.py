@@ -1,4 +1,4 @@
-"""Caches built graphs, verified before each use; also provides status and fetch for the command line.
+"""Caches built graphs, verified before each use; also implements `model status` and `model fetch`.
 
 The file name of a cached graph ends in its SHA-256, so damaged and stale files are detected and several processes can
 build at once. `onnx` and `safetensors` are imported only to build. Rejected: building at each start (1 s and 150 MB).
@@ -13,8 +13,9 @@ from typing import Literal
 
 import msgspec
 
-from memory_agent.embedders import ByteProgress, weights
+from memory_agent.embedders import weights
 from memory_agent.embedders.checksums import is_whole, replacing
+from memory_agent.embedders.protocol import ByteProgress
 from memory_agent.embedders.schemes import Scheme, choose_scheme
 from memory_agent.embedders.weights import Model
 from memory_agent.errors import ModelError, ModelMissingError
@@ -23,7 +24,7 @@ from memory_agent.settings import EmbedderSettings
 GRAPH_REVISION = 2
 """Increment whenever the vectors of the exporter's graph change: part of the stamp and of a cached graph's name."""
 _GRAPH_FORMAT = 3
-"""Increment whenever the graph changes and its vectors do not: part of a cached graph's name alone."""
+"""Increment whenever the graph changes but its vectors do not: part of a cached graph's name only."""
 
 _ADVICE = {
     "unbuilt": "the graph is built at the first start, or now by: memory-agent model fetch",
@@ -46,7 +47,7 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `model status`. ready: nothing is missing; unbuilt: there are weights but no graph yet."""
+    """The result of `model status`. "ready": nothing is missing; "unbuilt": there are weights but no graph yet."""
 
     state: Literal["ready", "unbuilt", "missing", "refused"]
     model: str
@@ -140,7 +141,7 @@ def model_status(
 
 
 def advise(state: str, settings: EmbedderSettings) -> str:
-    """Return what to do about a model in this state; empty when it is ready."""
+    """Return advice for a model in this state; "" if it is ready."""
     if state == "missing" and settings.folder:
         return "put the model's files there, or omit embedder.folder (--folder) to use the default model"
     return _ADVICE.get(state, "")

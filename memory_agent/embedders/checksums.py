@@ -1,4 +1,4 @@
-"""Verifies files against SHA-256 checksums, remembers which were verified, and replaces files atomically."""
+"""Verifies files against SHA-256 checksums, caches which were verified, and replaces files atomically."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 class VerifiedFiles:
-    """Remembers which files were verified, to avoid hashing 90 MB at each start.
+    """A cache of verified files, to avoid hashing 90 MB at each start.
 
     A file is identified by size, inode, mtime, and ctime, which cannot be set back. Hashing the weights takes 90 ms
-    with SHA instructions, checking a remembered file 0.1 ms (measured).
+    with SHA instructions, looking up a cached file 0.1 ms (measured).
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What a thread waits for that another one makes.
+"""A future: one thread waits for the result of another.
 
-Rejected: `concurrent.futures.Future`. It waits with a `threading.Condition`, so that a Ctrl-C during `result` can leave
-it locked, and the thread that sets its result hangs (`relay.locks`).
+Rejected: `concurrent.futures.Future`, which waits on a `threading.Condition`. A Ctrl-C during `result` can leave the
+condition locked, and then the thread that sets the result hangs (`relay.locks`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Future(Generic[Result]):
-    """A result or an exception, which is set once, or cancelled before. Thread-safe."""
+    """A result or an exception that is set once, or cancelled before that. Thread-safe."""
 
     def __init__(self) -> None:
         self._condition = Condition()
@@ -26,7 +26,7 @@ class Future(Generic[Result]):
         self._callbacks: list[Callable[[Future[Result]], object]] = []
 
     def settle(self, outcome: Result | Exception) -> None:
-        """Set the outcome, and call the callbacks, unless it has one or was cancelled. Raises nothing."""
+        """Set the outcome and call the callbacks, unless there is an outcome already. Never raises."""
         with self._condition.lock:
             if self._is_done:
                 return
@@ -35,20 +35,20 @@ class Future(Generic[Result]):
         for callback in self._callbacks:
             try:
                 callback(self)
-            except Exception as error:  # noqa: BLE001 - a bug must end neither this thread nor the wait of others
+            except Exception as error:  # noqa: BLE001 - a faulty callback must not stop the others
                 log.error("future.callback_failed", error=type(error).__name__)
 
     def cancel(self) -> bool:
-        """Let `result` raise `CancelledError`, unless it has an outcome; return whether it is cancelled."""
+        """Cancel, unless there is an outcome; `result` then raises `CancelledError`. Return whether it is cancelled."""
         self.settle(CancelledError())
         return self.cancelled()
 
     def done(self) -> bool:
-        """Whether it has an outcome or was cancelled."""
+        """Return whether there is an outcome, or it was cancelled."""
         return self._is_done
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
+        """Return whether it was cancelled."""
         return isinstance(self._outcome, CancelledError)
 
     def result(self, timeout_s: float | None = None) -> Result:
@@ -62,7 +62,7 @@ class Future(Generic[Result]):
         error = self.exception(timeout_s)
         if error is not None:
             raise error
-        return self._outcome  # type: ignore[return-value]  # it is no exception
+        return self._outcome  # type: ignore[return-value]  # not an exception
 
     def exception(self, timeout_s: float | None = None) -> Exception | None:
         """Wait for the outcome; return its exception, None for a result. Raises `TimeoutError` after `timeout_s`."""
@@ -71,7 +71,7 @@ class Future(Generic[Result]):
         return self._outcome if isinstance(self._outcome, Exception) else None
 
     def call_when_done(self, callback: Callable[[Future[Result]], object]) -> None:
-        """Call `callback` with this once it has an outcome, in the thread that sets it; now, if it has one."""
+        """Call `callback` when there is an outcome, in the thread that sets it; at once if there is one already."""
         with self._condition.lock:
             is_done = self._is_done
             if not is_done:

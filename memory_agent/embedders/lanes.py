@@ -1,11 +1,11 @@
 """Two lanes into one model: queries first, bulk work at low priority.
 
-Queries run at normal priority on their own threads. Bulk threads are `nice`, take one passage of a text per step, and
+Queries run at normal priority on their own threads. Bulk threads are `nice`, run one passage of a text per step, and
 start none while a query waits, so bulk work delays a query by at most the passages in progress, one per bulk thread.
-Texts that a caller waits for run among the queries, and go behind the waiting ones after each passage. Bulk calls take
-turns step by step, so a short call does not wait for a long one. Two guards prevent starvation: each bulk thread takes
-a step every `starved_s` even while queries keep coming; and while other programs starve the nice threads, as many
-normal-priority threads help.
+Texts that a caller waits for are queued with the queries, and are requeued at the end after each passage. Bulk calls
+alternate step by step, so a short call does not wait for a long one. Two guards prevent starvation: each bulk thread
+takes a step every `starved_s` even while queries keep arriving; and while other programs starve the nice threads, as
+many normal-priority threads help.
 
 Equal texts are embedded once: recent results are cached, and concurrent calls share a text in progress. Rejected: one
 worker with a priority queue, where a query waits for the current text while other cores idle.
@@ -26,8 +26,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, Protocol, TypeVar
 
-from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.embedders.future import Future
+from memory_agent.embedders.protocol import All, EmbedderInfo, PassageEmbedder, Pending, Progress
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
@@ -39,17 +39,17 @@ _LATE = "the query was not begun in time"
 _CLOSED = "the embedder was closed"
 _SLOW = 12.0  # ratio of elapsed to processor time of a nice thread
 _STALLED_S = 0.5
-_QUERY, _TEXT = b"query", b"text"  # of one string they may differ
+_QUERY, _TEXT = b"query", b"text"  # the same string may have different vectors as either
 
 Digest = bytes
 Result = TypeVar("Result")
 Outcome = Embedded | EmbeddedQuery | Exception
 Steps = queue.SimpleQueue[int | None]
-"""Numbers of texts done, and None at the end."""
+"""The number of texts done so far, after each text; None at the end."""
 
 
 class Reading(Protocol):
-    """A text on its way through the model. For one thread at a time."""
+    """A text that is being embedded passage by passage. Used by one thread at a time."""
 
     def step(self) -> Embedded | None:
         """Run the model on the next passage; return the result after the last one."""
@@ -76,7 +76,7 @@ def usable_cores() -> int:
 
 @dataclass(frozen=True)
 class Waiter:
-    """A caller waiting for a query or text, which is not continued for it after `deadline` (monotonic seconds)."""
+    """A caller that waits for a query or text until `deadline` (monotonic seconds)."""
 
     future: Future[EmbeddedQuery] | Future[Embedded]
     deadline: float | None
@@ -84,7 +84,7 @@ class Waiter:
 
 @dataclass
 class PendingQuery:
-    """What a caller waits for, a query or a text, and all callers waiting for it.
+    """A query, or a text that a caller waits for, and all callers waiting for it.
 
     `step` runs the model once and returns None while passages are left.
     """
@@ -105,7 +105,7 @@ class PendingQuery:
 
 
 class BulkTask:
-    """A bulk call: its texts, and the places of the result that each text fills."""
+    """A bulk call: its texts, and the positions in the result that each text fills."""
 
     def __init__(self, total: int, on_done: Callable[[int], None] | None) -> None:
         self.found: dict[int, Embedded] = {}
@@ -126,7 +126,7 @@ class BulkTask:
         return self._ended
 
     def result(self) -> list[Embedded]:
-        """Return what was made of each text, in order."""
+        """Return the results in the order of the texts."""
         return [self.found[place] for place in range(self._total)]
 
     def _enter(self, places: list[int], found: Embedded) -> None:
@@ -173,7 +173,7 @@ class _Queued(Generic[Result]):
         self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     def result(self) -> Result:
-        """Return what was made of it, read-only; same errors as `PendingVector.result`."""
+        """Return the result, read-only; same errors as `Pending.result`."""
         remaining_s = None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())
         try:
             return self._future.result(remaining_s)
@@ -182,7 +182,7 @@ class _Queued(Generic[Result]):
 
 
 class _QueuedTexts:
-    """A bulk call whose caller follows its progress."""
+    """A bulk call with a progress function."""
 
     def __init__(self, future: Future[list[Embedded]], total: int, progress: Progress, steps: Steps) -> None:
         """`steps` receives the number of texts done."""
@@ -193,7 +193,7 @@ class _QueuedTexts:
         future.call_when_done(lambda _: steps.put(None))
 
     def result(self) -> list[Embedded]:
-        """Return the results; same errors as `PendingVectors.result`, and those of the progress function."""
+        """Return the results; same errors as `Pending.result`, and those of the progress function."""
         try:
             for done in iter(self._steps.get, None):
                 self._progress(done, self._total)
@@ -224,7 +224,7 @@ class Pace:
             self._slowness = taken_s / processor_s
 
     def is_slow(self, now_s: float) -> bool:
-        """Return whether the last text took `_SLOW` times its processor time, or one is running for `_STALLED_S`."""
+        """Return whether the last text took 12 times its processor time, or one has been running for .5 s."""
         hangs = any(now_s - began_s > _STALLED_S for began_s in self._began.values())
         return hangs or self._slowness > _SLOW
 
@@ -283,7 +283,7 @@ class LanedEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Queue a bulk call, or texts that a caller waits for; same errors as `Embedder.begin_passages`."""
+        """Queue a bulk call, or with `timeout_s` awaited texts; same errors as `Embedder.begin_passages`."""
         if timeout_s is not None:
             return All([_Queued(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
         if progress is None:
@@ -298,8 +298,8 @@ class LanedEmbedder(PassageEmbedder):
     def submit_query(self, text: str, timeout_s: float | None = None) -> Future[EmbeddedQuery]:
         """Queue a query and return its future; the arrays are read-only.
 
-        The future fails with `EmbedderUnavailableError` if the query does not start within `timeout_s`, at once if that
-        is 0 or less, or if this embedder is closed. Raises `InvalidInputError`.
+        The future fails with `EmbedderUnavailableError` if the query does not start within `timeout_s` (immediately if
+        that is 0 or less), or if this embedder is closed. Raises `InvalidInputError`.
         """
         future: Future[EmbeddedQuery] = Future()
         digest = _digest("text", text, _QUERY)
@@ -308,7 +308,7 @@ class LanedEmbedder(PassageEmbedder):
         return future
 
     def submit_awaited_text(self, text: str, timeout_s: float) -> Future[Embedded]:
-        """Queue a text that a caller waits for among the queries; as `submit_query`."""
+        """Queue a text with the queries, because a caller waits for it; like `submit_query`."""
         future: Future[Embedded] = Future()
         digest = _digest("text", text, _TEXT)
         query = PendingQuery(digest, _lazy_steps(self._model, text), self._known_texts)
@@ -373,10 +373,10 @@ class LanedEmbedder(PassageEmbedder):
     def _ask(self, query: PendingQuery, waiter: Waiter) -> None:
         asked = self._asked.get(query.digest)
         if asked is None:
-            self._queries.append(query)  # first: what is asked and not queued would be waited for in vain
+            self._queries.append(query)  # before `_asked`: an interruption in between must not lose it
             asked = self._asked[query.digest] = query
         asked.waiters.append(waiter)
-        self._query_ready.notify()  # also of a known one, whose first caller may have been interrupted before this
+        self._query_ready.notify()  # also for a known query: its first caller may have been interrupted before
 
     def _run_queries(self) -> None:
         while (query := self._next_query()) is not None:
@@ -396,7 +396,7 @@ class LanedEmbedder(PassageEmbedder):
 
     def _finish_query(self, query: PendingQuery, outcome: Outcome | None) -> None:
         with self._lock:
-            if outcome is None and query.waiters:  # passages are left, or one came while expired ones were answered
+            if outcome is None and query.waiters:  # passages are left, or a caller joined meanwhile
                 self._queries.append(query)
                 self._query_ready.notify()
                 return
@@ -423,7 +423,7 @@ class LanedEmbedder(PassageEmbedder):
             self._finish_step(text, outcome)
 
     def _run_steady(self) -> None:
-        """Take bulk texts at normal priority while the nice threads are starved."""
+        """Embed bulk texts at normal priority while the nice threads are starved."""
         while (text := self._next_steady_step()) is not None:
             self._finish_step(text, _attempt(text.step))
 
@@ -487,7 +487,7 @@ class LanedEmbedder(PassageEmbedder):
             task.future.settle(outcome if isinstance(outcome, Exception) else task.result())
 
     def _continue(self, text: BulkText) -> None:
-        """Put a text with passages left before the others of a task that waits for it; drop it if none does."""
+        """Put an unfinished text first in the queue of a task that waits for it; drop it if no task does."""
         task = next((task for task in self._begun[text.digest] if not task.future.done()), None)
         if task is None:
             del self._begun[text.digest]
@@ -495,7 +495,7 @@ class LanedEmbedder(PassageEmbedder):
         task.todo.appendleft(text)
         if task not in self._tasks:
             self._tasks.append(task)
-        self._bulk_ready.notify_all()  # one might be a steady thread, which leaves it to the others
+        self._bulk_ready.notify_all()  # notifying one might wake a steady thread, which would ignore it
 
 
 @dataclass

@@ -1,8 +1,8 @@
-"""An embedder that opens on first use and may be missing, which callers handle as an error rather than a crash.
+"""Opens an embedder in this process, at once or on first use, and adapts embedders of callers to the protocol.
 
-Opening takes a tenth of a second from the cache, and seconds the first time, when the graph is built. It runs in its
-own thread, so that a caller's deadline bounds the wait. A failure is remembered for 30 s, so that not every recall
-searches for missing weights again.
+Opening takes a tenth of a second from the cache, and seconds the first time, when the graph is built. A lazy embedder
+opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so that not every
+recall searches for missing weights again.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from memory_agent.embedders import (
+from memory_agent.embedders.protocol import (
     Embedder,
     EmbedderInfo,
     Embeddings,
@@ -22,7 +23,6 @@ from memory_agent.embedders import (
     PendingVectors,
     Progress,
     SettledVector,
-    open_embedder,
 )
 from memory_agent.errors import EmbedderUnavailableError, MemoryAgentError, ModelError
 from memory_agent.records.arguments import check_text
@@ -32,6 +32,20 @@ from relay.log import log
 
 _TRY_AGAIN_AFTER_S = 30.0
 _CLOSE_WAIT_S = 10.0
+
+
+def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, package: str | None = None) -> Embedder:
+    """Open an embedder in this process; the caller closes it.
+
+    `cache` is the folder for built graphs, `package` the distribution that may carry the weights ("" for none). Raises
+    `ModelMissingError`, `ModelChecksumError`, or `ModelError` for an unsupported architecture.
+    """
+    from memory_agent.embedders.lanes import LanedEmbedder  # loads the engines
+    from memory_agent.embedders.minilm import open_minilm
+    from memory_agent.embedders.weights import PACKAGE, cache_folder
+
+    model = open_minilm(settings, cache or cache_folder(), PACKAGE if package is None else package)
+    return LanedEmbedder(model, bulk_niceness=settings.bulk_niceness, query_cache=settings.query_cache)
 
 
 class LazyEmbedder:
@@ -66,7 +80,7 @@ class LazyEmbedder:
         raise EmbedderUnavailableError("the model is still being opened")
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """As `Embedder.begin_query_words`; while the embedder opens, the query begins when its result is asked for."""
+        """Like `Embedder.begin_query_words`; a query that arrives while the embedder opens begins with `result`."""
         if self._embedder is not None:
             return self._embedder.begin_query_words(text, timeout_s)
         check_text("text", text)
@@ -79,7 +93,7 @@ class LazyEmbedder:
         return self._embedder is not None
 
     def look_again(self) -> None:
-        """Forget a failure, so the next `get` tries to open the model again."""
+        """Forget a failure, so that the next `get` tries to open the model again."""
         with self._guard:
             self._failure = None
 
@@ -113,29 +127,29 @@ class LazyEmbedder:
 
 
 class _Plain(Embedder):
-    """An embedder that does not inherit the protocol, and so has `begin_query` and `begin_texts` alone."""
+    """Adapts an embedder that has `begin_query` and `begin_texts` but does not inherit the protocol."""
 
     def __init__(self, embedder: Any) -> None:
         self._embedder = embedder
 
     @property
     def info(self) -> EmbedderInfo:
-        """As `Embedder.info`."""
+        """The origin of the vectors."""
         info: EmbedderInfo = self._embedder.info
         return info
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """As `Embedder.begin_query`."""
+        """Like `Embedder.begin_query`."""
         pending: PendingVector = self._embedder.begin_query(text, timeout_s)
         return pending
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """As `Embedder.begin_texts`."""
+        """Like `Embedder.begin_texts`."""
         pending: PendingVectors = self._embedder.begin_texts(texts, progress)
         return pending
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """As `Embedder.count_tokens`."""
+        """Like `Embedder.count_tokens`."""
         return int(self._embedder.count_tokens(text, timeout_s))
 
     def close(self) -> None:
@@ -144,19 +158,19 @@ class _Plain(Embedder):
 
 
 class _Waiting(_Plain):
-    """An embedder of the former protocol, which has `embed_query` and `embed_texts` alone."""
+    """Adapts an embedder that has only the blocking `embed_query` and `embed_texts`."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """As `Embedder.begin_query`, but wait."""
+        """Embed the query and return its settled vector."""
         return _settled(lambda: self._embedder.embed_query(text, timeout_s))
 
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
-        """As `Embedder.begin_texts`, but wait."""
+        """Embed the texts and return their settled vectors."""
         return _settled(lambda: self._embedder.embed_texts(texts, progress))
 
 
 def _adapted(embedder: Embedder) -> Embedder:
-    """Return an embedder of this protocol. `isinstance` would read `info`, for which a `RemoteEmbedder` must ask."""
+    """Return the embedder, adapted if needed. `isinstance` would read `info`, a request for a `RemoteEmbedder`."""
     kind = type(embedder)
     if getattr(kind, "begin_query", Embedder.begin_query) is Embedder.begin_query:
         return _Waiting(embedder)
@@ -165,7 +179,7 @@ def _adapted(embedder: Embedder) -> Embedder:
 
 @contextmanager
 def failing_as_model_error() -> Iterator[None]:
-    """Raise `ModelError` for what an embedder of the caller's own raises besides errors of ours; log its type alone."""
+    """Raise `ModelError` for any foreign exception of a caller's embedder; only its type is logged."""
     try:
         yield
     except MemoryAgentError:
@@ -183,7 +197,7 @@ def _settled(embed: Callable[[], Embeddings]) -> SettledVector:
 
 
 class _QueryOnceOpen:
-    """A query that came while the embedder opened."""
+    """A query that arrived while the embedder was opening."""
 
     def __init__(self, embedder: LazyEmbedder, text: str, timeout_s: float | None) -> None:
         self._embedder = embedder

@@ -20,7 +20,6 @@ import numpy.typing as npt
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read on import; telemetry leaves a session file in TMPDIR
 import onnxruntime
 
-from memory_agent.embedders import EmbedderInfo, Embeddings
 from memory_agent.embedders.cache import GRAPH_REVISION, Artifacts, obtain
 from memory_agent.embedders.passages import (
     MOST_PASSAGES,
@@ -35,6 +34,7 @@ from memory_agent.embedders.passages import (
     spans_of,
     text_words_of,
 )
+from memory_agent.embedders.protocol import EmbedderInfo, Embeddings
 from memory_agent.embedders.weights import WEIGHTS, prefixes_of
 from memory_agent.embedders.wordpiece import CHARS_PER_TOKEN, Ids, Tokens, WordPiece
 from memory_agent.errors import ModelError
@@ -58,7 +58,7 @@ class MiniLM:
     def __init__(self, artifacts: Artifacts, max_tokens: int, query_prefix: str = "", passage_prefix: str = "") -> None:
         """Load the artifacts; `max_tokens` bounds a run, its prefix and special tokens included.
 
-        Raises `ModelError` if the engine rejects the graph, or a prefix leaves too little room.
+        Raises `ModelError` if the engine rejects the graph, or if a prefix leaves too little room.
         """
         self._max_tokens = min(max_tokens, artifacts.model.shape.positions)
         self._wordpiece = WordPiece(artifacts.tokenizer, self._max_tokens, MOST_PASSAGES)
@@ -94,11 +94,11 @@ class MiniLM:
         return EmbeddedQuery(_read_only(vector), words.names, _read_only(query_vectors(sums)), read)
 
     def begin_text(self, text: str) -> Reading:
-        """Return a reading of `text`, which runs the model once for each passage."""
+        """Return a `Reading` of the text, which runs the model once per passage."""
         return Reading(self, text)
 
     def read(self, text: str) -> tuple[Tokens, Ints]:
-        """Return the tokens of a text, and the (p, 2) first and last-but-one of each passage."""
+        """Return the tokens of a text, and the (p, 2) bounds of its passages as token positions [begin, end)."""
         tokens = self._wordpiece.read(text)
         return tokens, cut(tokens, self._room(self._passage_prefix))
 
@@ -142,7 +142,7 @@ class MiniLM:
 
 
 class Reading:
-    """A text on its way through the model. For one thread at a time."""
+    """A text that is being embedded passage by passage. Used by one thread at a time."""
 
     def __init__(self, model: MiniLM, text: str) -> None:
         self._model = model
@@ -176,7 +176,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _digest(query_prefix: str, passage_prefix: str) -> str:
-    """Return a name of the prefixes; "" without any."""
+    """Return an identifier of the prefixes; "" if there are none."""
     prefixes = f"{query_prefix}\0{passage_prefix}"
     return hashlib.sha256(prefixes.encode()).hexdigest()[:8] if prefixes != "\0" else ""
 

@@ -1,8 +1,8 @@
-"""Cuts the tokens of a text into passages, and makes vectors of its words from the token vectors of the last layer.
+"""Splits the tokens of a text into passages, and computes word vectors from the token vectors of the last layer.
 
-A word is a run of letters and digits, as in the lexicon; stop words and runs of more than 64 characters are left out,
-and a text of stop words alone keeps them. Words of one stem are one in a text, and words that are folded the same are
-one in a query. Rejected: subtracting a mean before the signs are taken, which needs a constant for each model and
+A word is a run of letters and digits, as in the lexicon. Stop words and runs of more than 64 characters are left out,
+unless a text has only stop words. In a text, words with the same stem are one word; in a query, words with the same
+folded form. Rejected: subtracting a mean before the signs are taken, which needs a constant for each model and
 changed no result (`ops/decisions/0011-embedding-model-and-word-vectors.md`).
 
 Shapes: t tokens, p passages, w occurrences of words, k words, d dimensions.
@@ -28,12 +28,12 @@ WORDS_REVISION = "signs-1"
 """Change it whenever passages or word bits change: part of the stamp of both."""
 MOST_PASSAGES = 16
 OVERLAP = 32
-"""Tokens of a passage that are also in the one before."""
+"""Tokens that a passage shares with the previous one."""
 MOST_TEXT_WORDS = 40
-"""Words of a memory whose signs are kept. 32 lose 1.4 points of R@10 on long reports, and gain 2 on long messages."""
+"""Words of a memory whose signs are kept. 32 lose 1.4 points of R@10 on long reports and gain 2 on messages."""
 MOST_QUERY_WORDS = 64
 _LETTERS = 12
-"""Longer words count no more when it is chosen which are kept."""
+"""The word length above which further letters no longer count when words are selected."""
 
 Array = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -41,7 +41,7 @@ Bits = npt.NDArray[np.uint8]
 
 
 class Words(NamedTuple):
-    """Occurrences of words in a text: their tokens from `begins` to `ends`, and the place of their word in `names`."""
+    """Occurrences of words in a text: token positions `begins` to `ends`, and `places`, the word's index in `names`."""
 
     names: tuple[str, ...]
     begins: Ints
@@ -49,7 +49,7 @@ class Words(NamedTuple):
     places: Ints
 
     def at(self, chosen: npt.NDArray[np.intp]) -> Words:
-        """Return these occurrences."""
+        """Return the chosen occurrences."""
         return Words(self.names, self.begins[chosen], self.ends[chosen], self.places[chosen])
 
     def within(self, count: int) -> Words:
@@ -58,16 +58,16 @@ class Words(NamedTuple):
         return self.at(np.flatnonzero(self.ends <= count)) if beyond else self
 
     def divided(self, begin: int, end: int) -> tuple[Words, Words]:
-        """Return the occurrences that end by token `end`, with their tokens from `begin` on, and the others."""
+        """Return the occurrences up to token `end`, with positions relative to `begin`, and the remaining ones."""
         here = self.within(end)
         moved = here._replace(begins=np.maximum(here.begins - begin, 0), ends=here.ends - begin) if begin else here
         return moved, self.at(np.flatnonzero(self.ends > end))
 
 
 def cut(tokens: Tokens, room: int) -> Ints:
-    """Return the (p, 2) first and last-but-one tokens of the passages: at most `room` tokens each, at most 16 passages.
+    """Return the (p, 2) token positions [begin, end) of at most 16 passages of at most `room` tokens.
 
-    Each but the first begins with a word, at most twice `OVERLAP` tokens before the end of the one before.
+    Each except the first begins with a word, at most twice `OVERLAP` tokens before the end of the previous one.
     """
     count, step = len(tokens.ids), min(OVERLAP, room // 4)
     passages = [(0, min(tokens.first, room))]
@@ -81,7 +81,7 @@ def cut(tokens: Tokens, room: int) -> Ints:
 
 
 def spans_of(passages: Ints, tokens: Tokens, length: int) -> Ints:
-    """Return the (p, 2) characters of passages in a text of `length` characters, ending with whole words."""
+    """Return the (p, 2) character positions of passages, each ending with a word; the text has `length` characters."""
     spans = np.zeros((len(passages), 2), dtype=np.int32)
     for place, (begin, end) in enumerate(passages.tolist()):
         if end < len(tokens.ids):
@@ -95,9 +95,9 @@ def spans_of(passages: Ints, tokens: Tokens, length: int) -> Ints:
 
 
 def text_words_of(text: str, tokens: Tokens, count: int) -> Words:
-    """Return the words of a text that are kept, at most 40 of those in its first `count` tokens.
+    """Return the at most 40 most telling words in the first `count` tokens of a text.
 
-    They are those with the highest ln(1 + times said) * letters of the stem, at most 12; then the first.
+    They have the highest ln(1 + occurrences) * min(letters of the stem, 12); of equal ones the first are taken.
     """
     folded, spans = _said(text, tokens, count, lambda _: STOP_WORDS)
     named = stems(folded)
@@ -109,7 +109,7 @@ def text_words_of(text: str, tokens: Tokens, count: int) -> Words:
 
 
 def query_words_of(text: str, tokens: Tokens, count: int) -> Words:
-    """Return the first 64 distinct words of a query, folded, of those in its first `count` tokens."""
+    """Return the first 64 distinct folded words in the first `count` tokens of a query."""
     folded, spans = _said(text, tokens, count, stop_words_of)
     names = tuple(dict.fromkeys(folded))
     words = _words(names, folded, spans)
@@ -126,12 +126,12 @@ def _words(names: Sequence[str], said: Sequence[str], spans: Ints) -> Words:
 def _said(
     text: str, tokens: Tokens, count: int, stop_words: Callable[[Iterable[str]], frozenset[str]]
 ) -> tuple[list[str], Ints]:
-    """Return the content words of `text` with tokens among the first `count`: folded, in order, and their tokens.
+    """Return the folded content words in the first `count` tokens of `text`, in order, with their token positions.
 
-    `stop_words` of its words are left out, unless there are no others.
+    The words that `stop_words` returns are left out, unless there are no others.
     """
     end = int(tokens.spans[:count, 1].max(initial=0))
-    text = text[: end + LONGEST_WORD + 1]  # no word beyond has a token there, and a text may have megabytes
+    text = text[: end + LONGEST_WORD + 1]  # later words are beyond these tokens, and a text may have megabytes
     edges = list(accumulate(map(len, pieces(text))))  # of gaps and words in turn
     where = zip(edges[::2], edges[1::2], strict=False)
     said = [pair for pair in zip(text_words(text), where, strict=True) if len(pair[0]) <= LONGEST_WORD]

@@ -12,9 +12,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from memory_agent.embedders import All, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled, wire
+from memory_agent.embedders import wire
+from memory_agent.embedders.protocol import All, Derived, EmbedderInfo, PassageEmbedder, Pending, Progress, Settled
 from memory_agent.errors import DeadlineExceededError, EmbedderUnavailableError, UnavailableError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
@@ -44,7 +45,7 @@ class RemoteEmbedder(PassageEmbedder):
     def info(self) -> EmbedderInfo:
         """The origin of the vectors, from the last answer or by a request. Raises the errors of `embed_query`."""
         if self._info is None:
-            self._info = wire.decode_answer(self._begin(wire.InfoQuestion(), (), self._timeout_s).answer()).info
+            self._info = wire.decode_answer(self._begin(wire.InfoQuestion(), (), self._timeout_s).result()).info
         if self._info is None:
             raise EmbedderUnavailableError(f"{self._sockets.endpoint} does not say what its vectors come from")
         return self._info
@@ -57,7 +58,7 @@ class RemoteEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Send the first chunks, or each text that a caller waits for; same errors as `Embedder.begin_passages`."""
+        """Send the first chunks, or with `timeout_s` each text by itself; same errors as `Embedder.begin_passages`."""
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
         if timeout_s is not None:
@@ -68,7 +69,7 @@ class RemoteEmbedder(PassageEmbedder):
         """Return the number of tokens of `text`; same errors as `Embedder.count_tokens`."""
         check_text("text", text)
         request = self._begin(wire.TokensQuestion(), (text,), self._patience_s(timeout_s))
-        return wire.decode_answer(request.answer()).tokens
+        return wire.decode_answer(request.result()).tokens
 
     def close(self) -> None:
         """Close the sockets; requests in progress end with their answer or timeout."""
@@ -101,15 +102,18 @@ class RemoteEmbedder(PassageEmbedder):
         decode: Callable[[wire.Frames], tuple[EmbedderInfo, T]],
     ) -> Pending[T]:
         try:
-            return _Sent(self._begin(question, texts, timeout_s), decode, self._learn)
+            request = self._begin(question, texts, timeout_s)
         except EmbedderUnavailableError as error:
             return Settled(error)
+        return Derived(request, lambda frames: self._learned(*decode(frames)))
 
     def _begin(self, question: wire.Question, texts: Sequence[str], timeout_s: float) -> _Request:
         return _Request(self._sockets, wire.encode_question(question, texts), timeout_s, self._silence)
 
-    def _learn(self, info: EmbedderInfo) -> None:
+    def _learned(self, info: EmbedderInfo, found: T) -> T:
+        """Keep the origin that an answer carries."""
         self._info = info
+        return found
 
 
 def _decode_text(frames: wire.Frames) -> tuple[EmbedderInfo, Embedded]:
@@ -117,29 +121,8 @@ def _decode_text(frames: wire.Frames) -> tuple[EmbedderInfo, Embedded]:
     return info, found
 
 
-class _Sent(Generic[T]):
-    """Texts or a query sent in one request."""
-
-    def __init__(
-        self,
-        request: _Request,
-        decode: Callable[[wire.Frames], tuple[EmbedderInfo, T]],
-        learn: Callable[[EmbedderInfo], None],
-    ) -> None:
-        """`learn` receives the origin of the vectors."""
-        self._request = request
-        self._decode = decode
-        self._learn = learn
-
-    def result(self) -> T:
-        """Return what was made of them; same errors as `PendingVectors.result`."""
-        info, found = self._decode(self._request.answer())
-        self._learn(info)
-        return found
-
-
 class _SentTexts:
-    """Texts sent in chunks, two at a time, so that the bulk lane has one while the other returns."""
+    """Texts sent in chunks, two at a time, so that the server embeds one while the other is returned."""
 
     def __init__(
         self,
@@ -147,7 +130,7 @@ class _SentTexts:
         send: Callable[[Sequence[str]], Pending[list[Embedded]]],
         progress: Progress | None,
     ) -> None:
-        """Send the first chunks; no texts are one empty chunk, whose answer says whether the server is there."""
+        """Send the first chunks. Without texts, send one empty chunk, which shows whether the server is there."""
         chunks = list(_chunks(texts)) or [texts]
         self._total = len(texts)
         self._waiting = deque(chunks)
@@ -184,10 +167,10 @@ def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 class _Request:
-    """A request under way, on a socket of its own, which is idle again after the answer or when this is dropped."""
+    """A request in progress on a socket of its own, which is returned after the answer or when this is deleted."""
 
     def __init__(self, sockets: RequestSockets, frames: wire.Frames, timeout_s: float, silence: CircuitBreaker) -> None:
-        """Send `frames`. Raises `EmbedderUnavailableError` if that is impossible, or the timeout under 1 ms."""
+        """Send `frames`. Raises `EmbedderUnavailableError` if that fails, or if the timeout is below 1 ms."""
         self._endpoint = sockets.endpoint
         self._frames = frames
         self._timeout_s = timeout_s
@@ -202,7 +185,7 @@ class _Request:
         self._give_back = weakref.finalize(self, sockets.give_back, self._socket)
         self._correlation = self._send()
 
-    def answer(self) -> wire.Frames:
+    def result(self) -> wire.Frames:
         """Wait for the answer, repeating the request. Raises `EmbedderUnavailableError` at the timeout."""
         try:
             return self._wait()

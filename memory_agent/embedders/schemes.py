@@ -1,4 +1,4 @@
-"""Chooses the arithmetic for this processor: int8 where it has the instructions, float32 elsewhere.
+"""Chooses the arithmetic for this processor: int8 if it has the instructions, float32 otherwise.
 
 x86 processors without VNNI sum int8 products in 16 bits, which saturate: the vectors degrade, and the speed-up is 10 to
 20 % instead of threefold (onnxruntime issues 5849, 6004, 6695).

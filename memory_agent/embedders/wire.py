@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedders import EmbedderInfo
+from memory_agent.embedders.protocol import EmbedderInfo
 from memory_agent.errors import ERRORS, MemoryAgentError, ModelError, ProtocolError
 from memory_agent.records.embedded import WORD_DIMENSIONS, Embedded, EmbeddedQuery, word_bytes
 
@@ -33,7 +33,7 @@ class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
     """Embed the one text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`.
 
     `asked_at_s` is in monotonic time, which all processes of the machine share, so time spent in a socket counts. With
-    `is_text` it is a text to store, and the answer that to a `BulkQuestion`.
+    `is_text` it is embedded as a text to store, and the answer has the form of a bulk answer.
     """
 
     timeout_s: float
@@ -57,7 +57,7 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One of: `rows` texts, or a query with its `words` and what was `read`, and their origin; a count; an error."""
+    """The header of `rows` texts or of a query (`words`, share `read`) with its origin; a token count; or an error."""
 
     info: EmbedderInfo | None = None
     rows: int = 0
@@ -115,7 +115,7 @@ def encode_query(info: EmbedderInfo, query: EmbeddedQuery) -> Frames:
 
 
 def encode_failure(error: Exception) -> Frames:
-    """Return the frames of an error; one that is not ours is sent as an internal error with only its type's name."""
+    """Return the frames of an error; a foreign exception becomes an internal error with only its type's name."""
     if isinstance(error, MemoryAgentError):
         return encode_answer(Answer(code=error.code, args=tuple(str(part) for part in error.args)))
     return encode_answer(Answer(code=MemoryAgentError.code, args=(f"embedder: {type(error).__name__}",)))
@@ -133,7 +133,7 @@ def decode_answer(frames: Sequence[bytes]) -> Answer:
 
 
 def decode_texts(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, list[Embedded]]:
-    """Return the origin, and what was made of each text. Raises the errors of `decode_answer`."""
+    """Return the origin and the embedded texts. Raises the errors of `decode_answer`."""
     answer = decode_answer(frames)
     if answer.info is None or answer.rows != rows or len(frames) != (5 if rows else 2):
         raise ProtocolError(f"expected {rows} texts")
@@ -153,7 +153,7 @@ def decode_texts(frames: Sequence[bytes], rows: int) -> tuple[EmbedderInfo, list
 
 
 def decode_query(frames: Sequence[bytes]) -> tuple[EmbedderInfo, EmbeddedQuery]:
-    """Return the origin, and what was made of a query. Raises the errors of `decode_answer`."""
+    """Return the origin and the embedded query. Raises the errors of `decode_answer`."""
     answer = decode_answer(frames)
     if answer.info is None or len(frames) != 3:
         raise ProtocolError("expected a query")

@@ -1,11 +1,11 @@
 """Converts text to token ids with the model's tokenizer file. The only file that imports `tokenizers`.
 
-Never pads: padding costs time and changes int8 results. The first passage of a text is read from at most
-`CHARS_PER_TOKEN` characters per token, eight times the mean of English prose, and all of it from 16 times as many,
-which bounds the cost of huge texts.
+Never pads: padding costs time and changes int8 results. To bound the cost of huge texts, the first passage is read from
+at most `CHARS_PER_TOKEN` characters per token (eight times the mean of English prose), and the whole text from at most
+16 times as many.
 
-A vocabulary spells what it has no words for: letter by letter, or as one unknown token. The vectors of such texts
-resemble each other, whatever they say. Which scripts a model reads follows from its vocabulary (`share_read`).
+Words in a script that the vocabulary does not cover become single letters or one unknown token, and their vectors
+resemble each other whatever the text means. `share_read` tells from the vocabulary how much of a text is covered.
 
 Shapes: t tokens.
 """
@@ -29,19 +29,19 @@ from memory_agent.records.arguments import check_text
 
 CHARS_PER_TOKEN = 32
 _LEAST_PIECES = 600
-"""Of a script that a model reads. BERT's English vocabulary has 27,762 Latin ones, 488 Han and at most 94 of others."""
+"""Vocabulary pieces of a script that a model reads. BERT's English one has 27,762 Latin, 488 Han, at most 94 others."""
 
 Ids = npt.NDArray[np.int32]
 
 
 class Tokens:
-    """The tokens of a text, without special ones; what only long texts need is computed when it is asked for.
+    """The tokens of a text, without special ones. Spans and word starts, which only long texts need, are lazy.
 
-    `first` is how many the first passage may have: fewer than its room only if these take very many characters.
+    `first` bounds the tokens of the first passage. It is below the passage's room only if the tokens are very long.
     """
 
     def __init__(self, encoding: Encoding, start: Encoding, room: int) -> None:
-        """Take the tokens of a text, and those of its first characters, which are the first passage's."""
+        """`encoding` is the whole text; `start` its first characters, from which the first passage is taken."""
         self._encoding = encoding
         self.first = len(start)
         self.ids: Ids = np.array(encoding.ids, dtype=np.int32)
@@ -50,12 +50,12 @@ class Tokens:
 
     @cached_property
     def spans(self) -> Ids:
-        """The (t, 2) characters of the tokens in the text."""
+        """The (t, 2) character positions of the tokens in the text."""
         return np.array(self._encoding.offsets, dtype=np.int32).reshape(len(self.ids), 2)
 
     @cached_property
     def begins_word(self) -> npt.NDArray[np.bool_]:
-        """Whether a word begins with each token: (t,)."""
+        """Whether each token begins a word: (t,)."""
         words = np.array(self._encoding.word_ids, dtype=np.float32)
         begins: npt.NDArray[np.bool_] = np.diff(words, prepend=-1) != 0
         return begins
@@ -95,14 +95,14 @@ class WordPiece:
         found = start = self._tokenizer.encode(text[: self._most_chars], add_special_tokens=False)
         if len(text) > self._first_chars:
             start = self._tokenizer.encode(text[: self._first_chars], add_special_tokens=False)
-            found = max(start, found, key=len)  # a run of letters over the boundary has more tokens when it is cut
+            found = max(start, found, key=len)  # cutting a run of letters at the boundary can add tokens
         return Tokens(found, start, self._room)
 
     def share_read(self, text: str, tokens: Tokens, count: int) -> float:
-        """Return the share of the letters in the first `count` tokens of `text` that the model reads; 1 without any.
+        """Return the share of letters in the first `count` tokens of `text` that the vocabulary covers, or 1.
 
-        Those of a script with few pieces in the vocabulary are not read, nor is anything in an unknown token, be it a
-        word or an emoji. Digits and punctuation do not count.
+        Letters of a script with few pieces in the vocabulary are not covered, nor is any character of an unknown token,
+        such as an emoji. Digits and punctuation do not count.
         """
         is_unknown = tokens.ids[:count] == self._unknown
         if text.isascii() and "LATIN" in self._scripts and not is_unknown.any():
@@ -129,7 +129,7 @@ class WordPiece:
 
 
 def _scripts_of(vocabulary: Iterable[str]) -> frozenset[str]:
-    """Return the scripts that many pieces of a vocabulary are written in."""
+    """Return the scripts in which a vocabulary has many pieces."""
     letters = (next(filter(str.isalpha, piece), "") for piece in vocabulary)
     counts = Counter(_script_of(letter) for letter in letters if letter)
     return frozenset(script for script, pieces in counts.items() if pieces >= _LEAST_PIECES)
@@ -137,7 +137,7 @@ def _scripts_of(vocabulary: Iterable[str]) -> frozenset[str]:
 
 @lru_cache(maxsize=1 << 14)
 def _script_of(letter: str) -> str:
-    """Return the script of a letter, as the first word of its name says it."""
+    """Return the script of a letter: the first word of its Unicode name."""
     return unicodedata.name(letter, "").partition(" ")[0].partition("-")[0]
 
 

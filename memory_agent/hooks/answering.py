@@ -19,9 +19,8 @@ from memory_agent.hooks.inputs import NOTHING, Content, Input
 from memory_agent.hooks.waiting import MOST_AT_ONCE, Batch, Waiting
 from memory_agent.layout import TOKEN_VARIABLE, Layout, default_data_dir
 from memory_agent.records.prompt_block import shortened_block
-from memory_agent.sessions.entries import Session
-from memory_agent.sessions.history import channel_of, event_of
-from memory_agent.sessions.turns import CLAUDE_CODE, GEMINI
+from memory_agent.sessions.entries import CLAUDE_CODE, GEMINI, Session
+from memory_agent.sessions.events import channel_of, event_of
 
 MOST_CHARS = 9_000
 """The longest block. Claude Code replaces 10,000 characters by a preview; a pipe can buffer this many in any script."""

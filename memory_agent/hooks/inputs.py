@@ -13,16 +13,23 @@ from typing import Any, NamedTuple
 
 from memory_agent.records.prompt_block import without_blocks
 from memory_agent.sessions.entries import (
+    CLAUDE_CODE,
+    CODEX,
+    GEMINI,
     Entry,
     Left,
     What,
+    begins_run,
+    call_id,
+    made_id,
+    run_of,
+    said_id,
     text_of,
     time_of,
     without_hook_context,
     without_reminders,
 )
 from memory_agent.sessions.tool_calls import Call, Result, entry_of, exit_code_in, result_of
-from memory_agent.sessions.turns import CLAUDE_CODE, CODEX, GEMINI, begins_run, call_id, made_id, run_of, said_id
 
 _COMMAND = re.compile(r"/[\w:-]+(?:\s|\Z)|<(?:command|local-command|bash)-")
 """Matches a prompt of Claude Code that is a command for the client."""

@@ -1,1 +1,29 @@
-"""Connects coding agents and editors: through their settings files, or a plugin for those that have plugins."""
+"""Connects coding agents to a memory: edits their settings files so that they start our MCP server and call our hooks.
+
+Read `clients` first (which entries belong in which file), then `connection`, which writes and removes them. `json_text`
+and `toml_text` edit a file without changing any other byte; `plugin` generates the same entries for a marketplace.
+"""
+
+from memory_agent.integrations.clients import CLIENTS, PROGRAM, Command, Hooks, Scope, this_program
+from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
+from memory_agent.integrations.json_text import JsonText, Syntax, UneditableError
+from memory_agent.integrations.plugin import FOLDER, plugin_files
+from memory_agent.integrations.toml_text import TomlText
+
+__all__ = [
+    "CLIENTS",
+    "FOLDER",
+    "PROGRAM",
+    "Change",
+    "ChangedMeanwhileError",
+    "Command",
+    "Connection",
+    "Hooks",
+    "JsonText",
+    "Scope",
+    "Syntax",
+    "TomlText",
+    "UneditableError",
+    "plugin_files",
+    "this_program",
+]

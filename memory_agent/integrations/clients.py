@@ -1,7 +1,7 @@
-"""The table of clients: which settings files they read, and which entries of ours belong in them.
+"""The table of clients: the settings files that each reads, and our entries in them.
 
-Tested with Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0, also for the syntax that each refuses. Cursor,
-VS Code and Zed follow their documentation.
+Tested with Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0, including the syntax that each rejects. Cursor, VS
+Code and Zed follow their documentation.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from memory_agent.errors import UnavailableError
 from memory_agent.hooks.inputs import LISTENED
 from memory_agent.integrations.json_text import JsonText, KeyPath, Syntax
 from memory_agent.integrations.toml_text import TomlText
-from memory_agent.sessions.history import channel_of
+from memory_agent.sessions.events import channel_of
 
 PROGRAM = "memory-agent"
-"""The name of our command, and that of its server in every client."""
-_TIMEOUT_S = 3  # a hook ends by itself long before; Codex grants a session's end no more
+"""The name of our command, and of our MCP server in every client."""
+_TIMEOUT_S = 3  # a hook ends long before; Codex allows no more at the end of a session
 
 Text = JsonText | TomlText
 
 
 class Command(NamedTuple):
-    """How a client calls us: the program, and the options of `mcp` and `hook CLIENT`; for one `project` or for all."""
+    """How a client calls us: the program, the options of `mcp` and `hook CLIENT`, and the `project` (None: all)."""
 
     program: str
     server_options: tuple[str, ...] = ()
@@ -35,17 +35,17 @@ class Command(NamedTuple):
     project: Path | None = None
 
     def server(self, *, starts_in_project: bool) -> list[str]:
-        """Return the words after the program that serve MCP. Memories belong to the project, if it is known."""
+        """Return the arguments of the MCP server. With a project, its memories belong to the project's channel."""
         channel = ["--channel", channel_of(str(self.project))] if self.project is not None else []
         return ["mcp", *(["--project"] if starts_in_project else channel), *self.server_options]
 
     def hook(self, client: str) -> str:
-        """Return the line for a shell that answers a hook."""
+        """Return the shell command that answers a hook."""
         return shlex.join([self.program, "hook", client, *self.hook_options])
 
 
 def this_program() -> str:
-    """Return the absolute path of this program, as it was called: an upgrade may replace what a link points to.
+    """Return the absolute path of this program as it was called, with links kept since an upgrade may move the target.
 
     Raises `UnavailableError` if the program is not installed.
     """
@@ -56,14 +56,14 @@ def this_program() -> str:
 
 
 class Found(NamedTuple):
-    """An entry of ours in a file: its place, and the words that it runs."""
+    """An entry of ours in a file: its place, and the command line that it runs."""
 
     place: KeyPath
     words: tuple[str, ...]
 
 
 class Wanted(NamedTuple):
-    """An entry that a file should have: a member of the object at `place`, or without a `key` an element there."""
+    """An entry that a file should have: a member of the object at `place`, or an element if `key` is None."""
 
     place: KeyPath
     key: str | None
@@ -72,9 +72,9 @@ class Wanted(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The entry of the MCP server in the object or table `container`, with the fields `before` and `after` the command.
+    """The entry of the MCP server in the object or table `container`, with fields `before` and `after` the command.
 
-    `starts_in_project`: the client starts the server in the folder of the session.
+    `starts_in_project` if the client starts the server in the folder of the session.
     """
 
     container: str
@@ -89,7 +89,7 @@ class Server(NamedTuple):
         yield Wanted((self.container,), PROGRAM, value, (command.program, *words))
 
     def found(self, text: Text) -> Iterator[Found]:
-        """Yield our entry in the file, also that of another version."""
+        """Yield our entry in the file, including one of another version."""
         place = (self.container, PROGRAM)
         entry = text.find(place)
         if isinstance(entry, Mapping) and isinstance(entry.get("command"), str):
@@ -100,10 +100,10 @@ class Server(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """The entries of all hooks that `memory-agent hook CLIENT` listens to. `per_second`: the client's units of time.
+    """The entries of all hooks that `memory-agent hook CLIENT` handles. `per_second` is the client's unit of timeouts.
 
-    The client waits for each. Claude Code can run hooks beside the session (`async`), but ends them with it: the result
-    of the last tool was sometimes lost (measured).
+    The client waits for each hook. Claude Code can run hooks in the background (`async`), but kills them at the end of
+    the session, which sometimes lost the result of the last tool (measured).
     """
 
     client: str
@@ -122,7 +122,7 @@ class Hooks(NamedTuple):
                 yield from self._in_group(("hooks", event, place), group)
 
     def _in_group(self, place: KeyPath, group: Any) -> Iterator[Found]:
-        """Yield a group that is all ours as one entry, or our hooks in a group that has others too."""
+        """Yield a group with only our hook as one entry, or our hooks in a group that has others as well."""
         hooks = group.get("hooks") if isinstance(group, Mapping) else None
         lines = [_words(hook) for hook in hooks] if isinstance(hooks, list) else []
         ours = [at for at, words in enumerate(lines) if _runs(words, "hook", self.client)]
@@ -154,7 +154,7 @@ def _words(hook: Any) -> tuple[str, ...]:
     line = hook.get("command") if isinstance(hook, Mapping) else None
     try:
         return tuple(shlex.split(line)) if isinstance(line, str) else ()
-    except ValueError:  # an open quote: a person's, for another shell
+    except ValueError:  # an open quote, in a hook of the user for another shell
         return ()
 
 
@@ -163,7 +163,7 @@ def _runs(words: tuple[str, ...], *verb: str) -> bool:
 
 
 class Home(NamedTuple):
-    """Where a client keeps its settings: `below` the folder that `variable` names, else below `folder` in the home."""
+    """A client's settings folder: `below` the folder in the environment `variable`, else below `folder` in the home."""
 
     folder: str
     variable: str = ""
@@ -176,7 +176,7 @@ class Home(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file: its path below `home` (default: the client's) or the project, and its entries. Without syntax: TOML."""
+    """A file: its path below `home` (default: the client's) or the project, and its entries. TOML without `syntax`."""
 
     path: str
     entries: tuple[Entry, ...]
@@ -189,7 +189,7 @@ class File(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A client. `advice`: what its user does next; `project_advice`: further advice for a project."""
+    """A client. `advice` tells the user what to do next; `project_advice` is added for a project."""
 
     title: str
     home: Home
@@ -212,7 +212,7 @@ _VS_CODE = (
 _CLAUDE_HOOKS = Hooks("claude-code")
 _CODEX_HOOKS = Hooks("codex")
 _GEMINI_HOOKS = Hooks("gemini", per_second=1_000)
-_CLAUDE_SERVER = Server(  # without alwaysLoad it hides the tools behind a search
+_CLAUDE_SERVER = Server(  # without alwaysLoad the client hides the tools behind a search
     "mcpServers", {"type": "stdio"}, {"alwaysLoad": True}, starts_in_project=True
 )
 _CODEX_FILES = (
@@ -275,7 +275,7 @@ CLIENTS: Mapping[str, Client] = {
 
 
 class Scope(NamedTuple):
-    """Which sessions of a client: all of the user's, or only those in the folder `project`."""
+    """Which sessions of a client: all of the user, or only those in the folder `project`."""
 
     client: str
     project: Path | None
@@ -283,7 +283,7 @@ class Scope(NamedTuple):
     variables: Mapping[str, str] = os.environ
 
     def files(self) -> Iterator[tuple[Path, File]]:
-        """Yield the paths of the client's files, with the row of each."""
+        """Yield the path and the row of each of the client's files."""
         client = CLIENTS[self.client]
         if self.project is not None:
             yield from ((self.project / file.path, file) for file in client.project)
@@ -293,6 +293,6 @@ class Scope(NamedTuple):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What the user does next."""
+        """What the user should do next."""
         client = CLIENTS[self.client]
         return client.advice + (client.project_advice if self.project is not None else ())

@@ -1,8 +1,8 @@
 """Connects a client to the memory: writes our entries into its files, and removes exactly those again.
 
-A change is an edit of the text, so everything else keeps its bytes. A copy of the file as it was is kept in this
-program's state folder, not beside the file, since a project's folder is shared. A record there says what was written,
-so that disconnecting restores the same bytes; from a file that was edited since, our entries are removed.
+A change edits the text, so every other byte stays. A copy of the original is kept in our state folder rather than
+beside the file, since a project's folder is shared. A record there has the file before and after the change, so
+disconnecting restores the same bytes; if the file was edited since, only our entries are removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EMPTY_JSON = "{\n}\n"
 
 
 class Change(NamedTuple):
-    """A file as it is `now` and should be `then`; None: no such file. `base`: as it would be without our entries."""
+    """A file as it is `now`, as it should be `then`, and `base`, without our entries; each None if there is no file."""
 
     path: Path
     is_private: bool
@@ -40,7 +40,7 @@ class Change(NamedTuple):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A file `before` and `after` our change; before is None if there was no file. `folders` were created for it."""
+    """A file `before` (None if there was none) and `after` our change. `folders` were created for it."""
 
     path: str
     before: bytes | None
@@ -49,7 +49,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangedMeanwhileError(Exception):
-    """A file is no longer as it was when the change was planned."""
+    """A file was modified after the change was planned."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -57,7 +57,7 @@ class ChangedMeanwhileError(Exception):
 
 
 class Connection:
-    """One client's connection in one scope. `state` is where backups and records are kept."""
+    """One client's connection in one scope. `state` is the folder of backups and records."""
 
     def __init__(self, scope: Scope, state: Path) -> None:
         self._scope = scope
@@ -84,7 +84,7 @@ class Connection:
         return Change(path, self._scope.project is None, now, then, base)
 
     def backup(self, path: Path) -> Path:
-        """Return where the copy of a file as it was before is kept while the client is connected."""
+        """Return the path of the copy of the original file, which is kept while the client is connected."""
         return self._kept(path, path.name)
 
     def _kept(self, path: Path, name: str) -> Path:
@@ -100,9 +100,9 @@ class Connection:
     def apply(self, changes: list[Change]) -> None:
         """Write the files. Durable on return.
 
-        Each file is replaced as a whole, with its owner and permissions; a symbolic link stays and its target is
-        replaced. Raises `ChangedMeanwhileError` if a file is not as it was when the change was made: that one is not
-        written, others may be. Raises `OSError`.
+        Each file is replaced atomically and keeps its owner and permissions; a symbolic link stays, its target is
+        replaced. Raises `ChangedMeanwhileError` if a file was modified after the change was planned; that file is not
+        written, others may have been. Raises `OSError`.
         """
         self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _locked(self._state / "lock"):
@@ -122,7 +122,7 @@ class Connection:
                     self._forget(change, folders[change.path])
 
     def _write(self, change: Change, folders: tuple[str, ...]) -> None:
-        """Write a file, after what it was and will be is kept."""
+        """Write a file, after its backup and record."""
         path = change.path
         if change.then is None:
             _require_same(change)
@@ -138,14 +138,14 @@ class Connection:
     def _forget(self, change: Change, folders: tuple[str, ...]) -> None:
         if change.then is None:
             for folder in folders:
-                with suppress(OSError):  # something else is in it
+                with suppress(OSError):  # not empty
                     Path(folder).rmdir()
         self.backup(change.path).unlink(missing_ok=True)
         self._kept(change.path, "record").unlink(missing_ok=True)
 
 
 def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -> bytes | None:
-    """Return the file with our entries: unchanged if it has them all, else with all of them rewritten."""
+    """Return the file with our entries: unchanged if it has all of them, else with all of them rewritten."""
     wanted = [entry for kind in file.entries for entry in kind.wanted(command)]
     text = _parsed(file, now)
     has = Counter((_container(one), one.words) for one in _ours(file, text))
@@ -161,13 +161,13 @@ def _with(file: File, now: bytes | None, base: bytes | None, command: Command) -
 
 
 def _container(one: Found) -> KeyPath:
-    """Return the place where an entry would be added, also for a hook in a group with others."""
+    """Return the place where an entry would be added, even for a hook in a group with others."""
     place = one.place[:-1]
     return place[:2] if place[:1] == ("hooks",) else place
 
 
 def _without(file: File, now: bytes | None, record: Record | None) -> bytes | None:
-    """Return the file without our entries and the containers that they leave empty. None: no file."""
+    """Return the file without our entries and the containers that become empty; None if there is no file."""
     if record is not None and now == record.after:
         return record.before
     text = _parsed(file, now)
@@ -194,7 +194,7 @@ def _removed(text: Text, place: KeyPath, before: Text | None) -> Text:
             is_same = not there.items and text.inside(above).strip() == before.inside(above).strip()
             return text.with_inside(above, before.inside(above)) if is_same else text
         if text.inside(above).strip():
-            return text  # a person's comment
+            return text  # a comment of the user
         text, above = text.removed(above), above[:-1]
     return text
 
@@ -215,7 +215,7 @@ def _encoded(text: Text, like: bytes | None) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content, None if there is no file. Raises `ClientSettingsError` if it cannot be edited, `OSError`."""
+    """Return the content, None if there is no file. Raises `ClientSettingsError` for an uneditable file, `OSError`."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -228,7 +228,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _missing_folders(path: Path) -> Iterator[str]:
-    """Yield the folders that writing the file creates, the innermost first."""
+    """Yield the folders that must be created for the file, the innermost first."""
     for folder in path.parents:
         if folder.exists():
             return
@@ -236,13 +236,13 @@ def _missing_folders(path: Path) -> Iterator[str]:
 
 
 def _require_same(change: Change) -> None:
-    """Raise `ChangedMeanwhileError` if the file is not as it was when the change was made."""
+    """Raise `ChangedMeanwhileError` if the file was modified after the change was planned."""
     if _read(change.path) != change.now:
         raise ChangedMeanwhileError(change.path)
 
 
 def _replace(change: Change, content: bytes) -> None:
-    """Put the content in place of the file. Clients write it too, so it is compared as late as can be."""
+    """Replace the file. Clients write it too, so it is compared at the last moment."""
     target = Path(os.path.realpath(change.path))
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{os.getpid()}.new")
@@ -267,7 +267,7 @@ def _replace(change: Change, content: bytes) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of this user's `connect` and `disconnect`."""
+    """Hold the lock that serialises `connect` and `disconnect` of this user."""
     with open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -1,7 +1,8 @@
-"""Edits JSON as text: what is not edited keeps each of its bytes, comments and layout included.
+"""Edits JSON text in place: everything else keeps its bytes, including comments and layout.
 
-The parser is our own, since it keeps positions. Libraries that keep comments (`json-five`, 2024) rewrite the whole
-document, in their own layout where it differs.
+The parser records positions, and accepts only what each client accepts. Rejected: `json-five` 1.1, which keeps comments
+but writes the whole document again in its own layout, and `jsonc-edit` 0.2, which edits in place but starts Node.js and
+downloads a parser with npm at its first use. `json5-document`, which keeps spans, needs Python 3.12.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 KeyPath = tuple[str | int, ...]
-"""Keys of objects and places in arrays, from the root down."""
+"""Keys of objects and indices of arrays, from the root down."""
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)|(?P<comment>//[^\r\n]*|/\*.*?\*/)"""
@@ -35,11 +36,11 @@ class Syntax(NamedTuple):
 
 
 class UneditableError(ValueError):
-    """A text that its client cannot read, or that has something else where an entry belongs."""
+    """A text that its client cannot read, or that has something else in the place of an entry."""
 
 
 class Number(NamedTuple):
-    """A number as it is written, of any size and precision."""
+    """A number as written, of any size and precision."""
 
     text: str
 
@@ -48,7 +49,7 @@ class Number(NamedTuple):
 class Item:
     """A member of an object or an element of an array.
 
-    `before`: where the token or comment before it ends. `is_below_comment`: that is a comment to the end of the line.
+    `before` is the end of the previous token or comment; `is_below_comment` if that is a comment to the end of a line.
     """
 
     key: str | None
@@ -61,7 +62,7 @@ class Item:
 
 @dataclass(slots=True)
 class Node:
-    """A value and its positions. `inner`: where the last token inside it ends, before the bracket that closes it."""
+    """A value and its positions. `inner` is the end of the last token before its closing bracket."""
 
     start: int
     end: int
@@ -70,7 +71,7 @@ class Node:
     inner: int = 0
 
     def item(self, name: str | int) -> Item | None:
-        """Return a member by its key, the last one if several have it, or an element by its place."""
+        """Return a member by key (the last one if the key is repeated), or an element by index."""
         if isinstance(name, int):
             return self.items[name] if isinstance(self.value, list) and name < len(self.items) else None
         found = [item for item in self.items if item.key == name]
@@ -102,7 +103,7 @@ class JsonText:
         return None if node is None else node.value
 
     def node(self, path: KeyPath) -> Node | None:
-        """Return the value at a path and its positions, None where there is none."""
+        """Return the value at a path with its positions, None if there is none."""
         here = self.root
         for name in path:
             item = here.item(name)
@@ -112,9 +113,9 @@ class JsonText:
         return here
 
     def added(self, path: KeyPath, key: str | None, value: Any) -> JsonText:
-        """Add a member to the object at `path`, or with no key an element to the array, as the last one.
+        """Append a member to the object at `path`, or without a key an element to the array.
 
-        Creates what is missing on the way. Raises `UneditableError` where something else is in the way.
+        Creates missing containers. Raises `UneditableError` if the path leads to a value of another kind.
         """
         there, missing = self.root, len(path)
         for depth, name in enumerate(path):
@@ -178,7 +179,7 @@ class JsonText:
         return _DEFAULT_INDENT
 
     def removed(self, path: KeyPath) -> JsonText:
-        """Remove a member or an element, and the comma that it needed. The inverse of `added`."""
+        """Remove a member or an element with its comma. The inverse of `added`."""
         there = self.node(path[:-1])
         item = there.item(path[-1]) if there is not None else None
         assert there is not None
@@ -186,7 +187,7 @@ class JsonText:
         text, start = self.text, item.before
         end = item.node.end if item.comma is None else item.comma + 1
         if item.is_below_comment and not _NOTHING_MORE.match(text, end):
-            start = item.start  # what follows on this line must not become part of the comment
+            start = item.start  # the rest of this line must not become part of the comment
         place = there.items.index(item)
         if item.comma is not None or place == 0:
             return JsonText(text[:start] + text[end:], self.syntax)
@@ -195,20 +196,20 @@ class JsonText:
         return JsonText(text[:comma] + text[comma + 1 : start] + text[end:], self.syntax)
 
     def with_inside(self, path: KeyPath, inside: str) -> JsonText:
-        """Replace what is between the brackets of a value."""
+        """Replace the text between the brackets of a value."""
         node = self.node(path)
         assert node is not None
         return JsonText(self.text[: node.start + 1] + inside + self.text[node.end - 1 :], self.syntax)
 
     def inside(self, path: KeyPath) -> str:
-        """Return what is between the brackets of a value."""
+        """Return the text between the brackets of a value."""
         node = self.node(path)
         assert node is not None
         return self.text[node.start + 1 : node.end - 1]
 
 
 class _Layout(NamedTuple):
-    """How a container is written. `is_line`: on one line."""
+    """The layout of a container; `is_line` if it is on one line."""
 
     newline: str
     indent: str
@@ -237,13 +238,13 @@ def _indent_of_line(text: str, at: int) -> str:
 
 
 def _indent_at(text: str, at: int) -> str | None:
-    """Return the indentation of what begins there, None if something precedes it on its line."""
+    """Return the indentation before a position, None if something else precedes it on its line."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return before if not before.strip(" \t") and "\n" in text[:at] else None
 
 
 class _Parser:
-    """Recursive descent over tokens."""
+    """A recursive descent parser."""
 
     def __init__(self, text: str, syntax: Syntax) -> None:
         self._text = text
@@ -262,7 +263,7 @@ class _Parser:
         return node
 
     def _next(self) -> None:
-        """Go to the next token that is neither space nor comment; `_before` is then where the one before it ends."""
+        """Advance to the next token that is not space or comment; set `_before` to the end of the previous one."""
         self._at += len(self._token)
         self._before = self._at
         self._is_below_comment = False

@@ -13,8 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from memory_agent.embedders import Embedder
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import Embedder, LazyEmbedder
 from memory_agent.errors import (
     DeadlineExceededError,
     InvalidInputError,

@@ -167,7 +167,7 @@ class Intake:
         masked = masked_kinds(event.payload, event.extra)
         if isinstance(record, Dropped):
             return _Read(arrival, record, sign, event.event_type, masked)
-        signal = self._reader.match(event.event_type)
+        signal = self._reader.table.match(event.event_type)
         is_progress = signal is not None and signal.progress
         return _Read(arrival, _Draft(arrival.position, record, event_id, is_progress), sign, masked=masked)
 

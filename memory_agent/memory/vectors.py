@@ -13,8 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
-from memory_agent.embedders import EmbedderInfo, Pending, comparable, comparable_words
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import EmbedderInfo, LazyEmbedder, Pending, comparable, comparable_words
 from memory_agent.errors import MemoryAgentError, ModelError
 from memory_agent.records.embedded import Embedded, embedded_text, word_bytes
 from memory_agent.storage.archive import Archive

@@ -1,4 +1,26 @@
-"""Memories that people and other tools keep in files: plain ones as JSON, and the sections of Markdown documents.
+"""Reads memories from files that people and other tools keep: JSON notes, and the sections of Markdown documents.
 
-Each is stored under an id of its own, so that a second import replaces what changed and leaves the rest alone.
+Each memory has a stable id, so a second import replaces what changed and skips the rest. Read `storing` first; `plain`
+and `markdown` read the two kinds of file.
 """
+
+from memory_agent.notes.markdown import SECTION, SUFFIXES, outline, read_markdown, sections
+from memory_agent.notes.note import FILE, Note
+from memory_agent.notes.plain import has_notes, read_plain
+from memory_agent.notes.storing import StoredNotes, index_documents, read_document, store_notes
+
+__all__ = [
+    "FILE",
+    "SECTION",
+    "SUFFIXES",
+    "Note",
+    "StoredNotes",
+    "has_notes",
+    "index_documents",
+    "outline",
+    "read_document",
+    "read_markdown",
+    "read_plain",
+    "sections",
+    "store_notes",
+]

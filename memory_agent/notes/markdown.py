@@ -1,6 +1,6 @@
-"""Markdown documents as memories: one for each section, named by its headings; long ones in parts.
+"""Reads Markdown documents: each section becomes a memory titled by its headings, a long section several.
 
-In files that agents keep as memory, such as GEMINI.md, each item of a list is a memory of its own.
+In files that agents use as memory, such as GEMINI.md, each list item becomes a memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from memory_agent.notes.note import FILE, HEADING, Note, digest_of
 from memory_agent.records.prompt_block import without_blocks
 
 SECTION = "document.section"
-"""The `type` of the memories of sections."""
+"""The `type` of a section's memory."""
 SUFFIXES = (".md", ".markdown")
 MEMORY_FILES = frozenset({"gemini.md", "claude.md", "claude.local.md", "agents.md", "memory.md"})
 
@@ -27,7 +27,7 @@ _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])[ \t]+")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _MOST_PART_CHARS = 1_500
-_MOST_CHARS = 12_000  # of a paragraph, which else stays whole
+_MOST_CHARS = 12_000  # of a paragraph; a longer one is cut
 _MOST_TITLE_CHARS = 300
 _MOST_OUTLINED_TITLE_CHARS = 200
 _MOST_SUMMARY_CHARS = 1_000
@@ -35,7 +35,7 @@ _SEPARATOR = " > "
 
 
 class Section(NamedTuple):
-    """The text below a heading up to the next one. `headings` lead to it; `line` is that of its heading."""
+    """The text between two headings. `headings` are its own and those above it; `line` is the line of its heading."""
 
     headings: tuple[str, ...]
     text: str
@@ -43,7 +43,7 @@ class Section(NamedTuple):
 
 
 def read_markdown(path: Path, text: str, written: datetime) -> Iterator[Note]:
-    """Yield the memories of a document that was last written at `written`."""
+    """Yield the memories of a document that was last modified at `written`."""
     file = str(path)
     is_memory = path.name.lower() in MEMORY_FILES
     seen: Counter[tuple[str, ...]] = Counter()
@@ -65,7 +65,7 @@ def read_markdown(path: Path, text: str, written: datetime) -> Iterator[Note]:
 def sections(text: str) -> Iterator[Section]:
     """Yield the sections of a document that have text, in order.
 
-    Headings in code are none; front matter, comments and blocks of memories are left out.
+    Lines in code are not headings. Front matter, comments and recalled memories are left out.
 
     >>> [(section.headings, section.text) for section in sections("# A\\nOne.\\n## B\\nTwo.\\n")]
     [(('A',), 'One.'), (('A', 'B'), 'Two.')]
@@ -97,9 +97,9 @@ def sections(text: str) -> Iterator[Section]:
 
 
 def outline(text: str) -> tuple[str, str]:
-    """Return the first heading of a document that has text below it and its first paragraph, cut where they are long.
+    """Return the first heading that has text below it, and the first paragraph, both truncated if long.
 
-    Each is "" where there is none.
+    Each is "" if there is none.
 
     >>> outline("# Deploys\\n\\nConnect to the VPN first.\\n\\nThen push.\\n")
     ('Deploys', 'Connect to the VPN first.')
@@ -115,7 +115,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _heading(line: str, body: list[str]) -> tuple[int, str] | None:
-    """Return level and name of the heading in a line; the name of one that is underlined is taken from `body`."""
+    """Return the level and name of the heading in a line. The name of an underlined one is removed from `body`."""
     marked = _HEADING.match(line)
     if marked is not None:
         name = line[marked.end() :].strip()
@@ -129,7 +129,7 @@ def _heading(line: str, body: list[str]) -> tuple[int, str] | None:
 
 
 def _parts(text: str, *, items: bool) -> Iterator[str]:
-    """Yield a text in parts, cut between paragraphs; with `items`, those of a list one by one."""
+    """Yield a text in parts, split between paragraphs; with `items`, each list item is a part."""
     kept = ""
     for paragraph in _paragraphs(text):
         if items and _ITEM.match(paragraph):
@@ -147,7 +147,7 @@ def _parts(text: str, *, items: bool) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Yield paragraphs, code as a whole, and items of lists with what is indented below them."""
+    """Yield the paragraphs of a text: code blocks are kept whole, and list items include their indented lines."""
     kept: list[str] = []
     fence = ""
     for line in text.splitlines():
@@ -164,6 +164,6 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _cut(paragraph: str) -> Iterator[str]:
-    """Yield a paragraph that is too long to be one memory in pieces."""
+    """Yield a paragraph in pieces that are short enough for a memory."""
     for begin in range(0, len(paragraph), _MOST_CHARS):
         yield paragraph[begin : begin + _MOST_CHARS]

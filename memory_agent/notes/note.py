@@ -1,4 +1,4 @@
-"""A memory as a file states it, with the id under which it is stored."""
+"""A memory read from a file, with the id under which it is stored."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 DIGEST = "digest"
-"""The field of a memory's metadata by which an unchanged note is recognised."""
+"""The metadata field that identifies an unchanged note."""
 FILE = "file"
 HEADING = "heading"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that a file states. `fields` are further arguments of `remember`; `place` is where it stands."""
+    """A memory in a file. `place` is its position there; `fields` are further arguments of `remember`."""
 
     id: str
     text: str
@@ -28,21 +28,10 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """A hash of all that is stored."""
+        """A hash of everything that is stored."""
         return digest_of(self.text, self.title, self.metadata, self.fields)
 
 
-class BadNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Something in a file that is no memory, and why."""
-
-    file: str
-    place: str
-    reason: str
-
-    def __str__(self) -> str:
-        return ": ".join(filter(None, (self.file, self.place, self.reason)))
-
-
 def digest_of(*values: Any) -> str:
-    """Return a hash of values, the same in every process."""
+    """Return a hash of values that is the same in every process."""
     return sha256(msgspec.json.encode(values, order="deterministic")).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Stores notes: what is new or changed is remembered, what is unchanged is left alone, what is gone is forgotten."""
+"""Stores notes: remembers new and changed ones, skips unchanged ones, and forgets those that are gone."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.notes.markdown import SECTION, SUFFIXES, read_markdown
-from memory_agent.notes.note import DIGEST, FILE, BadNote, Note
-from memory_agent.provider import MemoryProvider
+from memory_agent.notes.note import DIGEST, FILE, Note
 from memory_agent.records.memories import MemoryFilter
-from relay.disk import Report
+from memory_agent.sessions.json_stream import BadPlace
+
+if TYPE_CHECKING:  # the command line renders notes without loading the engines
+    from memory_agent.provider import MemoryProvider
+    from relay.disk import Report
 
 MOST_NAMED = 1_000
 _BATCH = 100
@@ -25,7 +29,7 @@ _IGNORED = frozenset({"node_modules", "__pycache__", "site-packages", "target", 
 
 
 class StoredNotes(msgspec.Struct, kw_only=True):
-    """What became of notes. The first thousand bad places are in `bad_places`."""
+    """The result of storing notes, in counts. `bad_places` holds the first thousand bad places."""
 
     files: int = 0
     added: int = 0
@@ -33,17 +37,17 @@ class StoredNotes(msgspec.Struct, kw_only=True):
     unchanged: int = 0
     removed: int = 0
     bad: int = 0
-    bad_places: list[BadNote] = []
+    bad_places: list[BadPlace] = []
 
-    def reject(self, bad: BadNote) -> None:
-        """Count something bad, and name it."""
+    def reject(self, bad: BadPlace) -> None:
+        """Count a bad place, and list it if there is room."""
         self.bad += 1
         if len(self.bad_places) < MOST_NAMED:
             self.bad_places = [*self.bad_places, bad]
 
 
-def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadNote], file: str) -> StoredNotes:
-    """Store the notes of one file; what is bad is counted and does not affect the others. Idempotent."""
+def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: str) -> StoredNotes:
+    """Store the notes of one file; bad places are counted and do not affect the rest. Idempotent."""
     stored = StoredNotes(files=1)
     waiting = iter(notes)
     while batch := list(islice(waiting, _BATCH)):
@@ -52,18 +56,17 @@ def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadNote], file: s
 
 
 def index_documents(memory: MemoryProvider, root: Path, now: datetime, report: Report) -> StoredNotes:
-    """Make the sections of a document, or of the documents below a folder, what is remembered of them.
+    """Bring the memories of a document, or of all documents below a folder, up to date with their sections.
 
-    Sections that are gone are forgotten, also those of documents that are gone; not those of documents that cannot be
-    read, or that are below the folder and only not looked for, such as those in `.claude`. Idempotent, and may be
-    repeated after an interruption.
+    Forgets sections that are gone, including those of deleted documents. Keeps the sections of documents that cannot be
+    read and of documents in skipped folders such as `.claude`. Idempotent; repeat it after an interruption.
     """
     stored, kept, read = StoredNotes(), set[str](), set[str]()
     files = list(_documents(root))
     for number, path in enumerate(files):
         report("documents", number, len(files))
         notes = _read(path, now)
-        if isinstance(notes, BadNote):
+        if isinstance(notes, BadPlace):
             stored.reject(notes)
             continue
         read.add(str(path))
@@ -78,10 +81,10 @@ def index_documents(memory: MemoryProvider, root: Path, now: datetime, report: R
     return stored
 
 
-def _store(memory: MemoryProvider, notes: Iterable[Note | BadNote], file: str, stored: StoredNotes) -> None:
+def _store(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: str, stored: StoredNotes) -> None:
     good: dict[str, Note] = {}
     for note in notes:
-        if isinstance(note, BadNote):
+        if isinstance(note, BadPlace):
             stored.reject(note)
         else:
             good[note.id] = note
@@ -100,7 +103,7 @@ def _store(memory: MemoryProvider, notes: Iterable[Note | BadNote], file: str, s
                 **note.fields,
             )
         except InvalidInputError as error:
-            stored.reject(BadNote(file=file, place=note.place, reason=str(error)))
+            stored.reject(BadPlace(file=file, place=note.place, reason=str(error)))
             continue
         stored.replaced += note.id in known
         stored.added += note.id not in known
@@ -116,7 +119,7 @@ def _documents(root: Path) -> Iterator[Path]:
 
 
 def _is_gone(file: str) -> bool:
-    """Return whether a file is known not to exist, which a folder that cannot be searched leaves open."""
+    """Return whether a file certainly does not exist; False if its folder cannot be searched."""
     try:
         os.stat(file)
     except (FileNotFoundError, NotADirectoryError):
@@ -126,32 +129,32 @@ def _is_gone(file: str) -> bool:
     return False
 
 
-def read_document(path: Path) -> str | BadNote:
-    """Return the text of a file, or why it has none that can be read."""
+def read_document(path: Path) -> str | BadPlace:
+    """Return the text of a file, or why it cannot be read."""
     try:
         if path.stat().st_size > _LARGEST_BYTES:
-            return BadNote(file=str(path), place="", reason=f"is larger than {_LARGEST_BYTES} bytes")
+            return BadPlace(file=str(path), place="", reason=f"is larger than {_LARGEST_BYTES} bytes")
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        return BadNote(file=str(path), place="", reason=f"is not UTF-8 at byte {error.start}")
+        return BadPlace(file=str(path), place="", reason=f"is not UTF-8 at byte {error.start}")
     except OSError as error:
-        return BadNote(file=str(path), place="", reason=f"cannot be read: {error.strerror}")
-    return BadNote(file=str(path), place="", reason="is binary") if "\0" in text else text
+        return BadPlace(file=str(path), place="", reason=f"cannot be read: {error.strerror}")
+    return BadPlace(file=str(path), place="", reason="is binary") if "\0" in text else text
 
 
-def _read(path: Path, now: datetime) -> list[Note] | BadNote:
+def _read(path: Path, now: datetime) -> list[Note] | BadPlace:
     text = read_document(path)
-    if isinstance(text, BadNote):
+    if isinstance(text, BadPlace):
         return text
     try:
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError as error:
-        return BadNote(file=str(path), place="", reason=f"cannot be read: {error.strerror}")
+        return BadPlace(file=str(path), place="", reason=f"cannot be read: {error.strerror}")
     return list(read_markdown(path, text, min(written, now)))
 
 
 def _sections_of(memory: MemoryProvider, root: Path) -> list[tuple[str, str]]:
-    """Return id and file of each stored section of a document, or of those below a folder."""
+    """Return the id and file of each stored section of a document, or of all documents below a folder."""
     sections: list[tuple[str, str]] = []
     after: str | None = None
     while True:

@@ -36,8 +36,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.embedders import Pending, comparable
-from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
+from memory_agent.embedders import LazyEmbedder, Pending, comparable, failing_as_model_error
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.recall.query import Deadline, Query
 from memory_agent.records.embedded import EmbeddedQuery, Embedding

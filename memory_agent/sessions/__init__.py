@@ -1,4 +1,5 @@
-"""Past sessions of coding agents and chats: finds their files, reads their formats, and makes events of them.
+"""Past sessions of coding agents and chats: finds their files, reads each format, and turns them into events.
 
-One file per format; `finding` knows where they lie and which is which, `history` makes events of what they say.
+Read `entries` first (what a reader yields), then one format such as `claude_code`; `finding` recognises formats and
+`importing` runs an import. Importers name the module they need, since a hook must start without `msgspec`.
 """

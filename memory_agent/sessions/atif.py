@@ -1,7 +1,7 @@
-"""ATIF, the Agent Trajectory Interchange Format, 1.0 to 1.x: one JSON document with a list of steps for each run.
+"""ATIF, the Agent Trajectory Interchange Format 1.x: one JSON document with a list of steps per run.
 
-The format has no field for the outcome; `extra.reward` (0 to 1), which evaluations add, is taken as one. Steps that
-were copied from another trajectory are left out, and embedded trajectories of subagents are read as their own.
+The format has no field for the outcome; `extra.reward` (0 to 1), which evaluations add, is read as one. Steps copied
+from another trajectory are left out. Embedded trajectories of subagents are read with the subagent's id.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from memory_agent.sessions.entries import (
     HARNESS,
     NO_TEXT,
     Bad,
-    DocumentReader,
     Entry,
     Found,
     Left,
     Session,
     What,
+    request,
     text_of,
     time_of,
 )
+from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, entry_of
 
 NAME = "atif"
@@ -71,18 +72,18 @@ _texts = msgspec.json.Decoder(str | None)
 _objects = msgspec.json.Decoder(dict[str, Any] | None)
 
 
-class AtifReader(DocumentReader):
-    """Reads one trajectory. Without ids of its own it is named by its file."""
+class AtifReader(Reader):
+    """Reads one trajectory. One without an id is named after its file."""
 
     def __init__(self, path: Path) -> None:
-        self.session = Session(client=NAME, id=f"{path.absolute().parent.name}/{path.stem}")
+        super().__init__(Session(client=NAME, id=f"{path.absolute().parent.name}/{path.stem}"))
         self._is_known = False
         self._has_task = False
         self._reward: float | None = None
         self._at: Any = None
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Take the version and the ids. Raises `msgspec.DecodeError`."""
+        """Read the version, the ids and the reward. Raises `msgspec.DecodeError`."""
         version = _texts.decode(head.get("schema_version", b"null")) or ""
         self._is_known = _VERSION.fullmatch(version) is not None
         if not self._is_known:
@@ -92,8 +93,8 @@ class AtifReader(DocumentReader):
         extra = _objects.decode(head.get("extra", b"null")) or {}
         self._reward = next((value for value in (extra.get("reward"),) if _is_share(value)), None)
 
-    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
-        """Yield what a step says. Raises `msgspec.DecodeError`."""
+    def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
+        """Yield the entries of a step or of a subagent's trajectory. Raises `msgspec.DecodeError`."""
         if not self._is_known:
             yield BOOKKEEPING
         elif member == "steps":
@@ -107,7 +108,7 @@ class AtifReader(DocumentReader):
             yield BOOKKEEPING
 
     def end(self) -> Iterator[Found]:
-        """Yield how the run ended, where that is known."""
+        """Yield the end of the run, if there is a reward."""
         if self._has_task and self._reward is not None:
             what: What = "failed" if self._reward == 0 else "completed"
             yield Entry(
@@ -126,10 +127,10 @@ class AtifReader(DocumentReader):
         elif step.source == "system":
             yield HARNESS
         else:
-            yield from self._said(step, agent)
-            yield from self._done(step, agent)
+            yield from self._message(step, agent)
+            yield from self._called_tools(step, agent)
 
-    def _said(self, step: _Step, agent: str) -> Iterator[Found]:
+    def _message(self, step: _Step, agent: str) -> Iterator[Found]:
         text = text_of(step.message)
         if not text:
             yield NO_TEXT
@@ -139,11 +140,9 @@ class AtifReader(DocumentReader):
             yield self._entry(step, "assignment", text, agent)
         else:
             begins, self._has_task = not self._has_task, True
-            yield self._entry(step, "user", text, agent)
-            if begins:
-                yield self._entry(step, "begin", text, agent)
+            yield from request(self._entry(step, "user", text, agent), begins_run=begins)
 
-    def _done(self, step: _Step, agent: str) -> Iterator[Found]:
+    def _called_tools(self, step: _Step, agent: str) -> Iterator[Found]:
         results = [] if step.observation is None else step.observation.results
         by_call = {result.source_call_id: result for result in results}
         for call in step.tool_calls or ():

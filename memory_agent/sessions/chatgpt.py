@@ -1,6 +1,6 @@
 """ChatGPT's data export: `conversations.json`, a list of conversations, each a tree of messages.
 
-Of the tree the branch that the user sees is taken: from `current_node` up to the root.
+Only the branch that the user sees is read: from `current_node` up to the root.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from memory_agent.sessions.entries import (
     HARNESS,
     NO_TEXT,
     OTHER_TOOL,
-    DocumentReader,
     Entry,
     Found,
     Left,
@@ -22,6 +21,7 @@ from memory_agent.sessions.entries import (
     text_of,
     time_of,
 )
+from memory_agent.sessions.readers import Reader
 
 NAME = "chatgpt"
 _OTHER_BRANCH = Left("another branch of the conversation")
@@ -63,48 +63,50 @@ class _Conversation(msgspec.Struct, frozen=True):
 _conversations = msgspec.json.Decoder(_Conversation)
 
 
-class ChatGptReader(DocumentReader):
-    """Reads the conversations of an export, each a session."""
+class ChatGptReader(Reader):
+    """Reads an export; each conversation is a session."""
 
     def __init__(self) -> None:
-        self.session = Session(client=NAME)
+        super().__init__(Session(client=NAME))
 
-    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
-        """Yield what a conversation says. Raises `msgspec.DecodeError`."""
-        said = _conversations.decode(item)
-        id = said.conversation_id or said.id or said.current_node or ""
-        self.session = Session(client=NAME, id=id, title=said.title)
-        branch = _branch(said)
-        yield from (_OTHER_BRANCH for node in said.mapping if node not in branch and said.mapping[node].message)
+    def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
+        """Yield the entries of a conversation. Raises `msgspec.DecodeError`."""
+        conversation = _conversations.decode(item)
+        id = conversation.conversation_id or conversation.id or conversation.current_node or ""
+        self.session = Session(client=NAME, id=id, title=conversation.title)
+        branch = _branch(conversation)
+        yield from (
+            _OTHER_BRANCH for node in conversation.mapping if node not in branch and conversation.mapping[node].message
+        )
         for name in branch:
-            message = said.mapping[name].message
+            message = conversation.mapping[name].message
             if message is not None:
-                yield _entry(message, said)
+                yield _entry(message, conversation)
 
 
-def _branch(said: _Conversation) -> dict[str, None]:
-    """Return the nodes from the root to the current one; where none is current, all."""
-    if said.current_node not in said.mapping:
-        return dict.fromkeys(said.mapping)
+def _branch(conversation: _Conversation) -> dict[str, None]:
+    """Return the nodes from the root to the current one; all nodes if none is current."""
+    if conversation.current_node not in conversation.mapping:
+        return dict.fromkeys(conversation.mapping)
     names: dict[str, None] = {}
-    name: str | None = said.current_node
-    while name is not None and name in said.mapping and name not in names:
+    name: str | None = conversation.current_node
+    while name is not None and name in conversation.mapping and name not in names:
         names[name] = None
-        name = said.mapping[name].parent
+        name = conversation.mapping[name].parent
     return dict.fromkeys(reversed(names))
 
 
-def _entry(message: _Message, said: _Conversation) -> Found:
+def _entry(message: _Message, conversation: _Conversation) -> Found:
     about = message.metadata if isinstance(message.metadata, dict) else {}
     if message.author.role not in ("user", "assistant"):
         return OTHER_TOOL if message.author.role == "tool" else HARNESS
     if about.get("is_visually_hidden_from_conversation") or about.get("is_user_system_message"):
         return HARNESS
     if message.recipient not in (None, "all"):
-        return OTHER_TOOL  # what the model sends to a tool
+        return OTHER_TOOL  # a message from the model to a tool
     content = message.content
     text = "" if content is None or content.content_type not in _TEXTS else text_of(content.parts)
     if not text:
         return NO_TEXT
-    at = time_of(message.create_time) or time_of(said.create_time)
+    at = time_of(message.create_time) or time_of(conversation.create_time)
     return Entry(what="user" if message.author.role == "user" else "assistant", id=message.id, text=text, at=at)

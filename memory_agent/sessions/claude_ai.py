@@ -11,13 +11,13 @@ from memory_agent.sessions.entries import (
     NO_TEXT,
     OTHER_TOOL,
     REASONING,
-    DocumentReader,
     Entry,
     Found,
     Session,
     text_of,
     time_of,
 )
+from memory_agent.sessions.readers import Reader
 
 NAME = "claude-ai"
 _PARTS = {"tool_use": OTHER_TOOL, "tool_result": OTHER_TOOL, "thinking": REASONING}
@@ -41,21 +41,21 @@ class _Conversation(msgspec.Struct, frozen=True):
 _conversations = msgspec.json.Decoder(_Conversation)
 
 
-class ClaudeAiReader(DocumentReader):
-    """Reads the conversations of an export, each a session."""
+class ClaudeAiReader(Reader):
+    """Reads an export; each conversation is a session."""
 
     def __init__(self) -> None:
-        self.session = Session(client=NAME)
+        super().__init__(Session(client=NAME))
 
-    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
-        """Yield what a conversation says. Raises `msgspec.DecodeError`."""
-        said = _conversations.decode(item)
-        self.session = Session(client=NAME, id=said.uuid, title=said.name)
-        for message in said.chat_messages:
-            yield from _read(message, said)
+    def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
+        """Yield the entries of a conversation. Raises `msgspec.DecodeError`."""
+        conversation = _conversations.decode(item)
+        self.session = Session(client=NAME, id=conversation.uuid, title=conversation.name)
+        for message in conversation.chat_messages:
+            yield from _read(message, conversation)
 
 
-def _read(message: _Message, said: _Conversation) -> Iterator[Found]:
+def _read(message: _Message, conversation: _Conversation) -> Iterator[Found]:
     parts = message.content if isinstance(message.content, list) else []
     blocks = [part for part in parts if isinstance(part, dict)]
     yield from (_PARTS[block["type"]] for block in blocks if block.get("type") in _PARTS)
@@ -63,5 +63,5 @@ def _read(message: _Message, said: _Conversation) -> Iterator[Found]:
     if not text:
         yield NO_TEXT
         return
-    at = time_of(message.created_at) or time_of(said.created_at)
+    at = time_of(message.created_at) or time_of(conversation.created_at)
     yield Entry(what="user" if message.sender == "human" else "assistant", id=message.uuid, text=text, at=at)

@@ -1,8 +1,8 @@
 """Claude Code: `~/.claude/projects/<folder>/<session>.jsonl`, and subagents in files below a session's folder.
 
-Each line is one block of one message. A prompt begins a run; the message with which the model ends its turn completes
-it, and an interruption by the user cancels it. What hooks, memories and the client itself put into the conversation
-are attachments or marked, and left out.
+Each line is one block of one message. A prompt begins a run; the message that ends the model's turn completes it, and
+an interruption by the user cancels it. Text that hooks, memories or the client added is an attachment or marked, and is
+left out.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ import msgspec
 
 from memory_agent.sessions.entries import (
     BOOKKEEPING,
+    CLAUDE_CODE,
     HARNESS,
     INJECTED,
     NO_TEXT,
     REASONING,
-    UNANSWERED,
     UNKNOWN,
     Entry,
     Found,
-    LineReader,
     Session,
     What,
+    begins_run,
+    call_id,
+    request,
+    run_of,
     text_of,
     time_of,
     without_reminders,
 )
-from memory_agent.sessions.pending import Pending
+from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
-from memory_agent.sessions.turns import CLAUDE_CODE, begins_run, call_id, run_of
 
 NAME = CLAUDE_CODE
 _BOOKKEEPING = frozenset(
@@ -62,121 +64,112 @@ class _Line(msgspec.Struct, frozen=True, rename="camel"):
     is_compact_summary: bool = False
     is_visible_in_transcript_only: bool = False
     agent_id: str | None = None
-    subtype: str = ""
 
 
 _lines = msgspec.json.Decoder(_Line)
 
 
-class ClaudeCodeReader(LineReader):
+class ClaudeCodeReader(Reader):
     """Reads the lines of one session."""
 
     def __init__(self) -> None:
-        self.session = Session(client=NAME)
+        super().__init__(Session(client=NAME))
         self._run: str | None = None
         self._turn = ""
         self._is_ended = False
-        self._calls: Pending[Call] = Pending()
 
-    def read(self, number: int, line: bytes) -> Iterator[Found]:
-        """Yield what a line says. Raises `msgspec.DecodeError`."""
-        said = _lines.decode(line)
-        self.session.id = said.session_id or self.session.id
-        self.session.folder = self.session.folder or said.cwd
-        if said.type == "attachment":
+    def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
+        """Yield the entries of a line. Raises `msgspec.DecodeError`."""
+        line = _lines.decode(item)
+        self.session.id = line.session_id or self.session.id
+        self.session.folder = self.session.folder or line.cwd
+        if line.type == "attachment":
             yield INJECTED
-        elif said.type in _BOOKKEEPING or said.type.startswith("api-request"):
+        elif line.type in _BOOKKEEPING or line.type.startswith("api-request"):
             yield BOOKKEEPING
-        elif said.type not in ("user", "assistant"):
+        elif line.type not in ("user", "assistant"):
             yield UNKNOWN
-        elif said.message is None or not said.uuid:
+        elif line.message is None or not line.uuid:
             raise msgspec.ValidationError("has no message")
-        elif said.is_meta or said.is_compact_summary or said.is_visible_in_transcript_only:
+        elif line.is_meta or line.is_compact_summary or line.is_visible_in_transcript_only:
             yield HARNESS
-        elif isinstance(said.message.content, str):
-            yield from self._text(said, said.message.content, 0)
+        elif isinstance(line.message.content, str):
+            yield from self._text(line, line.message.content, 0)
         else:
-            for place, block in enumerate(said.message.content):
-                yield from self._block(said, block, place)
+            for place, block in enumerate(line.message.content):
+                yield from self._block(line, block, place)
 
-    def end(self) -> Iterator[Found]:
-        """Yield the calls whose results are not there."""
-        yield from (UNANSWERED for _ in self._calls.clear())
-
-    def _block(self, said: _Line, block: dict[str, Any], place: int) -> Iterator[Found]:
+    def _block(self, line: _Line, block: dict[str, Any], place: int) -> Iterator[Found]:
         match block.get("type"):
             case "text":
-                yield from self._text(said, text_of(block), place)
+                yield from self._text(line, text_of(block), place)
             case "tool_use" if isinstance(block.get("id"), str):
                 call = Call(name=str(block.get("name", "")), arguments=arguments_of(block.get("input")))
-                yield from (UNANSWERED for _ in self._calls.put(block["id"], call))
+                yield from self._called(block["id"], call)
             case "tool_result":
-                yield self._result(said, block, place)
+                yield self._result(line, block, place)
             case "thinking" | "redacted_thinking":
                 yield REASONING
             case _:
                 yield NO_TEXT
 
-    def _result(self, said: _Line, block: dict[str, Any], place: int) -> Found:
+    def _result(self, line: _Line, block: dict[str, Any], place: int) -> Found:
         call = self._calls.take(str(block.get("tool_use_id")))
         if call is None:
             return UNKNOWN
         result = Result(output=without_reminders(text_of(block.get("content"))), failed=bool(block.get("is_error")))
-        id = call_id(said.prompt_id, str(block.get("tool_use_id"))) if said.prompt_id else _id(said, place)
-        return entry_of(call, result, id, time_of(said.timestamp), run=self._run_of(said), agent=_agent(said))
+        id = call_id(line.prompt_id, str(block.get("tool_use_id"))) if line.prompt_id else _id(line, place)
+        return entry_of(call, result, id, time_of(line.timestamp), run=self._run_of(line), agent=_agent(line))
 
-    def _text(self, said: _Line, content: str, place: int) -> Iterator[Found]:
+    def _text(self, line: _Line, content: str, place: int) -> Iterator[Found]:
         text = without_reminders(content)
         if not text:
             yield INJECTED if content.strip() else NO_TEXT
-        elif said.type == "assistant":
-            is_last = said.message is not None and said.message.stop_reason == "end_turn"
-            run = self._run_of(said)
-            what: What = "completed" if is_last and run is not None else "assistant"
-            yield self._entry(
-                said, what, text, self._end(said, place) if what == "completed" else _id(said, place), run
-            )
+        elif line.type == "assistant":
+            is_last = line.message is not None and line.message.stop_reason == "end_turn"
+            run = self._run_of(line)
+            if is_last and run is not None:
+                yield self._entry(line, "completed", text, self._end(line, place), run)
+            else:
+                yield self._entry(line, "assistant", text, _id(line, place), run)
         elif text.startswith(_COMMANDS):
             yield HARNESS
-        elif said.is_sidechain:
-            yield self._entry(said, "assignment", text, _id(said, place), None)
+        elif line.is_sidechain:
+            yield self._entry(line, "assignment", text, _id(line, place), None)
         elif text.startswith(_INTERRUPTED):
-            yield (
-                HARNESS
-                if self._run is None
-                else self._entry(said, "cancelled", "Interrupted by the user", self._end(said, place), self._run)
-            )
+            if self._run is None:
+                yield HARNESS
+            else:
+                yield self._entry(line, "cancelled", "Interrupted by the user", self._end(line, place), self._run)
             self._run = None
         else:
-            yield from self._prompt(said, text, place)
+            yield from self._prompt(line, text, place)
 
-    def _prompt(self, said: _Line, text: str, place: int) -> Iterator[Found]:
+    def _prompt(self, line: _Line, text: str, place: int) -> Iterator[Found]:
         begins = self._run is None or begins_run(text)
         if begins:
-            self._run = run_of(NAME, said.prompt_id or said.uuid)
-        id = _id(said, place)
-        if said.prompt_id != self._turn:  # the first text of its turn
-            self._turn, self._is_ended = said.prompt_id, False
-            id = said.prompt_id or id
-        yield self._entry(said, "user", text, id, self._run)
-        if begins:
-            yield self._entry(said, "begin", text, id, self._run)
+            self._run = run_of(NAME, line.prompt_id or line.uuid)
+        id = _id(line, place)
+        if line.prompt_id != self._turn:  # the first text of its turn
+            self._turn, self._is_ended = line.prompt_id, False
+            id = line.prompt_id or id
+        yield from request(self._entry(line, "user", text, id, self._run), begins_run=begins)
 
-    def _end(self, said: _Line, place: int) -> str:
-        """Return the id of what ends a turn: the turn's, once."""
+    def _end(self, line: _Line, place: int) -> str:
+        """Return the id of the entry that ends a turn: the id of the turn, if it is the first such entry."""
         is_first, self._is_ended = not self._is_ended, True
-        return self._turn if self._turn and is_first else _id(said, place)
+        return self._turn if self._turn and is_first else _id(line, place)
 
-    def _entry(self, said: _Line, what: What, text: str, id: str, run: str | None) -> Entry:
-        return Entry(what=what, id=id, text=text, at=time_of(said.timestamp), run=run, agent=_agent(said))
+    def _entry(self, line: _Line, what: What, text: str, id: str, run: str | None) -> Entry:
+        return Entry(what=what, id=id, text=text, at=time_of(line.timestamp), run=run, agent=_agent(line))
 
-    def _run_of(self, said: _Line) -> str | None:
-        return None if said.is_sidechain else self._run
-
-
-def _id(said: _Line, place: int) -> str:
-    return f"{said.uuid}:{place}"
+    def _run_of(self, line: _Line) -> str | None:
+        return None if line.is_sidechain else self._run
 
 
-def _agent(said: _Line) -> str | None:
-    return (said.agent_id or "subagent") if said.is_sidechain else None
+def _id(line: _Line, place: int) -> str:
+    return f"{line.uuid}:{place}"
+
+
+def _agent(line: _Line) -> str | None:
+    return (line.agent_id or "subagent") if line.is_sidechain else None

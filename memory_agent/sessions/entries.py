@@ -1,22 +1,32 @@
-"""What the reader of a format finds in a session: what was said and done, and what it leaves out and why."""
+"""The messages and actions of a session as entries with stable ids. Imports no `msgspec`, because hooks start with it.
+
+Hooks and the reader of the transcript produce the same id for the same thing, so it is stored once. A turn is a prompt
+and everything up to the next one: `promptId` of Claude Code, `turn_id` of Codex. Gemini CLI gives its hooks no ids;
+there a text is identified by its digest, so equal texts of one session are stored once.
+"""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
+CLAUDE_CODE = "claude-code"
+CODEX = "codex"
+GEMINI = "gemini"
+
 _REMINDER = re.compile(r"<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)
 _HOOK = re.compile(r"<hook_context>.*?(?:</hook_context>|\Z)", re.DOTALL)
+_FEWEST_WORDS = 3
+"""A prompt of Claude Code with fewer words ("yes", "go on") continues the run before it."""
 
 What = Literal["user", "assistant", "command", "step", "assignment", "begin", "completed", "failed", "cancelled"]
-"""`begin` to `cancelled` begin and end a run, the others happen in it."""
+"""The kind of an entry. `begin` starts a run; `completed`, `failed` and `cancelled` end it."""
 
 
 class Session:
-    """A session as far as it is read. `folder` is the project's folder on the machine where it took place."""
+    """A session, as far as it has been read. `folder` is the project's folder on the machine where it took place."""
 
     def __init__(self, client: str, id: str = "", folder: str | None = None, title: str | None = None) -> None:
         self.client = client
@@ -26,10 +36,10 @@ class Session:
 
 
 class Entry(NamedTuple):
-    """One thing that was said or done. `id` is unique for the client: a second reading gives the same one.
+    """One message or action. `id` is unique within the client and the same at each reading.
 
-    `at` is None where the format has no times. Of a command, `text` is the output. `quality` is set where the log has
-    a verdict.
+    `at` is None if the format has no times. For a command, `text` is its output. `quality` is set if the log contains a
+    verdict.
     """
 
     what: What
@@ -67,50 +77,15 @@ REASONING = Left("reasoning")
 UNANSWERED = Left("call without a result")
 
 
-class LineReader(ABC):
-    """Reads a file of JSON lines. `session` is that of the entries yielded last."""
-
-    session: Session
-
-    @abstractmethod
-    def read(self, number: int, line: bytes) -> Iterator[Found]:
-        """Yield what a line says. Raises `msgspec.DecodeError` for one that is not as documented."""
-
-    def release(self) -> Iterator[Found]:
-        """Yield messages that were held back for what may follow them; called when nothing follows for now."""
-        yield from ()
-
-    def end(self) -> Iterator[Found]:
-        """Yield what stayed open; called when all is read."""
-        yield from ()
-
-
-class DocumentReader(ABC):
-    """Reads one JSON document, member by member. `session` is that of the entries yielded last."""
-
-    session: Session
-
-    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Take the members that are not lists, and the first items of the lists, as `name[1]`.
-
-        Raises `msgspec.DecodeError`.
-        """
-        yield from ()
-
-    @abstractmethod
-    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
-        """Yield what an item of a list says, the first being 1; `member` is "" where the document is a list.
-
-        Raises `msgspec.DecodeError`.
-        """
-
-    def end(self) -> Iterator[Found]:
-        """Yield what follows after the last item."""
-        yield from ()
+def request(entry: Entry, *, begins_run: bool) -> Iterator[Entry]:
+    """Yield a request of the user, followed by the beginning of its run if it begins one."""
+    yield entry
+    if begins_run:
+        yield entry._replace(what="begin")
 
 
 def time_of(value: Any) -> datetime | None:
-    """Return the time in an ISO text or in seconds since 1970, in UTC; None where there is none."""
+    """Return the UTC time of an ISO text or of seconds since 1970; None for anything else."""
     try:
         if isinstance(value, str) and value:
             moment = datetime.fromisoformat(value)
@@ -123,7 +98,7 @@ def time_of(value: Any) -> datetime | None:
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a content: a text, or the `text` of its parts, a paragraph each."""
+    """Return the text of a message's content: a text, or the `text` of its parts, one paragraph each."""
     if isinstance(content, str):
         return content.strip()
     if isinstance(content, Mapping):
@@ -137,10 +112,43 @@ def text_of(content: Any) -> str:
 
 
 def without_reminders(text: str) -> str:
-    """Return a text of Claude Code without the reminders in it."""
+    """Return a text of Claude Code without the reminders that the client inserted."""
     return _REMINDER.sub("", text).strip()
 
 
 def without_hook_context(text: str) -> str:
-    """Return a text of Gemini CLI without the context that its hooks added."""
+    """Return a text of Gemini CLI without the context that hooks added."""
     return _HOOK.sub("", text).strip()
+
+
+def run_of(client: str, turn: str) -> str:
+    """Return the run id of a turn."""
+    return f"{client}:{turn}"
+
+
+def begins_run(prompt: str) -> bool:
+    """Return whether a prompt of Claude Code is a request of its own."""
+    return len(prompt.split()) >= _FEWEST_WORDS
+
+
+def call_id(turn: str, call: str) -> str:
+    """Return the id of a tool call. The client's id `call` is unique within a turn, not within a session."""
+    return f"{turn}:{call}"
+
+
+def said_id(place: str, text: str) -> str:
+    """Return an id for a text that has none. `place` is the id of its turn or session."""
+    return f"{place}:{_digest(text.strip())}"
+
+
+def made_id(session: str, name: str, arguments: Mapping[str, Any], output: str) -> str:
+    """Return an id for a tool call that has none, from its name, arguments and output."""
+    import json  # late: only Gemini CLI needs it
+
+    return said_id(session, json.dumps([name, arguments, output.strip()], sort_keys=True))
+
+
+def _digest(text: str) -> str:
+    from hashlib import blake2b  # late: 3 ms that only some hooks need
+
+    return blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()

@@ -1,4 +1,4 @@
-"""Finds sessions: where each client keeps them, and which format a file has."""
+"""Finds the files of sessions where each client keeps them, and recognises the format of a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = (
     *(chatgpt.NAME, claude_ai.NAME, atif.NAME),
 )
 _MARKS = ({"trajectory", "info"}, {"messages", "info"}, {"sessionId", "projectHash"})
-"""Members by which a document is known."""
+"""Sets of members that identify a document, so that no more of it needs to be read."""
 _EVENTS = "event-*.json"
 _SUFFIXES = (".jsonl", ".json", ".traj", ".zip")
 _LOOKED_AT = 20  # lines
@@ -35,7 +35,7 @@ _SNIFFED_BYTES = 1 << 20
 
 
 class Unread(NamedTuple):
-    """A file that is no session, and why."""
+    """A file that is not a session, and why."""
 
     path: Path
     reason: str
@@ -57,7 +57,7 @@ _HOMES: Mapping[str, _Home] = {
 
 
 class Places(NamedTuple):
-    """Where to look: in `paths`, or without any, where clients keep their sessions below `home` or by `variables`."""
+    """Where to look for sessions: `paths`, or if there are none, each client's folder by `home` and `variables`."""
 
     paths: tuple[Path, ...] = ()
     home: Path = Path("~")
@@ -103,7 +103,7 @@ def _find_below(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def open_transcript(path: Path) -> Transcript | Unread:
-    """Return the transcript in a file or folder of any format, or why it is none."""
+    """Return the transcript in a file or folder of any format, or why there is none."""
     if path.is_dir():
         conversation = path.parent if path.name == "events" else path
         return FolderTranscript(path, _EVENTS, partial(openhands.OpenHandsReader, conversation.name))
@@ -112,7 +112,7 @@ def open_transcript(path: Path) -> Transcript | Unread:
             start = stream.read(_SNIFFED_BYTES)
     except OSError as error:
         return Unread(path, f"cannot be read: {error.strerror}")
-    except (KeyError, RuntimeError):  # without that member, encrypted, or compressed in an unknown way
+    except (KeyError, RuntimeError):  # no such member, encrypted, or an unknown compression
         return Unread(path, "no export of a chat")
     except (zipfile.BadZipFile, zlib.error):
         return Unread(path, "damaged archive")
@@ -139,14 +139,14 @@ def _of_lines(path: Path) -> Transcript | Unread:
             if line.number > _LOOKED_AT:
                 break
             try:
-                said = _sniffed.decode(mended(line.data or b""))
+                line_type = _sniffed.decode(mended(line.data or b""))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
-            if said.payload is not None and said.type:
+            if line_type.payload is not None and line_type.type:
                 return LineTranscript(path, codex.CodexReader)
-            if said.project_hash is not None:
+            if line_type.project_hash is not None:
                 return LineTranscript(path, gemini.GeminiReader)
-            if said.session_id is not None or (said.uuid is not None and said.type):
+            if line_type.session_id is not None or (line_type.uuid is not None and line_type.type):
                 return LineTranscript(path, claude_code.ClaudeCodeReader)
     return Unread(path, "no known format")
 
@@ -167,7 +167,7 @@ def _of_document(path: Path) -> Transcript | Unread:
     if "schema_version" in names:
         return DocumentTranscript(path, partial(atif.AtifReader, path))
     if {"sessionId", "projectHash"} <= names:
-        return DocumentTranscript(path, gemini.GeminiDocumentReader)
+        return DocumentTranscript(path, gemini.GeminiReader)
     if path.name.endswith((".traj", ".traj.json")) and names & {"trajectory", "messages", "info"}:
         return DocumentTranscript(path, partial(swe_agent.SweAgentReader, path))
     return Unread(path, "no known format")

@@ -1,7 +1,8 @@
 """Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*.jsonl`, lines that are messages or patches of the session.
 
-A message comes again when it changes, and its last form counts: the latest ones are held back. The log does not say
-how a turn ended, so there are no runs. Former versions wrote one document, `session-*.json`, with the same messages.
+A message is repeated when it changes, and its last version counts, so the latest messages are held back. The log does
+not record how a turn ended, so there are no runs. Older versions wrote one document, `session-*.json`, with the same
+messages.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ import msgspec
 
 from memory_agent.sessions.entries import (
     BOOKKEEPING,
+    GEMINI,
     HARNESS,
     INJECTED,
     NO_TEXT,
     UNANSWERED,
     UNKNOWN,
-    DocumentReader,
     Entry,
     Found,
-    LineReader,
     Session,
     What,
+    made_id,
+    said_id,
     text_of,
     time_of,
     without_hook_context,
 )
-from memory_agent.sessions.pending import Pending
+from memory_agent.sessions.readers import Pending, Reader
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of, exit_code_in
-from memory_agent.sessions.turns import GEMINI, made_id, said_id
 
 NAME = GEMINI
 _FOLDER = re.compile(r"Workspace Directories:\*\*\n\s*- ([^\n]+)")
@@ -76,36 +77,44 @@ _lines = msgspec.json.Decoder(_Line)
 _messages = msgspec.json.Decoder(_Message)
 
 
-class GeminiReader(LineReader):
-    """Reads the lines of one session."""
+class GeminiReader(Reader):
+    """Reads one session, in lines or as the document of older versions."""
 
     def __init__(self) -> None:
-        self.session = Session(client=NAME)
+        super().__init__(Session(client=NAME))
         self._latest: Pending[_Message] = Pending()
         self._is_subagent = False
 
-    def read(self, number: int, line: bytes) -> Iterator[Found]:
-        """Yield what a line says. Raises `msgspec.DecodeError`."""
-        said = _lines.decode(line)
-        if said.sessionId is not None:
-            self.session.id = said.sessionId
-            self._is_subagent = said.kind == _SUBAGENT
-        if said.directories:
-            self.session.folder = self.session.folder or said.directories[0]
-        if said.patch is not None and said.patch.messages:
-            for message in said.patch.messages:
-                yield from self._hold(message)
-        elif said.id is not None:
-            yield from self._hold(_messages.decode(line))
+    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
+        """Read the ids of a document. Raises `msgspec.DecodeError`."""
+        known = (b'"%s":%s' % (name.encode(), head[name]) for name in ("sessionId", "kind") if name in head)
+        yield from self.read(b"{%s}" % b",".join(known), 0)
+
+    def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
+        """Yield the entries of a line or of a document's message. Raises `msgspec.DecodeError`."""
+        if member not in ("", "messages"):
+            yield BOOKKEEPING
+            return
+        line = _lines.decode(item)
+        if line.sessionId is not None:
+            self.session.id = line.sessionId
+            self._is_subagent = line.kind == _SUBAGENT
+        if line.directories:
+            self.session.folder = self.session.folder or line.directories[0]
+        if line.patch is not None and line.patch.messages:
+            for message in line.patch.messages:
+                yield from self._held_back(message)
+        elif line.id is not None:
+            yield from self._held_back(_messages.decode(item))
         else:
             yield BOOKKEEPING
 
     def release(self) -> Iterator[Found]:
-        """Yield the latest messages, which may have changed again."""
+        """Yield the latest messages, held back because they might change."""
         for message in self._latest.clear():
             yield from self._message(message)
 
-    def _hold(self, message: _Message) -> Iterator[Found]:
+    def _held_back(self, message: _Message) -> Iterator[Found]:
         if self.session.folder is None and message.type == "user":
             named = _FOLDER.search(text_of(message.content))
             self.session.folder = None if named is None else named[1].strip()
@@ -139,31 +148,6 @@ class GeminiReader(LineReader):
         return self.session.id if self._is_subagent else None
 
 
-class GeminiDocumentReader(DocumentReader):
-    """Reads a session of former versions, which is one document."""
-
-    def __init__(self) -> None:
-        self._lines = GeminiReader()
-        self.session = self._lines.session
-
-    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Take the ids. Raises `msgspec.DecodeError`."""
-        known = (b'"%s":%s' % (name.encode(), head[name]) for name in ("sessionId", "kind") if name in head)
-        yield from self._lines.read(0, b"{%s}" % b",".join(known))
-        self.session = self._lines.session
-
-    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
-        """Yield what a message says. Raises `msgspec.DecodeError`."""
-        if member == "messages":
-            yield from self._lines.read(number, item)
-        else:
-            yield BOOKKEEPING
-
-    def end(self) -> Iterator[Found]:
-        """Yield the latest messages."""
-        yield from self._lines.release()
-
-
 def _result(call: _ToolCall) -> Result:
     shown = call.result_display if isinstance(call.result_display, str) else _output(call.result)
     failed, exit_code = _ENDED.get(call.status), exit_code_in(_output(call.result))
@@ -171,10 +155,11 @@ def _result(call: _ToolCall) -> Result:
 
 
 def _output(result: Any) -> str:
-    """Return the text of the responses that the model saw."""
+    """Return the text that the model received from a tool."""
     texts = []
     for part in result if isinstance(result, list) else [result]:
         answer = part.get("functionResponse") if isinstance(part, Mapping) else None
-        said = answer.get("response") if isinstance(answer, Mapping) else None
-        texts.append(text_of(said.get("output") or said.get("error")) if isinstance(said, Mapping) else "")
+        response = answer.get("response") if isinstance(answer, Mapping) else None
+        if isinstance(response, Mapping):
+            texts.append(text_of(response.get("output") or response.get("error")))
     return "\n".join(text for text in texts if text)

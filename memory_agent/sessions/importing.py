@@ -1,6 +1,6 @@
-"""Imports sessions: reads transcripts one after the other, and yields their events with counts of what was taken.
+"""Imports sessions: reads their files one after the other, yields the events, and counts what was taken or left out.
 
-Nothing is remembered between two imports: a second one reads all again, and the ids of its events are known.
+An import keeps no state on disk: a second one reads everything again, and its events are recognised by their ids.
 """
 
 from __future__ import annotations
@@ -14,34 +14,24 @@ from typing import Any, NamedTuple
 import msgspec
 
 from memory_agent.sessions.entries import Bad, Entry, Left
+from memory_agent.sessions.events import event_of, is_below
 from memory_agent.sessions.finding import Places, Unread, open_transcript
-from memory_agent.sessions.history import event_of, is_below
+from memory_agent.sessions.json_stream import BadPlace
 from memory_agent.sessions.transcript import Placed, Transcript
 from relay.disk import Report
 
 MOST_NAMED = 1_000
-"""The report names this many unreadable places and counts the rest."""
+"""How many unreadable places the report names; the rest are counted."""
 _OTHER_PROJECT = "of another project"
 _TOO_OLD = "before --since"
 _ONLY_BLOCKS = "injected context"
 _REPORTED_BYTES = 1 << 20
 
 
-class BadPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that cannot be read: in which file, where in it, and why."""
-
-    file: str
-    place: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.place}: {self.reason}" if self.place else f"{self.file}: {self.reason}"
-
-
 class ImportCounts(msgspec.Struct, kw_only=True):
-    """What was found: sessions by client, what was `taken` by kind, what was `left` out by reason, what was bad.
+    """Counts of an import: sessions by client, entries `taken` by kind and `left` out by reason, and `bad` places.
 
-    `skipped_files` are no sessions, by reason. The first thousand bad places are in `bad_places`.
+    `skipped_files` counts files that are not sessions, by reason. `bad_places` holds the first thousand bad places.
     """
 
     sessions: dict[str, int] = {}
@@ -53,7 +43,7 @@ class ImportCounts(msgspec.Struct, kw_only=True):
 
 
 class Scope(NamedTuple):
-    """What to import: into whose memory, entries from when on, and sessions of which project folder (None: all)."""
+    """What to import: for which user, entries from which time on, and sessions of which project (None: all)."""
 
     user_id: str
     since: datetime | None = None
@@ -61,7 +51,7 @@ class Scope(NamedTuple):
 
 
 class SessionImport:
-    """Reads sessions and follows them. `events` may be called again for what was added since.
+    """Reads sessions. Call `events` again to follow files that grow.
 
     >>> imported = SessionImport(Places((Path("sessions"),)), Scope("alice"), report)
     >>> for event in imported.events():
@@ -85,7 +75,7 @@ class SessionImport:
 
     @property
     def counts(self) -> ImportCounts:
-        """What was found so far."""
+        """The counts so far."""
         return ImportCounts(
             sessions=dict(Counter(client for client, _ in self._sessions)),
             taken=dict(self._taken),
@@ -96,7 +86,7 @@ class SessionImport:
         )
 
     def events(self, *, is_growing: bool = False) -> Iterator[dict[str, Any]]:
-        """Yield the events of what was not read before. A half-written end waits if the files are `is_growing`."""
+        """Yield the events that were not read before. With `is_growing`, half-written ends are left for later."""
         self._find()
         todo = [one for one in self._transcripts.values() if one.has_news]
         total = sum(one.size_bytes for one in self._transcripts.values())
@@ -118,7 +108,7 @@ class SessionImport:
             self._report("sessions", total, total)
 
     def _find(self) -> None:
-        """Open the files that are new, and forget those that are gone."""
+        """Open new files and drop those that are gone."""
         self._transcripts = {path: one for path, one in self._transcripts.items() if path.exists()}
         for path in self._places.find():
             if path in self._transcripts or self._skipped.get(path) == _state(path):
@@ -134,13 +124,13 @@ class SessionImport:
                 self._transcripts[path] = opened
 
     def _skip(self, unread: Unread) -> None:
-        if unread.path in self._places.paths:  # named, and not merely in a folder
+        if unread.path in self._places.paths:  # named by the caller, not found in a folder
             self._note_bad(unread.path, "", unread.reason)
         else:
             self._skipped_files[unread.reason] += 1
 
     def _is_recent(self, transcript: Transcript) -> bool:
-        """Return whether a file can hold anything since the time that was asked for."""
+        """Return whether a file can contain entries since the requested time."""
         since = self._scope.since
         return since is None or transcript.path.is_dir() or _written(transcript.path) >= since
 
@@ -177,7 +167,7 @@ class SessionImport:
 
 
 def _written(path: Path) -> datetime:
-    """Return when a file was last written."""
+    """Return when a file was last modified."""
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError:

@@ -1,6 +1,6 @@
-"""OpenHands: a conversation's folder `events/` with one `event-<number>-<id>.json` for each event, told by `kind`.
+"""OpenHands: a conversation's folder `events/` holds one file `event-<number>-<id>.json` per event, typed by `kind`.
 
-The conversation is a run. The action `FinishAction` completes it; an error of the conversation fails it.
+A conversation is a run. The action `FinishAction` completes it; a `ConversationErrorEvent` fails it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from memory_agent.sessions.entries import (
     BOOKKEEPING,
     HARNESS,
     NO_TEXT,
-    UNANSWERED,
     UNKNOWN,
     Entry,
     Found,
-    LineReader,
     Session,
     What,
+    request,
     text_of,
     time_of,
 )
-from memory_agent.sessions.pending import Pending
+from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, entry_of
 
 NAME = "openhands"
@@ -57,17 +56,16 @@ class _Event(msgspec.Struct, frozen=True):
 _events = msgspec.json.Decoder(_Event)
 
 
-class OpenHandsReader(LineReader):
-    """Reads the events of one conversation, a file each, in order."""
+class OpenHandsReader(Reader):
+    """Reads the events of one conversation in order, one file each."""
 
     def __init__(self, id: str) -> None:
-        self.session = Session(client=NAME, id=id)
+        super().__init__(Session(client=NAME, id=id))
         self._run: str | None = None
-        self._calls: Pending[Call] = Pending()
 
-    def read(self, number: int, line: bytes) -> Iterator[Found]:
-        """Yield what the event in a file says. Raises `msgspec.DecodeError`."""
-        event = _events.decode(line)
+    def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
+        """Yield the entries of the event in a file. Raises `msgspec.DecodeError`."""
+        event = _events.decode(item)
         if event.kind == "MessageEvent":
             yield from self._message(event)
         elif event.kind == "ActionEvent":
@@ -81,10 +79,6 @@ class OpenHandsReader(LineReader):
         else:
             yield BOOKKEEPING if event.kind in _BOOKKEEPING else UNKNOWN
 
-    def end(self) -> Iterator[Found]:
-        """Yield the calls whose results are not there."""
-        yield from (UNANSWERED for _ in self._calls.clear())
-
     def _message(self, event: _Event) -> Iterator[Found]:
         message = event.llm_message
         text = text_of(message.get("content")) if isinstance(message, Mapping) else ""
@@ -93,9 +87,7 @@ class OpenHandsReader(LineReader):
         elif event.source == "user":
             begins = self._run is None
             self._run = self._run or f"{NAME}:{self.session.id}"
-            yield self._entry(event, "user", text)
-            if begins:
-                yield self._entry(event, "begin", text)
+            yield from request(self._entry(event, "user", text), begins_run=begins)
         else:
             yield self._entry(event, "assistant", text) if event.source == "agent" else HARNESS
 
@@ -110,12 +102,12 @@ class OpenHandsReader(LineReader):
             yield self._entry(event, "assistant", text_of(action.get("thought")) or "…")
         elif action.get("kind") != _THINK:
             call = Call(name=event.tool_name, arguments=action)
-            yield from (UNANSWERED for _ in self._calls.put(event.tool_call_id, call))
+            yield from self._called(event.tool_call_id, call)
 
     def _result(self, event: _Event) -> Found:
         call = self._calls.take(event.tool_call_id)
         if call is None:
-            return BOOKKEEPING  # of finishing or thinking
+            return BOOKKEEPING  # the result of finishing or thinking
         seen = event.observation if isinstance(event.observation, dict) else {}
         code = seen.get("exit_code")
         result = Result(

@@ -1,8 +1,8 @@
-"""SWE-agent (`*.traj`) and mini-swe-agent (`*.traj.json`): one JSON document for each run.
+"""SWE-agent (`*.traj`) and mini-swe-agent (`*.traj.json`): one JSON document per run.
 
-SWE-agent lists steps of thought, action and observation, without times. mini-swe-agent lists the model's messages,
-with their times. `info.exit_status` says how the run ended; whether it solved the issue stands there only where an
-evaluation added `resolved`.
+SWE-agent lists steps of thought, action and observation, without times. mini-swe-agent lists the model's messages with
+their times. `info.exit_status` is how the run ended; `info.resolved`, which evaluations add, is whether it solved the
+issue.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from memory_agent.sessions.entries import (
     BOOKKEEPING,
     HARNESS,
     NO_TEXT,
-    UNANSWERED,
-    DocumentReader,
     Entry,
     Found,
     Session,
     What,
+    request,
     text_of,
     time_of,
 )
-from memory_agent.sessions.pending import Pending
+from memory_agent.sessions.readers import Reader
 from memory_agent.sessions.tool_calls import Call, Result, arguments_of, entry_of
 
 NAME = "swe-agent"
@@ -36,7 +35,7 @@ _MARKS = (
     *((f"<{tag}>", f"</{tag}>") for tag in ("pr_description", "issue", "task", "problem_statement")),
     ("ISSUE:\n", "\nINSTRUCTIONS:"),
 )
-"""What encloses the issue in a prompt."""
+"""Texts that enclose the issue in a prompt."""
 _LEAD = re.compile(r"\A(?:Consider the following|Please solve this|Solve this)[^\n]*:\s*\n", re.IGNORECASE)
 _OUTPUT = re.compile(r"</?(?:output|output_head|output_tail)>|<returncode>-?\d+</returncode>\n?")
 _RETURN_CODE = re.compile(r"<returncode>(-?\d+)</returncode>")
@@ -56,7 +55,6 @@ class _Step(msgspec.Struct, frozen=True):
     action: str | None = None
     observation: str | None = None
     response: str | None = None
-    execution_time: float | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -74,31 +72,30 @@ _steps = msgspec.json.Decoder(_Step)
 _messages = msgspec.json.Decoder(_Message)
 
 
-class SweAgentReader(DocumentReader):
-    """Reads one run of either. It is named by its file, `<instance>.traj`, and the folder of that."""
+class SweAgentReader(Reader):
+    """Reads one run of either agent. The session is named after its file `<instance>.traj` and that file's folder."""
 
     def __init__(self, path: Path) -> None:
         name = path.name.removesuffix(".json").removesuffix(".traj")
         folder = path.absolute().parent
         place = folder.parent.name if folder.name == name else folder.name
-        self.session = Session(client=MINI if path.name.endswith(".json") else NAME, id=f"{place}/{name}")
+        super().__init__(Session(client=MINI if path.name.endswith(".json") else NAME, id=f"{place}/{name}"))
         self._info = _Info()
         self._has_task = False
         self._at: Any = None
-        self._calls: Pending[Call] = Pending()
         self._open: list[str] = []
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Take how it ended. Raises `msgspec.DecodeError`."""
+        """Read how the run ended and its issue. Raises `msgspec.DecodeError`."""
         if "info" in head:
             self._info = _infos.decode(head["info"])
         first = (_messages.decode(item) for name, item in head.items() if name.startswith("history["))
         task = next((one for one in first if one.role == "user" and not one.is_demo), None)
         if task is not None:
-            yield from self._asked(text_of(task.content), "history")
+            yield from self._requested(text_of(task.content), "history")
 
-    def read(self, member: str, number: int, item: bytes) -> Iterator[Found]:
-        """Yield what a step or a message says. Raises `msgspec.DecodeError`."""
+    def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
+        """Yield the entries of a step or a message. Raises `msgspec.DecodeError`."""
         if member == "trajectory":
             yield from self._step(_steps.decode(item), number)
         elif member == "messages":
@@ -107,8 +104,8 @@ class SweAgentReader(DocumentReader):
             yield BOOKKEEPING
 
     def end(self) -> Iterator[Found]:
-        """Yield how the run ended."""
-        yield from (UNANSWERED for _ in self._calls.clear())
+        """Yield the end of the run."""
+        yield from super().end()
         status = self._info.exit_status
         if not self._has_task or not status:
             return
@@ -130,10 +127,9 @@ class SweAgentReader(DocumentReader):
         if not thought and not action:
             yield NO_TEXT
 
-    def _asked(self, text: str, id: str) -> Iterator[Found]:
+    def _requested(self, text: str, id: str) -> Iterator[Found]:
         self._has_task = True
-        yield self._entry("user", id, _task(text))
-        yield self._entry("begin", id, _task(text))
+        yield from request(self._entry("user", id, _task(text)), begins_run=True)
 
     def _message(self, message: _Message, number: int) -> Iterator[Found]:
         extra = message.extra if isinstance(message.extra, dict) else {}
@@ -142,15 +138,15 @@ class SweAgentReader(DocumentReader):
         if message.role == "system" or message.role == "exit":
             yield HARNESS
         elif message.role == "user" and not self._has_task:
-            yield from self._asked(text, id)
+            yield from self._requested(text, id)
         elif message.role == "assistant":
-            yield from self._said(message, extra, text, id)
+            yield from self._answered(message, extra, text, id)
         elif message.role in ("tool", "user"):
-            yield self._seen(message, extra, text, id)
+            yield self._observed(message, extra, text, id)
         else:
             yield NO_TEXT
 
-    def _said(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Iterator[Found]:
+    def _answered(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Iterator[Found]:
         thought = _FENCED.sub("", text).strip()
         yield self._entry("assistant", id, thought) if thought else NO_TEXT
         calls = message.tool_calls if isinstance(message.tool_calls, list) else []
@@ -162,17 +158,17 @@ class SweAgentReader(DocumentReader):
             made = [(f"{id}:{place}", _shell(command)) for place, command in enumerate(commands)]
         self._open = [call_id for call_id, _ in made]
         for call_id, call in made:
-            yield from (UNANSWERED for _ in self._calls.put(call_id, call))
+            yield from self._called(call_id, call)
 
-    def _seen(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Found:
-        """Return the call that a message answers: that which it names, else the first one of the message before it."""
+    def _observed(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Found:
+        """Return the entry of a call and its result: the call that the message names, else the first open one."""
         call_id = message.tool_call_id or (self._open.pop(0) if self._open else "")
         call = self._calls.take(call_id)
         if call is None:
             return HARNESS
         raw, code = extra.get("raw_output"), extra.get("returncode")
-        said = _RETURN_CODE.match(text)
-        exit_code = code if type(code) is int else None if said is None else int(said[1])
+        stated = _RETURN_CODE.match(text)
+        exit_code = code if type(code) is int else None if stated is None else int(stated[1])
         output = raw if isinstance(raw, str) else _OUTPUT.sub("", text)
         result = Result(output=output, exit_code=exit_code)
         return entry_of(call, result, self._id(id), time_of(self._at), run=self._run)
@@ -189,7 +185,7 @@ class SweAgentReader(DocumentReader):
 
 
 def _task(text: str) -> str:
-    """Return the issue in a prompt, which else is instructions to the agent."""
+    """Return the issue in a prompt, without the instructions to the agent."""
     for opening, closing in _MARKS:
         begin = text.find(opening)
         end = text.find(closing, begin)

@@ -1,6 +1,6 @@
-"""What a call of a tool says, whatever the client: a command with its output, a changed file, work given to another.
+"""Turns a tool call of any client into an entry: a command with its output, a changed file, or delegated work.
 
-The output of tools that read or look up is left out: the files have it.
+The output of tools that read or search is left out, since it can be read again from the files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a call returned. `failed` and `exit_code` are None where the log does not say."""
+    """The result of a call. `failed` and `exit_code` are None if the log does not contain them."""
 
     output: str = ""
     failed: bool | None = None
@@ -58,7 +58,7 @@ class Result(NamedTuple):
 
 
 def arguments_of(text: Any) -> Mapping[str, Any]:
-    """Return the arguments in a JSON text or an object; other text is the argument `input`."""
+    """Return the arguments given as an object or as JSON text; any other text becomes the argument `input`."""
     if isinstance(text, Mapping):
         return text
     if not isinstance(text, str):
@@ -75,7 +75,7 @@ def arguments_of(text: Any) -> Mapping[str, Any]:
 def entry_of(
     call: Call, result: Result, id: str, at: datetime | None, *, run: str | None = None, agent: str | None = None
 ) -> Entry | Left:
-    """Return what a call with its result says, or why it is left out."""
+    """Return the entry of a call and its result, or why it is left out."""
     name = call.name.rpartition("__")[2].rpartition(".")[2].lower() if call.name != "container.exec" else call.name
     if name in _SHELLS and (command := _command(call.arguments)):
         if _OWN.search(command):
@@ -101,13 +101,13 @@ def entry_of(
 
 
 def exit_code_in(text: str) -> int | None:
-    """Return the exit code in the output of a command as Gemini CLI shows it to the model; it never shows 0."""
-    said = _EXIT_LINE.search(text)
-    return None if said is None else int(said[1])
+    """Return the exit code in a command's output as Gemini CLI formats it; None for 0, which it does not print."""
+    found = _EXIT_LINE.search(text)
+    return None if found is None else int(found[1])
 
 
 def result_of(output: Any) -> Result:
-    """Return the result of a call of Codex: text with a header, an object of text and exit code, or parts of text."""
+    """Return the result of a Codex call: text with a header, an object with text and exit code, or text parts."""
     if isinstance(output, str) and output.startswith("{"):
         output = arguments_of(output)
     if isinstance(output, dict) and "output" in output:
@@ -122,7 +122,7 @@ def result_of(output: Any) -> Result:
 
 
 def shortened(output: str) -> str:
-    """Return an output without its middle, if it is long: errors stand at the end."""
+    """Return a long output without its middle; errors are usually at the end."""
     output = output.strip()
     if len(output) <= _HEAD_CHARS + _TAIL_CHARS:
         return output
@@ -158,6 +158,7 @@ def _exit_code(result: Result) -> int | None:
         return result.exit_code
     if result.failed is None:
         return None
-    said = _EXIT_CODE.search(result.output[:_HEAD_CHARS])
-    is_fitting = said is not None and (int(said[1]) != 0) is result.failed
-    return int(said[1]) if said is not None and is_fitting else int(result.failed)
+    found = _EXIT_CODE.search(result.output[:_HEAD_CHARS])
+    if found is not None and (int(found[1]) != 0) is result.failed:
+        return int(found[1])
+    return int(result.failed)

@@ -1,6 +1,6 @@
-"""Reads one session's file, or the files of one folder, on from where it was left. Nothing in a file stops it.
+"""Reads a session's file, or the files of one folder, and later continues from where it stopped.
 
-What cannot be read is reported with its place and does not affect the rest.
+Whatever cannot be read is yielded as `Bad` with its place and does not affect the rest.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
-from memory_agent.sessions.entries import Bad, DocumentReader, Found, LineReader, Session
+from memory_agent.sessions.entries import Bad, Found, Session
 from memory_agent.sessions.json_stream import LONGEST_BYTES, Line, NotJsonError, lines, members, mended
+from memory_agent.sessions.readers import Reader
 
 Data = TypeVar("Data", bytes, dict[str, bytes])
 
@@ -28,48 +29,47 @@ _HALF = Bad("is half-written: it ends without a line end, and is not whole JSON"
 
 
 class Placed(NamedTuple):
-    """What was found, and where: "line 12", "steps 3", or "" for the file as a whole."""
+    """An entry and its place: "line 12", "steps 3", or "" for the file as a whole."""
 
     place: str
     found: Found
 
 
 class Transcript(ABC):
-    """A session, or the sessions of an export, as files. `read_bytes` counts what was read, of `size_bytes`."""
+    """The file or folder of a session or an export. `read_bytes` of its `size_bytes` have been read."""
 
-    _reader: LineReader | DocumentReader
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
+        """`make` returns a new reader of the format."""
         self.path = path
         self.read_bytes = 0
+        self._make = make
+        self._reader = make()
 
     @property
     def session(self) -> Session:
-        """The session of what was yielded last."""
+        """The session of the entry yielded last."""
         return self._reader.session
 
     @property
     def size_bytes(self) -> int:
-        """The present size of its files; 0 if they are gone."""
+        """The current size of its files; 0 if they are gone."""
         return _size(self.path)
 
     @property
     @abstractmethod
     def has_news(self) -> bool:
-        """Whether there is something to read, or something held back."""
+        """Whether there is anything to read, or an entry held back."""
 
     @abstractmethod
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield what is there and was not read before. A half-written end waits if the file or folder `is_growing`."""
+        """Yield what was not read before. If the file or folder `is_growing`, a half-written end is left for later."""
 
 
 class LineTranscript(Transcript):
-    """A file of JSON lines, which grows. Read from the beginning again if it became shorter."""
+    """A growing file of JSON lines. Read from the beginning again if it became shorter."""
 
-    def __init__(self, path: Path, make: Callable[[], LineReader]) -> None:
-        super().__init__(path)
-        self._make = make
-        self._reader: LineReader = make()
+    def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
+        super().__init__(path, make)
         self._numbers = 0
         self._is_holding = False
 
@@ -79,9 +79,9 @@ class LineTranscript(Transcript):
         return self._is_holding or self.size_bytes != self.read_bytes
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield what its new lines say; messages held back once no lines come any more.
+        """Yield the entries of the new lines, and the messages held back if there are no new lines.
 
-        A half-written last line waits if the file `is_growing`.
+        If the file `is_growing`, a half-written last line is left for later.
         """
         if self.size_bytes < self.read_bytes:
             self.read_bytes = self._numbers = 0
@@ -108,18 +108,16 @@ class LineTranscript(Transcript):
         if line.data is None:
             yield Placed(place, _TOO_LONG)
         elif line.data:
-            for found in _guarded(partial(self._reader.read, line.number), line.data):
+            for found in _guarded(partial(self._reader.read, number=line.number), line.data):
                 is_cut = isinstance(found, Bad) and not line.is_whole
                 yield Placed(place, _HALF if is_cut else found)
 
 
 class DocumentTranscript(Transcript):
-    """A JSON document, or the `conversations.json` in a ZIP archive. Read again as a whole when it changed."""
+    """A JSON document, or the `conversations.json` in a ZIP archive. Read again from the start when it changes."""
 
-    def __init__(self, path: Path, make: Callable[[], DocumentReader]) -> None:
-        super().__init__(path)
-        self._make = make
-        self._reader: DocumentReader = make()
+    def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
+        super().__init__(path, make)
         self._state: tuple[int, int] | None = None
 
     @property
@@ -128,7 +126,7 @@ class DocumentTranscript(Transcript):
         return _state(self.path) != self._state
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield what it says. One that ends early waits if the file `is_growing`."""
+        """Yield its entries. If the file `is_growing`, a document that ends early is left for later."""
         state = _state(self.path)
         self._reader = self._make()
         try:
@@ -139,11 +137,12 @@ class DocumentTranscript(Transcript):
                 yield from self._items(stream)
         except NotJsonError as error:
             if is_growing:
-                return  # it is being written
+                return  # it is still being written
             yield Placed("", Bad(f"{error}"))
         except (OSError, zipfile.BadZipFile, KeyError) as error:
             yield Placed("", Bad(f"cannot be read: {getattr(error, 'strerror', None) or 'not such an archive'}"))
         else:
+            yield from (Placed("", found) for found in self._reader.release())
             yield from (Placed("", found) for found in self._reader.end())
         self._state, self.read_bytes = state, self.size_bytes
 
@@ -153,22 +152,21 @@ class DocumentTranscript(Transcript):
             if number and data is None:
                 yield Placed(place, _TOO_LONG)
             elif number and data is not None:
-                for found in _guarded(partial(self._reader.read, name, number), data):
-                    yield Placed(place, found)
+                read = partial(self._reader.read, number=number, member=name)
+                yield from (Placed(place, found) for found in _guarded(read, data))
 
 
 class FolderTranscript(Transcript):
-    """A folder of JSON files, read in the order of their names, to which files are added."""
+    """A growing folder of JSON files, read in the order of their names."""
 
-    def __init__(self, path: Path, pattern: str, make: Callable[[], LineReader]) -> None:
-        super().__init__(path)
-        self._reader: LineReader = make()
+    def __init__(self, path: Path, pattern: str, make: Callable[[], Reader]) -> None:
+        super().__init__(path, make)
         self._pattern = pattern
         self._known: set[str] = set()
 
     @property
     def size_bytes(self) -> int:
-        """The present size of its files."""
+        """The current size of its files."""
         return sum(map(_size, self.path.glob(self._pattern)))
 
     @property
@@ -177,7 +175,7 @@ class FolderTranscript(Transcript):
         return any(file.name not in self._known for file in self.path.glob(self._pattern))
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield what its new files say. A half-written file waits if the folder `is_growing`."""
+        """Yield the entries of the new files. If the folder `is_growing`, a half-written file is left for later."""
         for number, file in enumerate(sorted(self.path.glob(self._pattern)), 1):
             if file.name not in self._known:
                 yield from self._file(number, file, is_growing)
@@ -194,7 +192,7 @@ class FolderTranscript(Transcript):
             except OSError as error:
                 yield Placed(file.name, Bad(f"cannot be read: {error.strerror}"))
                 data = b""
-            for found in _guarded(partial(self._reader.read, number), data) if data else ():
+            for found in _guarded(partial(self._reader.read, number=number), data) if data else ():
                 if is_growing and isinstance(found, Bad):
                     return
                 yield Placed(file.name, found)
@@ -203,7 +201,7 @@ class FolderTranscript(Transcript):
 
 
 def _guarded(read: Callable[[Data], Iterator[Found]], data: Data) -> Iterator[Found]:
-    """Yield what a reader finds in `data`; what it refuses is bad."""
+    """Yield what a reader finds in `data`; an error of the reader becomes `Bad`."""
     try:
         yield from read(data)
     except msgspec.ValidationError as error:
@@ -220,7 +218,7 @@ def _guarded(read: Callable[[Data], Iterator[Found]], data: Data) -> Iterator[Fo
 
 @contextmanager
 def open_document(path: Path) -> Iterator[BinaryIO]:
-    """Open a document, or the `conversations.json` in an archive. Raises `OSError`, `BadZipFile`, `KeyError`."""
+    """Open a document, or the `conversations.json` in a ZIP archive. Raises `OSError`, `BadZipFile`, `KeyError`."""
     if path.suffix != ".zip":
         with path.open("rb") as stream:
             yield stream
@@ -234,7 +232,7 @@ def open_document(path: Path) -> Iterator[BinaryIO]:
 def _head(stream: BinaryIO, *, is_whole: bool) -> dict[str, bytes]:
     """Return the members of a document that are not lists, and the first items of its lists.
 
-    Raises `NotJsonError` for a document that is damaged or ends early, if it must be whole.
+    Raises `NotJsonError` for a damaged or incomplete document if `is_whole` is required.
     """
     found: dict[str, bytes] = {}
     size = 0

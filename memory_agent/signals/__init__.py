@@ -1,12 +1,31 @@
-"""Events to records, without a store: which events are kept, their text, and the runs and outcomes that they report.
+"""Turns events into records, without a store: which events are kept, their text, and what they report about runs.
 
-`table` maps event types to memories. `reader` makes the record of an event, with text from `payloads` (`language`
-recognises text in unknown fields) and the outcome from `verdicts`; `runs` reads what an event reports about a run. Read
-`table` first.
+Read `table` first: it maps event types to memories. `reader` makes the record of an event, with text from `payloads`
+(`language` recognises text in unknown fields) and the outcome from `verdicts`; `runs` reads what an event reports about
+a run.
 """
 
-from memory_agent.signals.reader import Dropped, EventReader
+from memory_agent.signals.payloads import NotTextError, Part, parse_part, read_part, roots
+from memory_agent.signals.reader import Dropped, EventReader, id_of, run_id_of, truncate
 from memory_agent.signals.runs import RunSign, read_run_sign
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals.table import LayeredTable, SignalTable, is_own, row_of_type, rows_by_type
 
-__all__ = ["Dropped", "EventReader", "RunSign", "SignalTable", "read_run_sign"]
+__all__ = [
+    "Dropped",
+    "EventReader",
+    "LayeredTable",
+    "NotTextError",
+    "Part",
+    "RunSign",
+    "SignalTable",
+    "id_of",
+    "is_own",
+    "parse_part",
+    "read_part",
+    "read_run_sign",
+    "roots",
+    "row_of_type",
+    "rows_by_type",
+    "run_id_of",
+    "truncate",
+]

@@ -50,7 +50,7 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 def reads_as_language(text: str, least_words: int = LEAST_WORDS) -> bool:
-    """Whether the first 10,000 characters of `text` contain at least `least_words` words of some language.
+    """Return whether the first 10,000 characters of `text` contain at least `least_words` words of some language.
 
     Half of the characters must belong to words. A word has at most 40 letters, no digits, and no more inner capitals
     than a name; two characters of a script without spaces count as one word. Stack traces, code and serialised data

@@ -1,4 +1,4 @@
-"""Extracts text, names and small fields from event payloads of any type. Pure.
+"""Extracts text, names and small fields from the payloads of events. Pure.
 
 Emitters nest text differently, so a place is a dotted path (`report.findings[].claim`), looked up in the payload and in
 the objects that it wraps. A value becomes plain text or nothing, never a JSON dump, which embeds badly. If no known

@@ -1,6 +1,6 @@
 """Turns an event into a memory record, or drops it as noise with a reason. Pure.
 
-`memory.ingest` recognises repeats, which requires the store.
+Repeated events are recognised by `memory.ingest`, which has the store.
 """
 
 from __future__ import annotations
@@ -55,14 +55,10 @@ class EventReader:
 
     def read(self, event: Event) -> MemoryRecord | Dropped:
         """Return the memory of `event`, or why it is dropped. Raises `UnhandledEventError`."""
-        signal = self.match(event.event_type)
+        signal = self.table.match(event.event_type)
         if signal is not None:
             return self.to_record(event, signal)
         return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
-
-    def match(self, event_type: str) -> Signal | None:
-        """Return the row of this event type, or None."""
-        return self.table.match(event_type)
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
         """Return the memory of `event` by the row `signal`, or why it is dropped.
@@ -77,13 +73,13 @@ class EventReader:
             raise UnhandledEventError(event.event_id, f"{error}: not valid Unicode text") from error
 
     def words(self, event: Event) -> tuple[str, list[str]]:
-        """Return the title of `event`, and the parts of its text without labels and accompanying parts.
+        """Return the title of `event` and the parts of its text, without labels and accompanying parts.
 
-        Noise and unreadable text have no parts.
+        Noise and unreadable text yield no parts.
         """
         if not isinstance(event.payload, dict):
             return "", []
-        objects, signal = roots(event.payload), self.match(event.event_type)
+        objects, signal = roots(event.payload), self.table.match(event.event_type)
         try:
             return self._words(objects, signal)
         except NotTextError:
@@ -130,7 +126,7 @@ class EventReader:
         )
 
     def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:
-        """Return the labelled parts of the text, keyed by their text in the payload."""
+        """Return the labelled parts of the text by their text in the payload."""
         found = [(part, read_part(objects, part)) for part in self.table.parts[signal]]
         if not any(words for part, words in found if not part.accompanies):
             words = self._fallback_words(objects, {words for _, words in found})
@@ -144,7 +140,7 @@ class EventReader:
         return labelled
 
     def _fallback_words(self, objects: Objects, without: Container[str]) -> str:
-        """Return the text of a payload that has none at the row's places, or ""."""
+        """Return text from elsewhere in a payload without text at the row's places, or ""."""
         words = read_part(objects, self.table.fallback)
         return words if any(map(str.isalpha, words)) else read_unknown(objects[0], without) or words
 

@@ -1,4 +1,4 @@
-"""Reads what an event reports about a run: its start, a step, its end, feedback, used memories, related runs. Pure.
+"""Reads what an event reports about a run: start, step, end, feedback, used memories or related runs. Pure.
 
 The table's row defines the event's role. Without one, the event is a step if it names memories or recalls.
 """
@@ -32,8 +32,8 @@ Objects = Sequence[Mapping[str, Any]]
 class RunSign(msgspec.Struct, frozen=True, kw_only=True):
     """What one event reports about a run. `run_id` is None only for feedback on a recall.
 
-    `words` is the first part of the event's text: the request, if the event begins a run. The run continues `parents`
-    and retries `retries`.
+    `words` is the first part of the event's text, which is the request if the event begins a run. The run continues
+    the runs `parents` and retries the runs `retries`.
     """
 
     role: RunRole

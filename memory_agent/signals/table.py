@@ -36,7 +36,7 @@ Row = TypeVar("Row", bound=_HasEvents)
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row: the event types it matches and the memory that an event becomes. `signals.toml` documents the fields."""
+    """A row: the event types it matches, and the memory that they become. `signals.toml` documents the fields."""
 
     events: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
     source: Source
@@ -126,7 +126,7 @@ class SignalTable:
 
 
 def is_own(event_type: str) -> bool:
-    """Whether the daemon publishes events of this type. They never become memories and never belong to a run."""
+    """Return whether the daemon publishes this event type. Such events never become memories or belong to runs."""
     return event_type.startswith("memory.")
 
 

@@ -20,7 +20,7 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """A quality with its reason. `is_outright`: stated as a number, rating or approval, not as a status."""
+    """A quality with its reason. `is_outright` if it is a number, rating or approval rather than a status."""
 
     quality: float
     reason: Reason

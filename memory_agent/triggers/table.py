@@ -12,8 +12,17 @@ import msgspec
 
 from memory_agent.records.arguments import MOST_SIMILAR_RUNS
 from memory_agent.records.memories import Kind, Profile
-from memory_agent.signals.payloads import NotTextError, Part, parse_part, read_part, roots
-from memory_agent.signals.table import LayeredTable, is_own, row_of_type, rows_by_type
+from memory_agent.signals import (
+    LayeredTable,
+    NotTextError,
+    Part,
+    is_own,
+    parse_part,
+    read_part,
+    roots,
+    row_of_type,
+    rows_by_type,
+)
 from relay import Event
 
 _MOST_TOKENS = 100_000

@@ -74,8 +74,8 @@ _MARKS = {True: "yes", False: "NO", None: ""}
 
 
 def main(now: datetime) -> int:
-    """Measure and print; write the results of a full run, dated `now`. A part that fails is left out: returns 1."""
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # no background work
+    """Measure and print; write the results of a full run, dated `now`. Return 1 if a part failed; it is left out."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # prevents background work
     options = _parse()
     started_s = time.monotonic()
     busy = load_per_core()
@@ -94,7 +94,7 @@ def main(now: datetime) -> int:
 def results_page(rows: list[Row], machine: dict[str, str], now: datetime) -> str:
     """Return the results as Markdown."""
     lines = [
-        "# What was measured",
+        "# Bench results",
         "",
         f"{now:%Y-%m-%d}, by `make bench`, all in one run. Medians, with the least and the most of the turns in",
         "brackets; memory is proportional (PSS). Targets are those of the design; ratios hold on other machines,",
@@ -122,7 +122,7 @@ def _measure(options: argparse.Namespace, tell: Callable[[str], None]) -> dict[s
         tell(name)
         try:
             parts[name] = measure()
-        except Exception:  # noqa: BLE001 - the others were measured for minutes
+        except Exception:  # noqa: BLE001 - other parts took minutes to measure
             traceback.print_exc()
             tell(f"{name} failed")
 

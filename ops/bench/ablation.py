@@ -1,9 +1,9 @@
-"""What each part of the ranking contributes, on three data sets: built up step by step, and without one part at a time.
+"""Measures what each part of the ranking contributes: built up step by step, and without one part at a time.
 
 LoCoMo has short turns, BEAM longer messages with short evidence, the runs of a software-engineering agent (SWE) long
-reports and outputs. Parts are settings, so every line is the shipped code, asked through `Memory` on the same stores.
-The one exception is late interaction, which is off when the query's words have no vectors, as with an embedder that
-makes none; a word then counts where it occurs. Differences to the shipped recall are resampled by groups
+reports and outputs. Parts are settings, so every line is the shipped code, called through `Memory` on the same stores.
+The exception is late interaction, which is switched off by an embedder without word vectors; a word then counts where
+it occurs. Differences to the shipped recall are resampled by groups
 (conversations, chats, issues), because the questions of one group are not independent.
 
     python -m ops.bench.ablation --data FOLDER      ten minutes; writes ops/bench/ablation.md
@@ -59,7 +59,7 @@ _METRICS = ("recall@1", "recall@5", "recall@10", "session_recall@10")
 
 @dataclass(frozen=True)
 class Set:
-    """A data set: its name for readers, its place in the folder, and what its groups are."""
+    """A data set: its displayed name, its path in the folder, and what its groups are."""
 
     name: str
     place: str
@@ -76,7 +76,7 @@ SETS = (
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the ranking, and what switches it off."""
+    """A part of the ranking, and the settings that switch it off."""
 
     name: str
     off: dict[str, object]
@@ -92,7 +92,7 @@ _PARTS = (
     Part("least relevance", {"min_relevance": 0.0}),
 )
 _KEPT = (Part("cosine", {"vector_weight": 0.0}), Part("who spoke", {"speaker_weight": 0.0}))
-"""Parts of every hybrid line but the one without them."""
+"""Parts of every hybrid line except the one without them."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Line:
 
 
 def lines() -> list[Line]:
-    """Return the lines: each side alone, then parts added one by one, then all parts but one."""
+    """Return the lines: vectors and words alone, then parts added one by one, then all parts except one."""
     found = [
         Line("vectors alone", "vector", RecallSettings(dates="ignore", min_relevance=0.0)),
         Line("words alone", "lexical", RecallSettings(dates="ignore", min_relevance=0.0)),
@@ -125,26 +125,26 @@ def _without(name: str, parts: Sequence[Part]) -> Line:
 
 
 class WithoutWords(Embedder):
-    """An embedder that makes the same vectors of queries, but none of their words."""
+    """An embedder with the same query vectors, but no vectors of the query's words."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
 
     @property
     def info(self) -> EmbedderInfo:
-        """As `Embedder.info`."""
+        """The origin of the vectors."""
         return self._embedder.info
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
-        """As `Embedder.begin_query`."""
+        """Like `Embedder.begin_query`."""
         return self._embedder.begin_query(text, timeout_s)
 
     def begin_texts(self, texts: Sequence[str], progress: Told | None = None) -> PendingVectors:
-        """As `Embedder.begin_texts`."""
+        """Like `Embedder.begin_texts`."""
         return self._embedder.begin_texts(texts, progress)
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """As `Embedder.count_tokens`."""
+        """Like `Embedder.count_tokens`."""
         return self._embedder.count_tokens(text, timeout_s)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class WithoutWords(Embedder):
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one data set, with how many questions and groups they are over."""
+    """The rows of one data set, with the number of questions and groups."""
 
     title: str
     groups: str
@@ -200,7 +200,7 @@ def _run(prepared: Prepared, line: Line, done: Callable[[], None]) -> Run:
 
 
 def _differences(runs: dict[str, Run]) -> dict[str, Comparison]:
-    """Return each run's differences to the shipped one."""
+    """Return the differences of each run from the shipped one."""
     with tempfile.TemporaryDirectory(prefix="ablation-") as folder:
         results = {
             name: _written(run, Path(folder) / f"{place}.jsonl") for place, (name, run) in enumerate(runs.items())

@@ -1,8 +1,8 @@
-"""Measures what a recall in process costs over embedding its query, at several sizes of one user's memory.
+"""Measures a recall in process relative to embedding its query, at several sizes of one user's memory.
 
-Each question is embedded alone and recalled, in turns and in both orders, by the same model without its cache of
-queries. After a recall the processor's caches hold little of the model, in a recall too; questions embedded one after
-another take less time, which is shown beside. Processor time is that of all threads of this process. Calls are counted
+Each question is embedded alone and recalled, alternating and in both orders, by the same model without its query
+cache. After a recall little of the model is left in the processor's caches, so questions embedded one after another
+take less time; both are shown. Processor time is that of all threads of this process. Calls are counted
 in the calling thread: those of Python functions, without those of C; statements are those of SQLite, by any connection.
 
 Run alone: `python -m ops.bench --only cost [--quick]`.
@@ -30,19 +30,19 @@ from ops.bench.spread import percentile, spread
 from ops.bench.texts import queries
 
 TARGETS = {10_000: 3.0, 100_000: 4.5}
-"""The most embeddings that a recall may take, by memories; at 10,000, .5 of them for the words of texts."""
+"""The most time of a recall in units of one embedding, by memories; at 10,000, .5 is for the words of texts."""
 TARGET_CALLS = 3_000
 
 _TURNS = 6
 _QUESTIONS = 50
 _WARM_UP = 40
 _COUNTED = 20
-_DEADLINE_MS = 60_000.0  # a late answer is measured, not cut short
+_DEADLINE_MS = 60_000.0  # late answers are measured, not cut short
 _TOP_K = 10
 
 
 class Cost(NamedTuple):
-    """What one action took."""
+    """The cost of one action."""
 
     wall_ms: float
     processor_ms: float
@@ -119,7 +119,7 @@ def _statements(memory: Memory, question: str) -> int:
     finally:
         for connection in connections:
             connection.set_trace_callback(None)
-    return sum(not statement.startswith("--") for statement in seen)  # those are steps of another
+    return sum(not statement.startswith("--") for statement in seen)  # steps of another statement
 
 
 def _recall(memory: Memory, question: str) -> None:

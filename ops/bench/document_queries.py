@@ -1,8 +1,8 @@
-"""How well the query of a document finds what other runs found: beside its title, and beside its beginning.
+"""Measures how well the query made of a document finds related findings, compared with its title or its beginning.
 
-A run's thoughts are the document and the first line of its issue is the title; the memory holds four thoughts of every
-run as findings. What other runs of the same issue found is related prior work. Each query asks for three findings, its
-own run left out, at the default relevance, and without a floor.
+A run's thoughts are the document, and the first line of its issue is the title. The memory has four thoughts of every
+run as findings; those of other runs of the same issue are related. Each query asks for three findings, without its own
+run, at the default relevance and without a threshold.
 
     python -m ops.bench.document_queries SWE_RUNS_FILE      half a minute
 """
@@ -30,7 +30,7 @@ _KEPT_CHARS = 4_000
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 
 Ask = Callable[[str, str], str]
-"""Makes a query of a title and a text."""
+"""Returns a query for a title and a text."""
 
 
 class _Step(msgspec.Struct):
@@ -38,7 +38,7 @@ class _Step(msgspec.Struct):
 
 
 class Run(msgspec.Struct):
-    """A run of the file: its issue, and what it thought."""
+    """A run of the file: its issue and its thoughts."""
 
     instance_id: str
     task: str
@@ -51,7 +51,7 @@ class Run(msgspec.Struct):
 
     @property
     def thoughts(self) -> list[str]:
-        """What the run thought, in order."""
+        """The thoughts of the run, in order."""
         return [step.thought for step in self.steps if step.thought]
 
 
@@ -109,7 +109,7 @@ def _run_id(number: int) -> str:
 
 
 def main(file: Path) -> None:
-    """Print the figures, a JSON object on a line."""
+    """Print the figures as JSON lines."""
     runs = msgspec.json.decode(file.read_bytes(), type=list[Run])
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:

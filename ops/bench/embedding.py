@@ -1,8 +1,8 @@
-"""Measures embedding throughput and query latency of our engine and of the common default, in one run.
+"""Compares embedding throughput and query latency of our engine with those of the common default.
 
-The default is measured as the most used peer runs it: float32, every text padded to 256 tokens, batches of 32, the
-engine's default session (all cores, spinning). It runs our fused graph, which is faster than its own. Variants take
-turns, so that other load affects all of them; figures are medians over the turns, with the range.
+The default is configured like the most used library: float32, every text padded to 256 tokens, batches of 32, the
+engine's default session (all cores, spinning). It runs our fused graph, which is faster than its own. Variants
+alternate, so that other load affects all of them; figures are medians over the turns, with the range.
 
 Run alone: `python -m ops.bench.embedding`.
 """
@@ -46,7 +46,7 @@ Run = Callable[[list[str]], object]
 
 
 class _Padded:
-    """float32, as the most used peer runs it."""
+    """float32, configured like the most used library."""
 
     def __init__(self, model: MiniLM, graph: Path | bytes) -> None:
         self._encode = model.encode
@@ -120,7 +120,7 @@ def _take_turns(small: MiniLM, large: MiniLM, padded: _Padded, lanes: LanedEmbed
     }
     for turn in range(_TURNS + 1):
         for kind in kinds.values():
-            kind.take_turn(turn, noted=turn > 0)  # the first one warms up
+            kind.take_turn(turn, noted=turn > 0)  # the first turn is a warm-up
     return kinds
 
 

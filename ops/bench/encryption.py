@@ -1,8 +1,10 @@
 """Measures what encryption costs a memory (filling, asking, opening, bytes on disk) and the journal.
 
-`python -m ops.bench.encryption` measures plain and encrypted in turns, so that other load affects both, and writes
-`ops/bench/encryption.md`. Memories are synthetic, each with a vector; queries are real texts, embedded before timing
-starts. Events carry ids of their emitter, which are ordered in a plain store and unordered in an encrypted one.
+`python -m ops.bench.encryption` alternates plain and encrypted, so that other load affects both, and writes
+`ops/bench/encryption.md`. Memories are synthetic: lengths like those of real events (mean 34 words, 5 % over 75),
+a word distribution like that of a language, vectors in 300 clusters. Queries are synthetic as well, and are
+embedded before timing starts.
+Events carry ids of their emitter, which are ordered in a plain store and unordered in an encrypted one.
 """
 
 from __future__ import annotations
@@ -12,15 +14,16 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-import msgspec
+import numpy as np
 
 from memory_agent.care.encryption import encrypt_user
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
+from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import EmbedderSettings, StoreSettings
 from memory_agent.storage.archive import Archive
@@ -29,7 +32,6 @@ from memory_agent.storage.user_key import UserKey
 from ops.bench import encrypted_journal
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.spread import Spread, spread
-from ops.bench.synthetic import START, SyntheticTexts, SyntheticVectors, synthetic_record
 from relay import EncryptionSettings
 from relay.crypto import KeyRing
 
@@ -40,14 +42,36 @@ BATCH = 100
 QUERIES = 100
 PAGE = Path(__file__).with_name("encryption.md")
 
+_NDIM = 384
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+_STOP_WORDS = [
+    "the",
+    "a",
+    "of",
+    "to",
+    "and",
+    "in",
+    "is",
+    "it",
+    "for",
+    "with",
+    "on",
+    "that",
+    "this",
+    "was",
+    "we",
+    "you",
+    "not",
+]
+
 Figures = dict[str, dict[str, Spread]]
 """The figures with their ranges, under `plain` and `encrypted`."""
 
 _MEANINGS = {
-    "ingest_per_s": "memories/s taken in, in batches of 100, with the columns",
+    "ingest_per_s": "memories/s ingested in batches of 100, columns included",
     "ingest_cpu_us": "of processor time for each, us",
-    "commit_ms": "one memory alone, durable, ms",
-    "recall_p50_ms": "hybrid recall, p50, ms, its query embedded before",
+    "commit_ms": "one memory, durable, ms",
+    "recall_p50_ms": "hybrid recall with an embedded query, p50, ms",
     "recall_cpu_ms": "of processor time for each, ms",
     "open_ms": "opening a memory that was closed, ms",
     "rebuild_s": "rebuild of the columns, s",
@@ -60,14 +84,15 @@ _MEANINGS = {
     "read_per_s": "events/s read from the journal",
     "read_cpu_us": "of processor time for each, us",
     "bytes_per_event": "bytes of an event of 1 KB in the journal",
-    "convert_per_s": "events/s of a journal that `memory-agent encrypt` turns",
+    "convert_per_s": "events/s converted by `memory-agent encrypt`",
 }
 
 
 def measure(rounds: int = ROUNDS, memories: int = MEMORIES) -> Figures:
-    """Return the figures of the memory, named in `_MEANINGS`; `encrypted_journal` returns those of the journal."""
+    """Return the figures of the memory, named in `_MEANINGS`; `encrypted_journal` measures the journal."""
     samples: dict[str, dict[str, list[float]]] = {kind: defaultdict(list) for kind in ("plain", "encrypted")}
-    records = [_record(number) for number in range(memories + ALONE)]
+    texts = _SyntheticTexts(seed=2)
+    records = [_record(number, texts.draw()) for number in range(memories + ALONE)]
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     try:
         for _ in range(rounds):
@@ -79,12 +104,58 @@ def measure(rounds: int = ROUNDS, memories: int = MEMORIES) -> Figures:
     return {kind: {name: spread(values) for name, values in found.items()} for kind, found in samples.items()}
 
 
-def _record(number: int) -> MemoryRecord:
-    record = synthetic_record(number, _texts.draw())
-    return msgspec.structs.replace(record, event_id=f"event-{number:08d}")
+class _SyntheticVectors:
+    """Draws unit vectors around 300 centres, of rank 32 within each, with noise in all directions."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._centres = self._rng.normal(size=(300, _NDIM))
+        self._spreads = 0.35 * self._rng.normal(size=(300, 32, _NDIM)).astype(np.float32)
+
+    def draw(self, count: int, seed: int | None = None) -> Embedding:
+        rng = self._rng if seed is None else np.random.default_rng(seed)
+        topics = rng.integers(300, size=count)
+        within = np.stack([rng.normal(size=32) @ self._spreads[topic] for topic in topics])
+        vectors = self._centres[topics] + within + 0.3 * rng.normal(size=(count, _NDIM))
+        units: Embedding = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        return units
 
 
-_texts = SyntheticTexts(seed=2)
+class _SyntheticTexts:
+    """Draws sentences in which three words in ten are stop words and the others follow Zipf's law."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        letters = np.random.default_rng(0)
+        self._words = ["".join(letters.choice(list("aeioulnrstdmkp"), letters.integers(3, 10))) for _ in range(20_000)]
+        weights = 1 / np.arange(10, 20_010)
+        self._weights = weights / weights.sum()
+
+    def draw(self, words: int | None = None) -> str:
+        length = words or int(np.clip(self._rng.lognormal(3.3, 0.65), 5, 400))
+        rare = self._rng.choice(len(self._words), length, p=self._weights)
+        stop = self._rng.integers(len(_STOP_WORDS), size=length)
+        is_stop = self._rng.random(length) < 0.3
+        return " ".join(
+            _STOP_WORDS[s] if common else self._words[r] for r, s, common in zip(rare, stop, is_stop, strict=True)
+        )
+
+
+def _record(number: int, text: str) -> MemoryRecord:
+    return MemoryRecord(
+        id=f"01JM{number:022d}",
+        event_id=f"event-{number:08d}",
+        text=text,
+        source="worker_result",
+        kind="finding" if number % 3 else "episode",
+        timestamp=_START + timedelta(minutes=number),
+        session_id=f"session-{number // 30:06d}",
+        run_id=f"run_{number // 10}",
+        agent_id=f"worker:{number % 7}",
+        quality_score=None if number % 4 else 0.8,
+        tags=("auth",) if number % 10 == 0 else (),
+        metadata={"event_type": "worker.report.received"},
+    )
 
 
 class _Round:
@@ -111,7 +182,7 @@ class _Round:
             self._found["encrypt_s"].append(took_s)
 
     def _fill(self, records: list[MemoryRecord], count: int) -> None:
-        vectors = SyntheticVectors(seed=1).draw(len(records))
+        vectors = _SyntheticVectors(seed=1).draw(len(records))
         archive = Archive.open(self._folder, self._settings, "library", self._key if self._is_encrypted else None)
 
         def put(first: int, last: int) -> None:
@@ -137,11 +208,11 @@ class _Round:
             encryption_settings=EncryptionSettings(keys_folder=self._keys_folder),
         ) as memory:
             self._found["open_ms"].append((time.perf_counter() - started_s) * 1000)
-            texts = SyntheticTexts(seed=3)
+            texts = _SyntheticTexts(seed=3)
             queries = [texts.draw(words=8) for _ in range(QUERIES)]
             for query in queries:
-                memory.recall(query, now=START)
-            timed = [_timed(partial(memory.recall, query, now=START)) for query in queries]
+                memory.recall(query, now=_START)
+            timed = [_timed(partial(memory.recall, query, now=_START)) for query in queries]
             self._found["recall_p50_ms"].append(statistics.median(took_s for took_s, _ in timed) * 1000)
             self._found["recall_cpu_ms"].append(statistics.mean(cpu_s for _, cpu_s in timed) * 1000)
             took_s, _ = _timed(memory.care.rebuild)

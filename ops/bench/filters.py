@@ -1,8 +1,7 @@
-"""Measures recalls under filters that keep from a hundredth of the memories to all, over such recalls without a filter.
+"""Measures filtered recalls relative to unfiltered ones, with filters that keep from 1 % of the memories to all.
 
-Each filter comes in three kinds: by time, by tag and by quality. Times are processor time of the asking thread, in
-turns, with known vectors. That nothing is missed is checked in the mode `vector`, against brute force over float32
-vectors: of its ten best, all must be found.
+There are filters by time, by tag and by quality. Times are processor time of the calling thread, alternating, with
+known vectors. Recall@10 is checked in the mode `vector` against brute force over float32 vectors.
 
 Run alone: `python -m ops.bench --only filters [--quick]`.
 """
@@ -100,7 +99,7 @@ def _compare(memory: Memory, asked: Sequence[Asked], name: str, chosen: MemoryFi
 
 
 def _recall(found: Sequence[float], best: Embedding) -> float:
-    """Return the share of the best cosines that were found."""
+    """Return the share of the best cosines that the recall found."""
     if len(found) != len(best):
         return 0.0
     return float(np.mean(np.abs(np.sort(found)[::-1] - best) < _TOLERANCE))

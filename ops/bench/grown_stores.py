@@ -1,8 +1,8 @@
-"""One user's memory as it grows: what each batch cost, and copies of the folder at several sizes.
+"""Grows one user's memory: the cost of each batch, and copies of the folder at several sizes.
 
-Batches are those of a daemon, 64 events. Vectors are mixed of those that the model makes of 2,000 passages, and words
-are those of one of them: embedding 110,000 texts would take minutes, and is measured elsewhere. A query is embedded by
-the model, or mixed in the same way.
+Batches have 64 events, as in a daemon. Vectors are mixtures of the model's vectors of 2,000 passages, with the words of
+one of them: embedding 110,000 texts would take minutes, and is measured elsewhere. A query is embedded by the model, or
+mixed in the same way.
 
 Shapes: n texts, d dimensions of an embedding.
 """
@@ -34,7 +34,7 @@ QUICK_SIZES = (1_000, 10_000)
 WINDOW = 0.1
 """Figures at a size are those of the batches from 10 % before it to 10 % after it."""
 SHARES = (0.01, 0.1, 0.6)
-"""The shares of the memories that carry the tags `share S`."""
+"""The shares S of memories with the tag `share S`."""
 
 _USER = "grown"
 _BATCH = 64
@@ -47,17 +47,17 @@ Tell = Callable[[str], None]
 
 
 class MixedVectors(PassageEmbedder):
-    """Mixes vectors: two of the model's, weighted .6 and .4, and noise; words are those of the first. Repeatable."""
+    """Mixes two of the model's vectors (.6 and .4) and noise, with the words of the first. Deterministic."""
 
     def __init__(self, model: Embedder) -> None:
-        """Embed the passages to mix; `model` stays the caller's."""
+        """Embed the passages to mix. The caller closes `model`."""
         self._model = model
         self._basis = model.embed_passages(passages(_BASIS, _BASIS_SEED))
         self._prepared: dict[str, Embedded] = {}
 
     @property
     def info(self) -> EmbedderInfo:
-        """The origin of the vectors that are mixed."""
+        """The origin of the mixed vectors."""
         return self._model.info
 
     def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
@@ -65,11 +65,11 @@ class MixedVectors(PassageEmbedder):
         return self._model.count_tokens(text, timeout_s)
 
     def prepare(self, texts: Sequence[str]) -> None:
-        """Mix the vectors of the next texts, instead of those prepared before."""
+        """Mix the vectors of the next texts; drop those prepared before."""
         self._prepared = {text: self._mix(text) for text in texts}
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Settled[EmbeddedQuery]:
-        """Return a vector for `text`, and one for each of its words, at once."""
+        """Return the settled vectors of `text` and its words."""
         words = tuple(query_words(text))
         random = np.random.default_rng(zlib.crc32(text.encode()))
         vectors = random.normal(scale=WORD_DIMENSIONS**-0.5, size=(len(words), WORD_DIMENSIONS)).astype(np.float16)
@@ -78,7 +78,7 @@ class MixedVectors(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Settled[list[Embedded]]:
-        """Return what is mixed for each text, at once."""
+        """Return the settled mixture of each text."""
         return Settled([self._prepared.get(text) or self._mix(text) for text in texts])
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class MixedVectors(PassageEmbedder):
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch of ingest cost: `memories` were there before it. Processor time is that of all threads."""
+    """The cost of one ingested batch, after `memories` memories. Processor time is that of all threads."""
 
     memories: int
     count: int
@@ -153,9 +153,9 @@ def await_words(memory: Memory) -> None:
 def grown_events(begin: int, end: int) -> Iterator[dict[str, Any]]:
     """Iterate over the events that make a memory grow from `begin` to `end` memories.
 
-    They are findings in sessions of 30, with tags by `SHARES` and qualities spread evenly from 0 to 1. Whoever measures
-    must not keep 100,000 of them: 200,000 objects more make a full garbage collection 110 ms instead of 30, and a
-    daemon has no such objects.
+    They are findings in sessions of 30, with tags by `SHARES` and qualities spread evenly from 0 to 1. Do not keep them
+    while measuring: 200,000 more objects make a full garbage collection take 110 ms instead of 30, and a daemon has no
+    such objects.
     """
     for place, text in enumerate(passages(end, _SEED)[begin:], begin):
         made = event_of(text, place, _USER, "grow")
@@ -174,7 +174,7 @@ def text_of(event: dict[str, Any]) -> str:
 
 
 def _chance(place: int, salt: int) -> float:
-    """Return a number from 0 to 1 that looks random."""
+    """Return a pseudorandom number from 0 to 1."""
     return zlib.crc32(f"{salt} {place}".encode()) / 2**32
 
 

@@ -1,8 +1,8 @@
-"""Measures what the processes between a caller and a memory cost, and how recall and ingest grow with hosts.
+"""Measures the cost of the processes between a caller and a memory, and how recall and ingest scale with hosts.
 
-An empty call through a Ray actor beside one through the host's socket; a recall through RPC beside one in process, in
-embeddings of a query; the processor time of a recall in each process; and many clients of several users at a daemon
-with one host and at one with two, in turns. Every question is new to all.
+Compares an empty call through a Ray actor and through the host's socket, a recall through RPC and in process (in units
+of one query embedding), and many clients of several users at daemons with one host and with two. Also reports the
+processor time of a recall in each process. Variants alternate; no question repeats.
 
 Run alone: `python -m ops.bench.hosts [--quick]`.
 """
@@ -52,9 +52,9 @@ _CALLS = 400
 _CALL_TURNS = 5
 _QUESTIONS = 60
 _TURNS = 5
-_RECALLS = 60  # of each client in a turn
+_RECALLS = 60  # per client and turn
 _LOAD_TURNS = 4
-_EVENTS = 150  # of each user in a turn
+_EVENTS = 150  # per user and turn
 _WARM_UP = 20
 _TOP_K = 5
 _DEADLINE_MS = 30_000.0
@@ -158,7 +158,7 @@ def _report_alone(taken_ms: dict[str, list[Block]], spent: list[dict[str, float]
 
 
 def _processor_s(client: MemoryClient) -> dict[str, float]:
-    """Return the processor seconds of each process that a recall passes, hosts together, and of this one."""
+    """Return the processor seconds of each process on the path of a recall, hosts together, and of this process."""
     spent = {"client": sum(psutil.Process(os.getpid()).cpu_times()[:2])}
     for part in client.status().parts:
         name = "hosts" if part.name.startswith(("shared-", "user-", "spare-")) else part.name
@@ -198,7 +198,7 @@ def _load_figures(rates: Block, blocks: list[Block]) -> dict[str, Any]:
 
 
 async def _load(data_dir: Path, count: int, seed: int) -> tuple[Block, float]:
-    """Have all clients recall `count` times each; return the milliseconds of each recall, and the seconds of all."""
+    """Let each client recall `count` times; return the milliseconds of each recall and the seconds of all."""
 
     async def ask(number: int) -> Block:
         async with AsyncMemoryClient(_USERS[number % len(_USERS)], data_dir=data_dir) as client:
@@ -231,12 +231,12 @@ def _measure_ingest(folders: dict[int, Path]) -> dict[str, Any]:
 
 
 def _in_turn(folders: dict[int, Path], turn: int) -> list[tuple[int, Path]]:
-    """Return the daemons, every other turn in reverse: upkeep of the one may fall into the measurement of the next."""
+    """Return the daemons, reversed every other turn, since upkeep of one may overlap the measurement of the next."""
     return list(folders.items())[:: -1 if turn % 2 else 1]
 
 
 def _growth(rates: dict[int, Block]) -> dict[str, float]:
-    """Return the rate with the most hosts over that with the fewest, of each turn."""
+    """Return for each turn the rate with the most hosts over that with the fewest."""
     few, many = rates[_HOSTS[0]], rates[_HOSTS[-1]]
     return spread([more / less for less, more in zip(few, many, strict=True)])
 

@@ -1,8 +1,8 @@
-"""Measures a recall over HTTP beside the same over ZeroMQ, through one daemon on a filled store.
+"""Compares recalls over HTTP and over ZeroMQ, through one daemon on a filled store.
 
-Doors take turns, in blocks; no query repeats. One caller gives the latencies, several at a time the requests per
-second. What the door itself costs is seen in `owner`, which the daemon answers from memory. The callers are threads of
-this process, with a connection each: `http.client` and `MemoryClient`.
+Protocols alternate in blocks; no query repeats. Latencies are of one caller, requests per second of several. The verb
+`owner`, which the daemon answers from memory, shows the cost of the protocol itself. The callers are threads of this
+process with a connection each, of `http.client` or `MemoryClient`.
 
 Run alone: `python -m ops.bench.http [--quick]`.
 """
@@ -44,7 +44,7 @@ Ask = Callable[[str], object]
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return the figures of both doors; the filled store is not changed."""
+    """Return the figures of both protocols; the filled store is not changed."""
     with temporary_daemon(Settings()) as data_dir, ExitStack() as stack:
         shutil.copytree(store, user_folder(data_dir, _USER))
         doors = {
@@ -104,7 +104,7 @@ def _took_ms(ask: Ask, texts: list[str]) -> list[float]:
 
 
 def _per_second(asks: list[Ask], texts: list[str]) -> float:
-    """Return the requests per second of these callers together, who share the texts."""
+    """Return the requests per second of all callers, which share the texts."""
     parts = [texts[place :: len(asks)] for place in range(len(asks))]
     started_s = time.perf_counter()
     with ThreadPoolExecutor(len(asks)) as pool:

@@ -2,8 +2,8 @@
 
 Runs a real daemon, and a publisher in its own process (`memory-agent publish --wait`); the events are findings of 34
 tokens on average, all of one user. Embedding dominates, so the same texts are also embedded in this process by the same
-lane, in turns, so that other load affects both. The processor time of each part says what bounds the share: with all
-cores busy it is that of the embedder over that of all.
+lanes, alternating, so that other load affects both. The processor times show what bounds the share: if all cores are
+busy, the embedder's time over the total.
 
 Run alone: `python -m ops.bench.ingest`.
 """

@@ -1,8 +1,8 @@
 """Measures recalls in process while memories come in at a steady rate, over the same recalls when idle.
 
-One thread ingests 250 memories a second in batches of 25, as a host does for one user; another asks, with pauses. The
-vectors are known, so that the embedder, which has lanes of its own (`load`), is not measured; a second pass with the
-model shows what it adds. Idle and loaded blocks take turns.
+One thread ingests 250 memories a second in batches of 25, as a host does for one user; another recalls, with pauses.
+The vectors are known, so the embedder (see `load`) is not measured; a second pass with the model shows what it adds.
+Idle and loaded blocks alternate.
 
 Run alone: `python -m ops.bench --only ingesting [--quick]`.
 """
@@ -31,13 +31,13 @@ TARGET_P50 = 1.5
 _TURNS = 4
 _TURNS_WITH_MODEL = 2
 _QUESTIONS = 120
-_MOST_S = 15.0  # a turn of the questions; a slow recall leaves the last ones out
+_MOST_S = 15.0  # per block; a slow recall leaves out the last questions
 _WARM_UP = 40
 _BATCH = 25
 _INTERVAL_S = 0.1
 _PAUSE_S = (0.01, 0.04)
 _EVENTS = 20_000
-_DEADLINE_MS = 60_000.0  # a late answer is measured, not cut short
+_DEADLINE_MS = 60_000.0  # late answers are measured, not cut short
 _TOP_K = 5
 
 Block = list[float]

@@ -1,8 +1,8 @@
-"""Asks questions and judges the answers: what a relevance threshold keeps, and whether relevance is calibrated.
+"""Asks questions and judges the answers: what the relevance threshold keeps and refuses, and its calibration.
 
-The judged memories are the evidence of a store's own questions, and all answers to the questions of other stores. Other
-memories in the answer to an own question are not judged, since annotators mark only the least evidence. Memories about
-another subject are judged separately (`strange`).
+Judged memories are the evidence of a store's own questions, and all answers to questions of other stores. Other answers
+to own questions are not judged, since annotators mark only the minimal evidence. Memories of unrelated stores are
+judged separately (`strange`).
 
 Shapes: m judged memories, a answers.
 """
@@ -34,7 +34,7 @@ Mask = npt.NDArray[np.bool_]
 class Answered:
     """One answer: the relevance of its memories, which of them are evidence, and how much evidence there is.
 
-    `evidence` is 0 for the question of another store. `is_strange` marks memories about another subject.
+    `evidence` is 0 for a question of another store. `is_strange` marks memories of unrelated stores.
     """
 
     relevance: Array
@@ -44,7 +44,7 @@ class Answered:
 
     @property
     def best(self) -> float:
-        """The highest relevance, -1 of an empty answer."""
+        """The highest relevance, -1 for an empty answer."""
         return float(self.relevance.max(initial=-1.0))
 
 
@@ -57,7 +57,7 @@ class Judged(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """The stated and observed probability of each bin, its share of the memories, and the mean error."""
+    """By bin, the predicted and observed relevance and the share of memories; and the mean error."""
 
     said: Array
     seen: Array
@@ -88,7 +88,7 @@ class Measured:
         return sum(float((relevance >= least).sum()) / evidence for relevance, evidence in parts) / max(found, 1e-9)
 
     def refused(self, line: str, least: float) -> float:
-        """Return the share of the others' questions that get an empty answer."""
+        """Return the share of other stores' questions that get an empty answer."""
         return float(np.mean([answer.best < least for answer in self.others(line)]))
 
     def shown(self, line: str, least: float) -> float:
@@ -96,18 +96,18 @@ class Measured:
         return float(np.mean([(answer.relevance >= least).sum() for answer in self.own(line)]))
 
     def strange(self, line: str, least: float) -> float:
-        """Return the share of own questions with a strange memory at `least`, among those with any in the answer."""
+        """Return the share of own questions with memories of unrelated stores in which one reaches the threshold."""
         parts = [(part.relevance, part.is_strange) for part in self.own(line) if part.is_strange is not None]
         reached = [bool((relevance[strange] >= least).any()) for relevance, strange in parts if strange.any()]
         return float(np.mean(reached)) if reached else float("nan")
 
     def area(self, line: str) -> float:
-        """Return the probability that an own question has a higher best relevance than another store's (AUC)."""
+        """Return how often the best memory of an own question is more relevant than that of another store's."""
         own, others = (np.array([part.best for part in parts]) for parts in (self.own(line), self.others(line)))
         return float(np.mean((own[:, None] > others) + 0.5 * (own[:, None] == others)))
 
     def judged(self, line: str) -> Judged:
-        """Return the judged memories; each question weighs the same, own and others together 1 each."""
+        """Return the judged memories. Questions have equal weight; those of own and of other stores sum to 1 each."""
         parts = [(part, part.is_evidence if part.evidence else ~part.is_evidence) for part in self.answers[line]]
         parts = [(part, judged) for part, judged in parts if judged.any()]
         sizes = {own: sum(bool(part.evidence) == own for part, _ in parts) for own in (True, False)}
@@ -132,7 +132,7 @@ def ask(
     is_own: bool,
     strangers: Collection[str] | None = None,
 ) -> Answered:
-    """Ask a store one of its own questions, or one of another store; `strangers` are items about another subject."""
+    """Ask a store one of its own questions or one of another store; `strangers` are items of unrelated stores."""
     result = memory.recall(
         question.text,
         TOP_K,
@@ -170,7 +170,7 @@ def calibration(parts: Sequence[Judged]) -> tuple[float, float]:
 
 
 def reliability(judged: Judged, slope: float = 1.0, offset: float = 0.0) -> Reliability:
-    """Compare the stated with the observed probability, in ten bins."""
+    """Compare predicted and observed relevance in ten bins."""
     said = _share(slope * judged.logits + offset)
     bins = np.minimum((said * _BINS).astype(int), _BINS - 1)
     weights = np.bincount(bins, judged.weights, _BINS)

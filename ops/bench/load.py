@@ -1,4 +1,4 @@
-"""Measures query latency during bulk embedding, against an idle lane, and the bulk throughput that queries cost.
+"""Measures query latency during bulk embedding, compared with an idle lane, and the bulk throughput lost to queries.
 
 In process: one model, its two lanes, texts of 256 tokens in the bulk lane, with as many bulk threads as cores and with
 one fewer. Through RPC: recalls of a user whose events are being published and ingested at the same time. Variants take
@@ -45,7 +45,7 @@ _EVENTS = 1_500  # per turn; more than are ingested during the queries
 _PAUSE_S = (0.01, 0.04)  # between two queries, to let the bulk lane work
 _ALONE_S = 2.0
 _BULK_TEXTS = 400
-_LONGEST_OF = 16  # passages make one text of 256 tokens and more
+_LONGEST_OF = 16  # passages make up a text of at least 256 tokens
 _TIMEOUT_S = 600.0
 
 Ask = Callable[[str], object]

@@ -1,7 +1,6 @@
-"""Measures `memory-agent mcp`: how soon it answers, what it holds, and a recall through it beside one over ZeroMQ.
+"""Measures `memory-agent mcp`: start-up time, memory, and a recall through it compared with one over ZeroMQ.
 
-An interpreter that does nothing is the baseline of start and memory. Starts take turns, and so do recalls; no query
-repeats.
+An interpreter that does nothing is the baseline of start and memory. Variants alternate; no query repeats.
 
 Run alone: `python -m ops.bench --only mcp [--quick] [--json]`.
 """
@@ -84,7 +83,7 @@ def _running(program: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _started(program: list[str]) -> tuple[float, float]:
-    """Return the milliseconds until the first line is answered, and the megabytes then held."""
+    """Return the milliseconds until the first line is answered, and the resident megabytes at that time."""
     started_s = time.perf_counter()
     with _running(program) as process:
         _exchange(process, "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {}})

@@ -1,8 +1,8 @@
-"""Measures relevance in small stores: whether what is asked in other words is answered, and what is unrelated refused.
+"""Measures relevance in small stores: paraphrased questions should be answered, unrelated ones refused.
 
-The memories of `paraphrases.toml` are dealt to stores of 1, 3, 10, 30 and all; each store is asked its own questions,
-those of the store beside it, and unrelated ones, at the default settings. Kept: own questions that are answered with
-their memory. Refused: others' and unrelated questions with an empty answer.
+The memories of `paraphrases.toml` are divided into stores of 1, 3, 10, 30 and all. Each store is asked its own
+questions, those of the next store, and unrelated ones, at the default settings. Kept are own questions that are
+answered with their memory; refused are other and unrelated questions with an empty answer.
 
     python -m ops.bench.paraphrases      a minute; writes ops/bench/paraphrases.md
 """
@@ -28,13 +28,13 @@ PAGE = Path(__file__).with_name("paraphrases.md")
 FILE = Path(__file__).with_name("paraphrases.toml")
 
 _SIZES = (1, 3, 10, 30)
-_UNRELATED = 9  # questions for each store, at least
+_UNRELATED = 9  # questions per store at least
 _SEED = 1
 _DEADLINE_MS = 600_000.0
 
 
 class Paraphrased(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A memory, and questions that ask for it in other words. They may bear on what is `about` the same, too."""
+    """A memory, and questions that paraphrase it. They may also match other memories with the same `about`."""
 
     text: str
     asked: list[str]
@@ -42,14 +42,14 @@ class Paraphrased(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Paraphrases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file: memories of different things, and questions that bear on none of them."""
+    """The file: memories, and questions that are related to none of them."""
 
     memory: list[Paraphrased]
     unrelated: list[str]
 
 
 class Shares(NamedTuple):
-    """Shares of questions, of stores with `size` memories each; NaN where nothing was asked."""
+    """Shares of questions for stores of `size` memories; NaN if there were no questions."""
 
     size: int
     kept: float
@@ -58,7 +58,7 @@ class Shares(NamedTuple):
 
 
 def measure(given: Paraphrases, sizes: Sequence[int], embedder: Embedder) -> Iterator[Shares]:
-    """Deal the memories to stores of each size and ask them."""
+    """Divide the memories into stores of each size and ask them."""
     for size in sizes:
         order = np.random.default_rng(_SEED).permutation(len(given.memory)).tolist()
         stores = [

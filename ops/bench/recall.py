@@ -2,8 +2,8 @@
 
 In process is `Memory.recall`: embedding and search. Through RPC adds the client's socket, the gateway, the call to the
 user's host and the embedder's socket. Vectors alone is the mode `vector` through RPC, which answers like a plain vector
-store. They alternate in blocks; every question is new to all. The processor time of a recall through RPC is that of all
-processes, the client included, less what they use when idle.
+store. They alternate in blocks; no question repeats. The processor time of a recall through RPC is that of all
+processes, including the client, minus their use when idle.
 
 Run alone: `python -m ops.bench.recall [--quick]`.
 """
@@ -42,7 +42,7 @@ TARGET_P99_RATIO = 5.0
 TARGET_OVER_VECTORS = 1.5
 TARGET_PROCESSOR = 4.0
 TARGET_RPC_LESS = 1.2
-"""Embeddings of the query: processor time of all processes, and what RPC adds."""
+"""Targets in units of one query embedding: processor time of all processes, and what RPC adds."""
 
 _USER = "bench"
 _TURNS = 6

@@ -1,9 +1,9 @@
-"""Measures the relevance of memories: what it lets through of a memory's own questions, and of those of others.
+"""Measures the relevance threshold: what it keeps of answers to a store's own questions, and refuses of others'.
 
-Every question is asked of its own store, and as many of other stores of its data set are asked there, through `Memory`,
-with any relevance let through. What a store answers to the question of another bears on nothing: such an answer should
-be empty (refused), and the evidence of a store's own questions should stay (kept, a share of recall at 10). Each data
-set weighs the same, and own and others in it. Then small stores are dealt from all sets and asked (`store_sizes`).
+Each store is asked its own questions and as many of other stores of the data set, through `Memory`, without a
+threshold. A question of another store should get an empty answer ("refused"), and the evidence of an own question
+should stay ("kept", a share of recall at 10). Data sets have equal weight, and so have own questions and others. Then
+small stores are sampled from all sets (`store_sizes`).
 
     python -m ops.bench.relevance --data FOLDER      half an hour; writes ops/bench/relevance.md and relevance.png
 
@@ -42,7 +42,7 @@ _INCHES, _DOTS_PER_INCH = (5.5, 5.5), 110
 
 
 class Line(NamedTuple):
-    """A way to ask: the mode, and whether the query's words have vectors."""
+    """A kind of recall: its mode, and whether the query's words have vectors."""
 
     name: str
     mode: Mode
@@ -58,7 +58,7 @@ LINES = (
 
 
 def measure(which: Set, dataset: Dataset, stores: Path | None, embeddings: Embeddings, progress: Progress) -> Measured:
-    """Ingest a data set once, add its embeddings, and ask it in all ways. The memories are kept in `stores`."""
+    """Ingest a data set once, add its embeddings, and ask all questions in all ways. The memories stay in `stores`."""
     plan = Plan(
         dataset=dataset,
         settings=Settings(),
@@ -81,7 +81,7 @@ def measure(which: Set, dataset: Dataset, stores: Path | None, embeddings: Embed
 def separate(dataset: Dataset) -> Dataset:
     """Return the dataset with a history for each project, or issue, if all items are one user's.
 
-    What runs no question has evidence in are left out.
+    Memories of runs that are evidence of no question are left out.
     """
     if len(dataset.histories) != 1:
         return dataset
@@ -105,7 +105,7 @@ def separate(dataset: Dataset) -> Dataset:
 
 
 def _ask(prepared: Prepared, line: Line, done: Callable[[], None]) -> list[Answered]:
-    """Ask each store its own questions, and as many of others, drawn with a fixed seed."""
+    """Ask each store its own questions and as many of other stores, drawn with a fixed seed."""
     plan, random = prepared.plan, np.random.default_rng(_SEED)
     embedder = prepared.embedder if line.words else WithoutWords(prepared.embedder)
     open_memory = opener(plan.settings, prepared.data_dir, embedder)

@@ -34,7 +34,7 @@ _MEGABYTE = 1e6
 
 
 def measure(store: Path) -> dict[str, Any]:
-    """Return megabytes of each process, and what a filled store adds on disk and in memory to an empty one."""
+    """Return the megabytes of each process, and what a filled store adds to an empty one on disk and in memory."""
     with temporary_daemon(Settings()) as data_dir:
         _use(data_dir, _ONE, remember=True)
         processes = _measure(data_dir)
@@ -76,7 +76,7 @@ def _measure(data_dir: Path) -> list[ProcessMemory]:
 
 
 def _merged(processes: list[ProcessMemory]) -> list[ProcessMemory]:
-    """Sum the processes of each role; Ray runs several of some."""
+    """Sum the processes by role; Ray runs several of some roles."""
     merged: dict[str, ProcessMemory] = {}
     for process in processes:
         before = merged.get(process.role, ProcessMemory(process.role, process.pid, 0, 0))

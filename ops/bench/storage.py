@@ -1,8 +1,8 @@
 """Measures one user's memory as it grows: the cost of ingest, the worst batch, and its size in memory and on disk.
 
-Ingest is `Memory.ingest` with known vectors: all but embedding. Resident memory is counted in a process of its own that
-opens the folder and answers, over such a process with an empty folder; of it, anonymous memory is not backed by a file,
-so it cannot be dropped under pressure.
+Ingest is `Memory.ingest` with known vectors: everything except embedding. Resident memory is that of a separate process
+that opens the folder and answers, minus that of one with an empty folder. Its anonymous part is not backed by a file,
+so the system cannot drop it under pressure.
 
 Run alone: `python -m ops.bench --only storage [--quick]`.
 """
@@ -52,7 +52,7 @@ def measure(growth: Growth) -> dict[str, Any]:
 
 
 def _without_first(growth: Growth) -> list[Batch]:
-    """Return the batches but those after an opening, which a growing memory does not have."""
+    """Return the batches except those right after an opening, which a growing memory does not have."""
     return [batch for batch in growth.batches if batch.memories not in (0, *growth.folders)]
 
 
@@ -90,7 +90,7 @@ def _resident_apart(folder: Path) -> dict[str, float]:
 
 
 def _resident(folder: Path) -> dict[str, float]:
-    """Open the folder in this process, ask, and return the time that opening took and this process's memory."""
+    """Open the folder in this process and recall; return the time to open and this process's memory."""
     model = open_embedder(EmbedderSettings(allow_download=False))
     began_s = time.perf_counter()
     with Memory.open(folder, embedder=model) as memory:

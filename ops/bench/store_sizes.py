@@ -1,12 +1,12 @@
-"""Deals small stores from data sets and asks them: whether relevance means the same in a store of any size.
+"""Samples small stores from data sets, to check that relevance means the same in a store of any size.
 
-Three kinds. A part: memories of one conversation, chat or project, the evidence of some of its questions among them.
-Apart: such evidence among memories of other stores, of all data sets, each in no session. One session: the same, all in
-one session, as of somebody who talks about many things, where anything may stand beside anything. Each store is asked
-the questions whose evidence it has, as many that nothing in it answers, and those of its own conversation whose
-evidence was not dealt (missing: some of them are answered by something else).
+There are three kinds. "a part" has memories of one conversation, chat or project, including the evidence of some of its
+questions. "apart" has such evidence among memories of other stores of all data sets, without sessions. "one session" is
+the same in a single session, as of a user who talks about many things. Each store is asked the questions whose evidence
+it has, as many that it cannot answer, and questions of its own conversation whose evidence was not sampled ("missing";
+other memories answer some of them).
 
-Texts keep the embeddings of the whole stores, so dealing embeds nothing.
+Embeddings are taken from the whole stores, so sampling embeds nothing.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ import msgspec
 import numpy as np
 from rich.progress import Progress
 
-from memory_agent.embedders import Embedder, EmbedderInfo, PassageEmbedder, Pending, Settled, open_embedder
-from memory_agent.embedders import Progress as Told
+from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.evaluation import Dataset, History, Item, Question
 from memory_agent.evaluation.runs import Prepared, opener
-from memory_agent.records.embedded import Embedded, EmbeddedQuery, embedded_text
+from memory_agent.records.embedded import Embedded, embedded_text
 from memory_agent.settings import Settings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import user_folder
 from ops.bench.judged_answers import Answered, Measured, ask
+from ops.lab.stores import CachingEmbedder
 
 T = TypeVar("T")
 
 _SEED = 1
 _USER = "dealt"
-_EVIDENCE_SHARE = 0.6  # of a store, at most, unless one question has more
-_MOST_STRANGE = 6  # other stores that memories of something else come from
+_EVIDENCE_SHARE = 0.6  # of a store at most, unless a single question has more
+_MOST_STRANGE = 6  # other stores that memories are taken from
 _BATCH = 64
 
 
 class Size(NamedTuple):
-    """How many memories a store has, how many such stores are dealt, and own questions of each, at most."""
+    """A size: the memories of a store, the number of such stores, and the most own questions of each."""
 
     memories: int
     stores: int
@@ -52,7 +52,7 @@ SIZES = (Size(1, 120, 1), Size(3, 60, 2), Size(10, 40, 5), Size(30, 20, 8), Size
 
 
 class Mixture(NamedTuple):
-    """A kind of store: whether it has memories of other stores, and whether all are of one session."""
+    """A kind of store: whether it has memories of other stores, and whether all are in one session."""
 
     name: str
     is_mixed: bool
@@ -63,7 +63,7 @@ MIXTURES = (Mixture("a part", False), Mixture("apart", True), Mixture("one sessi
 
 
 class Dealt(NamedTuple):
-    """A small store: its items, questions that it answers and others, and the ids of items of other stores."""
+    """A small store: its items, the questions that it answers and others, and the ids of items of other stores."""
 
     items: tuple[Item, ...]
     own: tuple[Question, ...]
@@ -73,13 +73,13 @@ class Dealt(NamedTuple):
 
 
 class Embeddings:
-    """What a model made of texts, by text."""
+    """Embedded texts by text."""
 
     def __init__(self) -> None:
         self.of: dict[str, Embedded] = {}
 
     def add(self, prepared: Prepared) -> None:
-        """Add those of all memories of the stores."""
+        """Add the texts of all memories of the stores."""
         for user_id, _ in prepared.plan.users():
             archive = Archive.open(user_folder(prepared.data_dir, user_id), prepared.plan.settings.store, "library")
             try:
@@ -97,44 +97,12 @@ class Embeddings:
                 archive.close()
 
 
-class Remembering(PassageEmbedder):
-    """An embedder that looks up texts, and asks another one only for those that are not known, and for queries."""
-
-    def __init__(self, embedder: Embedder, known: Mapping[str, Embedded]) -> None:
-        self._embedder, self._known = embedder, dict(known)
-
-    @property
-    def info(self) -> EmbedderInfo:
-        """As `Embedder.info`."""
-        return self._embedder.info
-
-    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """As `Embedder.begin_query_words`."""
-        return self._embedder.begin_query_words(text, timeout_s)
-
-    def begin_passages(
-        self, texts: Sequence[str], progress: Told | None = None, timeout_s: float | None = None
-    ) -> Pending[list[Embedded]]:
-        """As `Embedder.begin_passages`, known texts at once."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        if new:
-            self._known.update(zip(new, self._embedder.embed_passages(new, progress), strict=True))
-        return Settled([self._known[text] for text in texts])
-
-    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
-        """As `Embedder.count_tokens`."""
-        return self._embedder.count_tokens(text, timeout_s)
-
-    def close(self) -> None:
-        """As `Embedder.close`."""
-        self._embedder.close()
-
-
 def ask_small_stores(
     datasets: Mapping[str, Dataset], embeddings: Embeddings, progress: Progress, sizes: Sequence[Size]
 ) -> list[Measured]:
-    """Deal and ask small stores of each data set. The answers are by kind and size: "apart 10", "apart 10 missing"."""
-    embedder = Remembering(open_embedder(Settings().embedder), embeddings.of)
+    """Sample and ask small stores of each data set. Answers are by kind and size: "apart 10", "apart 10 missing"."""
+    model = open_embedder(Settings().embedder)
+    embedder = CachingEmbedder(model, embeddings.of)
     try:
         found = []
         for name, dataset in datasets.items():
@@ -155,7 +123,7 @@ def ask_small_stores(
                             _ask(dealt, embedder, answers[line], answers[f"{line} missing"])
             found.append(Measured(name, stores, dict(answers)))
     finally:
-        embedder.close()
+        model.close()
     return found
 
 
@@ -167,7 +135,7 @@ def deal(
     mixture: Mixture,
     random: np.random.Generator,
 ) -> Dealt | None:
-    """Deal a store with the evidence of questions of `history`; None where there are too few of either."""
+    """Sample a store with the evidence of questions of `history`; None if there are too few of either."""
     own = _questions(history, size, random)
     evidence = {id_ for question in own for id_ in question.relevant}
     if not own or len(evidence) > size.memories or size.memories > len(history.items) * (1 + mixture.is_mixed):
@@ -196,7 +164,7 @@ def _mixed(
     mixture: Mixture,
     random: np.random.Generator,
 ) -> Dealt | None:
-    """Deal a store whose other memories are of other stores; the questions of others are of yet other ones."""
+    """Sample a store filled up from other stores; its unanswerable questions are of further stores."""
     rest = [(of, other) for of, dataset in datasets.items() for other in dataset.histories if other is not history]
     rest = _drawn(rest, len(rest), random)
     used, unused = rest[: min(_MOST_STRANGE, len(rest) // 2)], rest[min(_MOST_STRANGE, len(rest) // 2) :]

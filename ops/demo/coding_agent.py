@@ -1,4 +1,4 @@
-"""The scene with a real coding agent, if one is installed: its second session reads what its first found."""
+"""The scene with a real coding agent, if one is installed: its second session reads the findings of the first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from memory_agent.integrations.clients import CLIENTS, Scope
+from memory_agent.integrations import CLIENTS, Scope
 from ops.demo.agents import AGENTS, ANSWER, FAILURE, Agent
 from ops.demo.model_api import ModelApi, model_api
 from ops.demo.stage import Stage, wait_until
@@ -16,7 +16,7 @@ from ops.demo.stage import Stage, wait_until
 _USER = "carol"
 _FIRST = "Find out why the deploy to staging hangs"
 _SECOND = "The deploy to staging hangs again, what should I do?"
-_TRIES = 3  # a hook that takes longer than its 300 ms says nothing
+_TRIES = 3  # a hook that exceeds its 300 ms adds nothing to the prompt
 _SHOWN_LINES = 12
 
 

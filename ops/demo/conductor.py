@@ -1,9 +1,9 @@
-"""A conductor process of the demo: plans each message it is given with the block that memory publishes for it.
+"""A conductor process of the demo: plans each message with the context block that memory publishes for it.
 
     python -m ops.demo.conductor --data-dir DIR --user alice
 
-Without memory it would publish the same events; new are the subscription and the prompt that begins with the block. It
-reads a JSON line for each message, and prints one when it is ready and one for each plan.
+A conductor without memory publishes the same events; this one also subscribes, and begins its prompt with the block. It
+reads a JSON line per message, and prints one when it is ready and one per plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PATIENCE_S = 10.0
 
 
 def main() -> int:
-    """Plan every message; return the exit code, 1 if a block did not come."""
+    """Plan every message; return the exit code, 1 if a block did not arrive."""
     options = _parse()
     with (
         MemoryClient(options.user, data_dir=options.data_dir) as memory,
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _plan(message: dict[str, Any], user: str, publisher: Publisher, blocks: Blocks) -> int:
-    """Publish the message, wait for its block, and start the run that it plans."""
+    """Publish the message, wait for its block, and start the planned run."""
     of_user = {"user_id": user, "session_id": message["session_id"]}
     cause = publisher.publish({"event_type": "chat.user_msg", "payload": {"text": message["text"]}, **of_user})
     publisher.flush()

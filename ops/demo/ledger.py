@@ -1,4 +1,4 @@
-"""Counts what became of every event of the demo, from the reports of the processes. Pure.
+"""Counts the outcomes of the demo's events, from the reports of the processes. Pure.
 
 Each published event is recognised as a repeat by the relay, kept as a memory, dropped with a reason, or in quarantine.
 An event with none of these outcomes is lost; one with two makes the number of lost events too low or negative. Events
@@ -17,7 +17,7 @@ from memory_agent.verbs.protocol import DaemonStatus
 
 @dataclass(frozen=True)
 class Ledger:
-    """The figures of the closing table. `journaled` leaves out the `blocks` that memory published itself."""
+    """The figures of the closing table. `journaled` excludes the `blocks` that memory published itself."""
 
     published: int
     journaled: int

@@ -1,7 +1,7 @@
-"""A small fake of three model APIs on loopback, for coding agents to work without a key and without a model.
+"""A fake of three model APIs on loopback, so that coding agents run without a key and without a model.
 
-It plays a part written in advance: some calls of tools, one at each request, then an answer. The clients that talk to
-it are the real ones; `requests` is what a model would have read.
+It plays a script: some tool calls, one per request, then an answer. The clients are real; `requests` is what a model
+would have read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 class ToolCall(NamedTuple):
-    """A call that the model makes. `namespace`: where Codex has the tool, if not at the top."""
+    """A tool call of the model. `namespace` is Codex's namespace of the tool, "" at the top level."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -25,7 +25,7 @@ class ToolCall(NamedTuple):
 
 
 class ModelApi:
-    """One model: what it says, and what it was asked."""
+    """One scripted model and the requests that it received."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -42,18 +42,18 @@ class ModelApi:
 
     @property
     def requests(self) -> list[str]:
-        """The session's requests that offer tools, in order: what the model reads at each of its turns."""
+        """The session's requests that offer tools, in order: the input of the model at each turn."""
         with self._lock:
             return list(self._requests)
 
     @property
     def results(self) -> list[str]:
-        """What the tools that it called answered."""
+        """The results of the called tools."""
         with self._lock:
             return list(self._results)
 
     def turn(self, body: Json, results: Sequence[Any]) -> tuple[str, ToolCall | str]:
-        """Return an id and what to do after these results of tools."""
+        """Return an id and the next action, given the tool results so far."""
         with self._lock:
             if not body.get("tools"):
                 return "side", self._answer
@@ -78,7 +78,7 @@ def model_api() -> Iterator[ModelApi]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = 10  # a client that keeps its connection must not keep the server
+    timeout = 10  # an open connection of a client must not keep the server alive
 
     @property
     def _model(self) -> ModelApi:
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_events([_gemini(self._model.turn(body, done)[1])])
         elif path.endswith(":generateContent"):
             self._send(json.dumps(_gemini(self._model.turn(body, ())[1])).encode())
-        else:  # counts of tokens, reports
+        else:  # token counts, telemetry
             self._send(b'{"input_tokens": 1, "totalTokens": 1}')
 
     def _read(self) -> Json:

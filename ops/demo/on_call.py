@@ -1,6 +1,6 @@
 """The learning scene: carol's agent recalls before it plans, and reports which memories it used and how the run ended.
 
-Nothing sets the learner's gate: it opens only by its own evidence.
+The demo does not set the learner's gate: it opens by its own evidence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from relay import Publisher
 
 _TOP_K = 5
 _PAGES_BETWEEN: dict[GateState, int] = {"shadow": 10, "trial": 3, "on": 10, "off": 10}
-"""Number of pages between two checks of the gate."""
+"""The number of pages between two checks of the gate."""
 _MOST_TRIES = 40
 
 
@@ -86,7 +86,7 @@ def _show_weeks(stage: Stage, standings: Standings, status: SonaStatus) -> None:
 
 
 def _look_closely(stage: Stage, publisher: Publisher) -> None:
-    """Recall for the final page, compare the answer with the order by likeness alone, and publish an approved run."""
+    """Recall for the final page, compare the answer with the order by similarity, and publish an approved run."""
     story = stage.recurring
     page = story.final_page()
     stage.screen.request(f"week three, {story.user}'s agent is paged; nothing is planned yet", page.text)

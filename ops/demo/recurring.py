@@ -26,7 +26,7 @@ _ENDING = "conductor.run.completed"
 
 
 class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of incident: the past run most similar to its pages, and the one that worked, which may be the same."""
+    """A kind of incident: the past run most similar to its pages, and the run that worked, which may be the same."""
 
     name: str
     closest: str
@@ -36,7 +36,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def looks_deceive(self) -> bool:
-        """Whether the most similar run is not the one that worked."""
+        """Whether the most similar run differs from the run that worked."""
         return self.closest != self.worked
 
 
@@ -51,7 +51,7 @@ class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Page(msgspec.Struct, frozen=True):
     """One request: its text, kind and time. `id` is that of its run.
 
-    `is_looked_at`: whether carol reviews the run afterwards; she approves it if past work helped.
+    `is_looked_at` if carol reviews the run afterwards; she approves it if past work helped.
     """
 
     id: str
@@ -137,7 +137,7 @@ class Recurring(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _dealt(kinds: Sequence[Kind], chance: random.Random) -> Iterator[tuple[Kind, str]]:
-    """Deal the texts in rounds of one per kind, shuffled within a round, until a kind is exhausted."""
+    """Return the texts in rounds of one per kind, shuffled within each round, until a kind is exhausted."""
     stacks = [(kind, _texts(kind, chance)) for kind in kinds]
     while all(texts for _, texts in stacks):
         chance.shuffle(stacks)

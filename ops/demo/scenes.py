@@ -71,7 +71,7 @@ def ask_before_planning(stage: Stage) -> None:
 
 
 def kill_in_the_middle(stage: Stage) -> None:
-    """Publish week three, kill the heroine's actor meanwhile, and recall again."""
+    """Publish week three, kill the first user's actor meanwhile, and recall again."""
     host = f"user-{HEROINE}"
     victim = psutil.Process(stage.pid_of(host))
     with stage.senders(stage.story.events((_LAST_WEEK,), stage.now), pace_ms=_PACE_MS) as senders:
@@ -107,7 +107,7 @@ def kill_in_the_middle(stage: Stage) -> None:
 
 
 def ask_as_somebody_else(stage: Stage) -> None:
-    """Recall with one user's query as the other; check that the answer has nothing of the first."""
+    """Recall one user's query as the other user; check that the answer contains nothing of the first."""
     question = stage.story.request[0].text
     stage.screen.request(f"{OTHER} asks what {HEROINE} asked first", question)
     shown = stage.client(OTHER).recall(question, _ALL).memories

@@ -24,7 +24,7 @@ from memory_agent.settings import RecallSettings
 _WIDTH = 100
 _LEAST_WIDTH = 40
 _INDENT = 4
-_FRAME = 4  # the columns of a frame and its padding
+_FRAME = 4  # columns taken by a frame and its padding
 _TEXT_LINES = 2
 _BAR = 10
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
@@ -84,17 +84,17 @@ class Screen:
         return holds
 
     def request(self, moment: str, text: str) -> None:
-        """Print a query and its moment."""
+        """Print a query and its time."""
         self.console.print()
         self._print(Text(moment, style="bold"))
         self._print(Text(f"“{text}”", style="italic"))
 
     def answer(self, result: RecallResult, now: datetime) -> None:
-        """Print the memories of an answer, best first: figures and how they ended, and the text below."""
+        """Print the memories of an answer, best first: scores and outcome, with the text below."""
         rows = [_figures(memory, now) for memory in result.memories]
         widths = [max(map(len, column)) for column in zip(_HEADER, *rows, strict=True)]
         if max(len(_line(cells, widths)) for cells in (_HEADER, *rows)) > self.console.width - _INDENT:
-            widths = [0] * len(_HEADER)  # no columns, lines that wrap
+            widths = [0] * len(_HEADER)  # wrapped lines instead of columns
         if rows:
             self._print(Text(_line(_HEADER, widths), style="dim"))
         for row, memory in zip(rows, result.memories, strict=True):
@@ -112,7 +112,7 @@ class Screen:
             self._is_explained = True
 
     def block(self, title: str, text: str) -> None:
-        """Print a text in a frame; lines that are too long go on indented."""
+        """Print a text in a frame; long lines are wrapped and indented."""
         self.console.print()
         room = self.console.width - _INDENT - _FRAME
         lines = [
@@ -124,7 +124,7 @@ class Screen:
         self._print(Panel(body, title=Text(title), title_align="left", border_style="magenta"))
 
     def table(self, rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> None:
-        """Print rows: the first column a name, the others right-aligned."""
+        """Print rows: a name, then right-aligned columns."""
         table = Table(box=None, pad_edge=False, show_header=bool(header), header_style="dim", padding=(0, 3, 0, 0))
         rows = [list(row) for row in rows]
         for place in range(len(rows[0])):
@@ -153,7 +153,7 @@ class Screen:
         self._emit(Padding(what, (0, 0, 0, _INDENT)))
 
     def _emit(self, what: RenderableType) -> None:
-        """Print, without trailing blanks unless on a terminal."""
+        """Print; trailing blanks are removed unless the output is a terminal."""
         if self.console.is_terminal:
             self.console.print(what)
             return
@@ -164,7 +164,7 @@ class Screen:
 
 
 def how_it_ended(memory: RetrievedMemory) -> str:
-    """Return how a memory or its run ended, in the words of a block."""
+    """Return the outcome of a memory or its run, worded as in a context block."""
     return endings(memory).removeprefix("ended: ") or "not known"
 
 

@@ -22,7 +22,7 @@ class Sender:
     def __init__(
         self, name: str, events: Sequence[Event], folder: Path, relay: str, *, pace_ms: float = 0.0, again: int = 0
     ) -> None:
-        """Start publishing `events`, then the last `again` of them once more."""
+        """Start publishing `events`, and then the last `again` of them a second time."""
         self.name = name
         self.total = len(events) + again
         self.acked = self.duplicates = 0
@@ -72,7 +72,7 @@ def send_plainly(messages: Sequence[str], folder: Path, endpoint: str) -> bool:
 
 
 def start_process(module: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
-    """Start a process of the demo, with a pipe from it, and one to it if `stdin` is `subprocess.PIPE`."""
+    """Start a process of the demo with a pipe from its output, and one to its input if `stdin` is `subprocess.PIPE`."""
     command = [sys.executable, "-m", module, *arguments]
     environment = child_environment()
     return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)

@@ -1,4 +1,4 @@
-"""The scene in which a user shares what worked: found by others, raised by how their runs end, and taken back."""
+"""The scene in which a user shares what worked: others find it, their runs raise its rank, and it is unpublished."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTEXT_TOKENS = 200
 
 
 def share_what_worked(stage: Stage) -> None:
-    """Publish the memory that helped in the first scene; have others find, use and rate it; take it back."""
+    """Publish the memory that helped in the first scene; others find, use and rate it; unpublish it."""
     question = stage.story.request[0].text
     item = _publish(stage)
     stage.client(OTHER).remember(_OWN)
@@ -35,7 +35,7 @@ def share_what_worked(stage: Stage) -> None:
         stage.client(user).feedback(result.recall_id, used=[item.id], quality=1.0)
         stage.client(user).shared.rate(item.id, 0.9)
         if number % _TOGETHER == 0:
-            wait_until(lambda told=number: _told_of(stage) == told)  # by the daemon's upkeep
+            wait_until(lambda told=number: _told_of(stage) == told)  # done by the daemon's upkeep
     after = _shared(_asked(stage, OTHER, question), item)
     metrics = stage.client().shared.published()[0].quality_metrics
     stage.screen.say(
@@ -57,7 +57,7 @@ def share_what_worked(stage: Stage) -> None:
 
 
 def _told_of(stage: Stage) -> int:
-    """Return of how many users the item's figures tell, its quality and its rating."""
+    """Return the number of users in the item's figures, its quality and its rating."""
     metrics = stage.client().shared.published()[0].quality_metrics
     return min(metrics.distinct_users, metrics.raters)
 

@@ -1,4 +1,4 @@
-"""The scene in which nobody asks: a message goes in, and the blocks come out for a conductor and for its worker."""
+"""The scene without a recall request: a message makes memory publish blocks for a conductor and for its worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_MS = 5_000.0
 
 
 def let_memory_speak(stage: Stage) -> None:
-    """Give a conductor a message; show the block that it plans with, and the one of its worker."""
+    """Send a conductor a message; show the block in its prompt, and the block for its worker."""
     request = stage.story.request[0]
     where = ("--data-dir", str(stage.data_dir), "--user", HEROINE)
     with _ready("ops.demo.conductor", *where) as conductor, _ready("ops.demo.worker", *where, "--run", _RUN) as worker:
@@ -56,7 +56,7 @@ def _first_entry(block: str) -> str:
 
 @contextmanager
 def _ready(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a process of the demo that has said that it follows."""
+    """Run a process of the demo that has reported its subscription."""
     with start_process(module, *arguments, stdin=subprocess.PIPE) as process:
         try:
             _line(process)
@@ -66,7 +66,7 @@ def _ready(module: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _line(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Return the next line of a process; an empty one when it ended."""
+    """Return the next line of a process; "" after its end."""
     assert process.stdout is not None
     told: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
     return told

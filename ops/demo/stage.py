@@ -20,7 +20,7 @@ HEROINE = "alice"
 OTHER = "bob"
 PATIENCE_S = 60.0
 DEADLINE_MS = 20_000.0
-"""Of each recall: on a busy machine a part may be later than the usual two seconds, and would be missing."""
+"""The timeout of each recall. With the usual two seconds, answers on a busy machine might lack a part."""
 
 _POLL_S = 0.01
 _ALL = 1_000
@@ -53,7 +53,7 @@ class Stage:
         return self.client().status()
 
     def endpoint(self, name: str) -> str:
-        """Return the endpoint of a part, the first of several."""
+        """Return the (first) endpoint of a part."""
         places = self.status().endpoints[name]
         return places if isinstance(places, str) else places[0]
 
@@ -88,7 +88,7 @@ class Stage:
     def senders(
         self, events: dict[str, list[Event]], *, pace_ms: float = 0.0, again: dict[str, int] | None = None
     ) -> Iterator[list[Sender]]:
-        """Start a process for each emitter; stop them on exit. `again`: how many events each emitter repeats."""
+        """Start a process per emitter, which repeats its last `again` events; stop them on exit."""
         relay = self.endpoint("relay")
         senders: list[Sender] = []
         try:

@@ -1,4 +1,4 @@
-"""Describes carol's answers: how often the run that worked leads, why it does, and the gate's evidence. Pure."""
+"""Describes carol's answers: how often and why the run that worked ranks first, and the gate's evidence. Pure."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _PARTS = {
 
 @dataclass
 class Standings:
-    """Counts by week, and by whether the most similar past run misleads: pages, and how often the run that worked led.
+    """Pages, and how often the run that worked ranked first, by week and by whether the most similar run misleads.
 
-    `unlearned` counts when it leads in the order without what runs taught.
+    `unlearned` counts the same in the order without learned scores.
     """
 
     pages: Counter[tuple[Week, bool]] = field(default_factory=Counter)
@@ -41,11 +41,11 @@ class Standings:
         self.unlearned[key] += rank_of(page.kind.worked, by_likeness(shown)) == 1
 
     def led(self, week: Week) -> tuple[int, int]:
-        """Return how often the run that worked led in all answers of a week, and in their order by likeness alone."""
+        """Return how often the run that worked ranked first in a week, and how often by similarity alone."""
         return _sum(self.worked, week), _sum(self.unlearned, week)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return a row per week: all pages, those whose most similar run misleads, and the others."""
+        """Return a row per week: all pages, those whose most similar run misleads, and the remaining ones."""
         weeks = sorted({week for week, _ in self.pages})
         return [(f"week {week}", *(self._cell(week, *kinds) for kinds in _KINDS_OF_PAGES)) for week in weeks]
 
@@ -66,22 +66,22 @@ def rank_of(run_id: str, shown: Sequence[RetrievedMemory]) -> int | None:
 
 
 def plain_score(memory: RetrievedMemory) -> float:
-    """Return the score without what runs taught: past use, and how they ended, which follows the lead of that use."""
+    """Return the score without its learned parts: past use, and the outcomes that scale with it."""
     return memory.sona_score - memory.learned - memory.explanation.get("outcome", 0.0)
 
 
 def by_likeness(shown: Sequence[RetrievedMemory]) -> list[RetrievedMemory]:
-    """Return the memories in the order of their scores without what runs taught."""
+    """Return the memories in the order of their scores without the learned parts."""
     return sorted(shown, key=plain_score, reverse=True)
 
 
 def raised(memory: RetrievedMemory) -> float:
-    """Return what runs taught a memory's score: the sum of the parts as they are printed."""
+    """Return the learned part of a memory's score: the sum of the parts as printed."""
     return sum(part for _, part in _parts(memory))
 
 
 def progress(week: Week, done: int, status: SonaStatus) -> str:
-    """Return a line with the number of pages so far and what the gate lets learning do."""
+    """Return a line with the number of pages so far and the state of the gate."""
     return f"week {week}, page {done:>3}  {status.gate.state}: {_evidence(status)}"
 
 

@@ -52,7 +52,7 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlainPub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the plain PUB tool sends. `torn` is not valid JSON."""
+    """The messages of the plain PUB tool. `torn` is not valid JSON."""
 
     torn: str
     run: list[Run]

@@ -18,7 +18,7 @@ _PATIENCE_S = 30.0
 
 
 def main() -> int:
-    """Wait for the block of the step; return the exit code, 1 if it did not come."""
+    """Wait for the block of the step; return the exit code, 1 if it did not arrive."""
     parser = argparse.ArgumentParser(prog="python -m ops.demo.worker", description="Works with memory's blocks.")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--user", required=True)

@@ -10,7 +10,7 @@ import msgspec
 
 from memory_agent.doors.mcp.introduction import CATALOGUE
 from memory_agent.doors.mcp.tools import describe_catalogue
-from memory_agent.integrations.plugin import plugin_files
+from memory_agent.integrations import plugin_files
 from ops.documents.clients import client_pages
 from ops.documents.errors_page import errors_page
 from ops.documents.settings_page import settings_page

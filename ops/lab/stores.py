@@ -68,10 +68,10 @@ class CachingEmbedder(PassageEmbedder):
     Takes a third of the time, since stores share texts.
     """
 
-    def __init__(self, embedder: Embedder) -> None:
-        """Embed with `embedder`, which the caller closes."""
+    def __init__(self, embedder: Embedder, known: Mapping[str, Embedded] | None = None) -> None:
+        """Embed with `embedder`, which the caller closes, except the texts in `known`."""
         self._embedder = embedder
-        self._found: dict[str, Embedded] = {}
+        self._found: dict[str, Embedded] = dict(known or {})
 
     @property
     def info(self) -> EmbedderInfo:

@@ -118,7 +118,7 @@ class _Asking:
                 self.degraded += bool(result.degraded)
                 if not self.lag or asked_s - began_s - self.lag[-1][0] > _SAMPLE_S:
                     self.lag.append((round(asked_s - began_s, 1), self._lag()))
-        except Exception as error:  # noqa: BLE001 - raised where the burst is measured
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that runs the burst
             self._failure = error
 
     def _lag(self) -> int:

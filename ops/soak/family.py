@@ -1,7 +1,7 @@
-"""Tracks all descendants of this process, orphans included, and what they leave behind.
+"""Tracks all descendants of this process, including orphans, and what they leave behind.
 
-A process whose parent dies is reparented to this one instead of init (`PR_SET_CHILD_SUBREAPER`), so that none is lost
-between two samples. Linux only.
+An orphan is reparented to this process instead of init (`PR_SET_CHILD_SUBREAPER`), so none is lost between two
+samples. Linux only.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Family:
                 self.shared_files.update(_SHARED_FILE.findall(Path(f"/proc/{process.pid}/maps").read_text()))
                 self.ray_folders.update(_RAY_FOLDER.findall(" ".join(process.cmdline())))
                 return True
-            if process.ppid() == os.getpid() and process.name() != "python":  # their starters reap Python processes
+            if process.ppid() == os.getpid() and process.name() != "python":  # those have a parent that reaps them
                 os.waitpid(process.pid, os.WNOHANG)
         return False
 

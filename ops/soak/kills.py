@@ -1,7 +1,7 @@
 """Kills each process of a daemon in turn.
 
-Checks that the daemon answers again, or ends and says why, and that it leaves no process, socket file, shared-memory
-file or Ray folder after its end. If the daemon itself is killed, this is checked once the next one has started.
+Checks that the daemon answers again or exits with a reason, and that it leaves no process, socket file, shared-memory
+file or Ray folder behind. If the daemon itself is killed, this is checked after the next one has started.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memory_agent.settings import Settings
 from ops.soak.family import Family
 
 ENDS = {"daemon", "Ray gcs", "Ray raylet", "Ray agent", "Ray runtime env"}
-"""Ray cannot run without these, so the daemon ends and its supervisor restarts it."""
+"""Processes without which Ray cannot run: the daemon exits and its supervisor restarts it."""
 REPLACED = {"relay", "embedder", "host"}
 
 _PATIENCE_S = 120.0
@@ -35,7 +35,7 @@ def kills() -> dict[str, Any]:
 
 
 def until_gone(family: Family, within_s: float = _GONE_WITHIN_S) -> list[str]:
-    """Wait at most `within_s` until nothing is left of an ending family; return what is still left."""
+    """Wait at most `within_s` until nothing is left of a family of processes; return what remains."""
     deadline_s = time.monotonic() + within_s
     while (left := family.left()) and time.monotonic() < deadline_s:
         time.sleep(_PAUSE_S)

@@ -43,7 +43,7 @@ Census = dict[str, dict[str, int]]
 
 
 def soak(minutes: float, picture: Path | None) -> dict[str, Any]:
-    """Run the test; return the growth of each part, and what was left over."""
+    """Run the test; return the growth of each part, and leftover processes and files."""
     with temporary_daemon(_SETTINGS) as data_dir:
         with MemoryClient(data_dir=data_dir) as client:
             pid = next(part.pid for part in client.status().parts if part.name == "daemon")
@@ -74,8 +74,8 @@ def verdict(
 ) -> dict[str, list[str]]:
     """Return the failed checks; all empty on success.
 
-    `grew`: parts that grew significantly and by more than 2 % an hour. `more`: parts with more processes or open files
-    at the end than after the first third. `left`: processes and files left over.
+    `grew` names parts that grew significantly and by more than 2 % an hour; `more`, parts with more processes or open
+    files at the end than after the first third; `left`, leftover processes and files.
     """
     grew = [part for part, one in growth.items() if one["low"] > 0 and one["slope"] > one["mean_mb"] / 50]
     more = [

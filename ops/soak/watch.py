@@ -31,12 +31,12 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.times_s: list[float] = []
         self.own: defaultdict[str, list[float]] = defaultdict(list)
-        """For each part, the own bytes of all its processes at each of `times_s`."""
+        """By part, the own bytes of all its processes at each of `times_s`."""
         self.largest_rss: defaultdict[str, int] = defaultdict(int)
         self.seen: dict[int, psutil.Process] = {}
         self.shared_files: set[str] = set()
         self.started: defaultdict[str, set[int]] = defaultdict(set)
-        """For each part, the processes seen."""
+        """By part, the processes seen so far."""
 
     def __enter__(self) -> Self:
         self._began_s = time.monotonic()

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from memory_agent import MemoryClient
-from memory_agent.integrations.clients import CLIENTS, Scope
-from memory_agent.integrations.plugin import FOLDER as PLUGINS
+from memory_agent.integrations import CLIENTS, Scope
+from memory_agent.integrations import FOLDER as PLUGINS
 from ops.demo.agents import AGENTS, ANSWER, FAILURE, INSTALLED, Agent
 from ops.demo.model_api import ModelApi, model_api
 

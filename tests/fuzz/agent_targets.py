@@ -20,9 +20,7 @@ from memory_agent.records.embedded import of_vector, query_of_vector
 from memory_agent.records.memories import Exclusion, MemoryFilter, MemoryRecord, RecallResult, RetrievedMemory
 from memory_agent.records.trajectories import SonaStatus, Trajectory
 from memory_agent.settings import StoreSettings
-from memory_agent.signals.reader import EventReader
-from memory_agent.signals.runs import read_run_sign
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import EventReader, SignalTable, read_run_sign
 from memory_agent.storage import codec
 from memory_agent.storage.changes import Change, Changes
 from memory_agent.storage.derived import empty_columns

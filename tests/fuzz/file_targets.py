@@ -31,7 +31,7 @@ from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.shared import SharedContent
 from memory_agent.records.shared_content import attachment_of
 from memory_agent.settings import load_settings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage import codec, recall_notes, trajectories
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.derived import ColumnsHeader

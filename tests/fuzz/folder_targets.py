@@ -24,7 +24,7 @@ from memory_agent.erasure.request import Intent
 from memory_agent.erasure.retention import RetentionRules
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import Settings, load_settings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage import derived
 from memory_agent.storage.folder_moves import finish_moves
 from memory_agent.storage.folders import STAGE, user_folder

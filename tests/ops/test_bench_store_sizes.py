@@ -10,7 +10,8 @@ import pytest
 from memory_agent.embedders import open_embedder
 from memory_agent.evaluation import Dataset, History, Item, Question
 from memory_agent.settings import Settings
-from ops.bench.store_sizes import MIXTURES, Mixture, Remembering, Size, deal
+from ops.bench.store_sizes import MIXTURES, Mixture, Size, deal
+from ops.lab.stores import CachingEmbedder
 
 PART, APART, ONE_SESSION = MIXTURES
 
@@ -79,8 +80,8 @@ def test_known_texts_are_not_embedded_again() -> None:
     model = open_embedder(Settings().embedder)
     try:
         (other,) = model.embed_passages(["the kiln is hot"])
-        remembering = Remembering(model, {"the market is closed": other})
-        known, new, again = remembering.embed_passages(["the market is closed", "Ann is away", "Ann is away"])
+        caching = CachingEmbedder(model, {"the market is closed": other})
+        known, new, again = caching.embed_passages(["the market is closed", "Ann is away", "Ann is away"])
         assert known is other
         assert new is again
         assert np.array_equal(new.vectors, model.embed_passages(["Ann is away"])[0].vectors)

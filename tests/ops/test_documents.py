@@ -22,7 +22,7 @@ from memory_agent.cli.group import VERBS, cli
 from memory_agent.doors.mcp.tools import BY_SET
 from memory_agent.doors.mcp.tools import Scope as ToolScope
 from memory_agent.hooks.inputs import LISTENED, Input
-from memory_agent.integrations.clients import CLIENTS, Hooks, Scope
+from memory_agent.integrations import CLIENTS, Hooks, Scope
 from memory_agent.settings import Settings, load_settings
 from ops.documents.__main__ import make_pages
 

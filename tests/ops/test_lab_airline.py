@@ -11,8 +11,7 @@ import pytest
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.settings import IngestSettings
-from memory_agent.signals.reader import EventReader
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import EventReader, SignalTable
 from ops.lab.airline import RecordedRun, events_of, read_airline
 from ops.lab.planning import RunFigures, figures_of
 from relay.config import EventLimits

@@ -115,7 +115,7 @@ def test_tokens_are_counted_without_special_tokens_and_without_truncation(embedd
     assert embedder.count_tokens("word " * 1000) == 1000
 
 
-def test_a_caller_may_change_the_vectors_it_got(embedder: Embedder) -> None:
+def test_a_caller_may_modify_the_returned_vectors(embedder: Embedder) -> None:
     before = embedder.embed_query("kept").copy()
     changed = embedder.embed_query("kept")
     changed *= 2
@@ -165,7 +165,7 @@ def test_the_bits_are_the_same_in_another_process(int8_model: MiniLM, model_cach
     assert result.stdout.split("\n")[:2] == [int8_model.info.stamp, here]
 
 
-def test_stamps_distinguish_schemes_and_say_what_is_comparable(int8_model: MiniLM, float32_model: MiniLM) -> None:
+def test_stamps_distinguish_schemes_and_decide_what_is_comparable(int8_model: MiniLM, float32_model: MiniLM) -> None:
     stamp, other = int8_model.info.stamp, float32_model.info.stamp
     assert stamp != other
     assert comparable(stamp, other)

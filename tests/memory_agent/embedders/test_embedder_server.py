@@ -1,4 +1,4 @@
-"""The embedder process: killed, restarted, without a model, orphaned, sent garbage."""
+"""The embedder process when killed, restarted, without a model, orphaned, or sent garbage."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_client_recovers_when_the_server_was_killed_and_started_again(start_se
     embedder.close()
 
 
-def test_a_query_under_way_survives_the_death_of_its_server(start_server: StartServer, int8_model: MiniLM) -> None:
+def test_a_query_in_progress_survives_the_death_of_its_server(start_server: StartServer, int8_model: MiniLM) -> None:
     server = start_server()
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
@@ -210,7 +210,7 @@ def test_bulk_callers_and_queries_of_many_threads_get_their_own_vectors(
 @pytest.mark.parametrize(
     "frames", [[b""], [b"\xff\xff"], wire.encode_question(wire.QueryQuestion(1.0)), [b"\x80", b"\xff\xfe"]]
 )
-def test_garbage_is_answered_with_an_error_and_disturbs_no_other_client(
+def test_garbage_is_answered_with_an_error_and_does_not_affect_other_clients(
     start_server: StartServer, frames: list[bytes]
 ) -> None:
     server = start_server()

@@ -1,4 +1,4 @@
-"""What a thread waits for that another one makes."""
+"""A future is set once and calls its callbacks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from memory_agent.embedders.future import Future
 
 
-def test_a_callback_that_fails_keeps_nobody_from_the_outcome() -> None:
+def test_a_failing_callback_does_not_affect_other_waiters() -> None:
     def fails(_: Future[int]) -> None:
         raise ValueError("the text of a memory")
 

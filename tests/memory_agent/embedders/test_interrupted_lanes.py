@@ -1,4 +1,4 @@
-"""Ctrl-C, wherever it comes in the thread of a caller, leaves the lanes usable."""
+"""Ctrl-C at any point in a caller's thread leaves the lanes usable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opened(model: MiniLM) -> LanedEmbedder:
 
 
 def use(embedder: LanedEmbedder) -> None:
-    """What the interrupted thread asked for is answered, another query and other texts too, and closing returns."""
+    """Check that the interrupted request, another query and other texts are answered, and that closing returns."""
     asked = [embedder.begin_query_words(text, WAIT_S) for text in (QUERY, "another")]
     assert all(np.isfinite(one.result().vector).all() for one in asked)
     assert len(embedder.embed_passages([*TEXTS, "another"])) == 3

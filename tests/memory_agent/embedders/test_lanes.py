@@ -1,4 +1,4 @@
-"""Queries go before bulk work, shown by the order of calls to the real model, which a recorder logs."""
+"""Queries run before bulk work, shown by the recorded order of calls to the real model."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def test_while_the_nice_threads_are_starved_others_work_at_normal_priority(witne
     assert len(bulk.result(WAIT_S)) == 3
 
 
-def test_a_long_text_goes_on_when_the_nice_threads_are_no_longer_starved(
+def test_a_long_text_continues_when_the_nice_threads_are_no_longer_starved(
     witness: Witness, lanes: Lanes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a thread of normal priority began is continued by a nice one, which sleeps while there is nothing to do."""
+    """A text begun by a thread of normal priority is continued by a nice one, which sleeps while idle."""
     starved = threading.Event()
     monkeypatch.setattr(lanes_module.Pace, "is_slow", lambda _pace, _now_s: starved.is_set())
     embedder = lanes(bulk_threads=1, steady_threads=2)
@@ -193,7 +193,7 @@ def test_a_query_cache_of_zero_keeps_nothing(witness: Witness, lanes: Lanes) -> 
     assert witness.begun("again") == 2
 
 
-def test_a_query_that_is_not_answered_in_time_fails_and_is_not_begun_later(witness: Witness, lanes: Lanes) -> None:
+def test_a_query_without_an_answer_in_time_fails_and_does_not_start_later(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes(query_threads=1)
     witness.hold("first")
     first = embedder.submit_query("first")
@@ -285,7 +285,7 @@ def test_a_short_call_goes_between_the_passages_of_a_long_text(witness: Witness,
 
 
 @pytest.mark.parametrize("bulk_threads", [1, 2])
-def test_a_long_text_goes_on_for_another_call_when_the_first_is_cancelled(
+def test_a_long_text_continues_for_another_call_when_the_first_is_cancelled(
     witness: Witness, lanes: Lanes, bulk_threads: int
 ) -> None:
     embedder = lanes(bulk_threads=bulk_threads)
@@ -325,7 +325,7 @@ def test_closing_fails_calls_that_wait_for_a_long_text_of_another(witness: Witne
             call.result(0)
 
 
-def test_a_text_and_a_query_of_the_same_words_are_told_apart(witness: Witness, lanes: Lanes) -> None:
+def test_a_text_and_a_query_of_the_same_words_are_distinguished(witness: Witness, lanes: Lanes) -> None:
     embedder = lanes()
     query, (text,) = embedder.embed_query_words("a warm kiln"), embedder.embed_passages(["a warm kiln"])
     assert query.words == ("warm", "kiln")

@@ -1,4 +1,4 @@
-"""Queries of an embedder that opens on first use."""
+"""Queries to an embedder that opens on first use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memory_agent.embedders import Embedder, Embeddings
+from memory_agent.embedders import Embedder, Embeddings, LazyEmbedder
 from memory_agent.embedders.lanes import LanedEmbedder
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.embedders.minilm import MiniLM
 from memory_agent.embedders.remote import RemoteEmbedder
 from memory_agent.errors import EmbedderUnavailableError, InvalidInputError, ModelMissingError
@@ -47,7 +46,7 @@ def test_a_query_waits_for_the_opening_no_longer_than_its_timeout(unopened: Lazy
         pending.result()
 
 
-def test_an_embedder_that_is_away_is_taken_without_asking_it(tmp_path: Path) -> None:
+def test_an_unreachable_embedder_is_accepted_without_a_request(tmp_path: Path) -> None:
     away = RemoteEmbedder(ipc_endpoint(tmp_path / "away.sock"), timeout_s=0.05)
     assert LazyEmbedder(away, EmbedderSettings()).get() is away
     with Memory.open(tmp_path / "a", embedder=away) as memory:
@@ -55,7 +54,7 @@ def test_an_embedder_that_is_away_is_taken_without_asking_it(tmp_path: Path) -> 
     away.close()
 
 
-def test_without_a_model_the_result_says_so(tmp_path: Path) -> None:
+def test_without_a_model_the_result_raises_model_missing(tmp_path: Path) -> None:
     embedder = LazyEmbedder(None, EmbedderSettings(folder=str(tmp_path), allow_download=False))
     for _ in range(2):  # the second time from the remembered failure
         pending = embedder.begin_query_words("a query", WAIT_S)
@@ -70,7 +69,7 @@ def test_a_query_that_is_not_unicode_is_refused_at_once(unopened: LazyEmbedder) 
 
 
 class _FormerEmbedder:
-    """An embedder of a caller's own, written for version 0.1.0."""
+    """A custom embedder, written for version 0.1.0."""
 
     def __init__(self, model: MiniLM) -> None:
         self.info = model.info
@@ -91,13 +90,13 @@ class _FormerEmbedder:
 
 
 class _FormerHeir(_FormerEmbedder, Embedder):  # type: ignore[misc]
-    """One that inherits the protocol."""
+    """A custom embedder that inherits the protocol."""
 
     info: Any = None
 
 
 @pytest.mark.parametrize("kind", [_FormerEmbedder, _FormerHeir])
-def test_an_embedder_of_the_former_protocol_works_as_before(
+def test_an_embedder_with_only_blocking_methods_works(
     kind: type[_FormerEmbedder], tmp_path: Path, int8_model: MiniLM
 ) -> None:
     former: Any = kind(int8_model)

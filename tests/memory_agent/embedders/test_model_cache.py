@@ -1,4 +1,4 @@
-"""The cache of graphs: damaged ones are not used, several processes may write, and a start needs nothing else."""
+"""The cache of graphs: damaged ones are not used, several processes may write, and a warm start needs nothing else."""
 
 from __future__ import annotations
 

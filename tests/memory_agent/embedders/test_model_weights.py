@@ -77,7 +77,7 @@ def test_a_named_folder_comes_first(tmp_path: Path, official: Model) -> None:
     assert (model.origin, model.folder) == ("folder", folder)
 
 
-def test_without_a_model_anywhere_the_error_says_what_to_do(tmp_path: Path) -> None:
+def test_without_a_model_anywhere_the_error_contains_advice(tmp_path: Path) -> None:
     with pytest.raises(ModelMissingError, match="memory-agent model fetch") as caught:
         open_embedder(OFFLINE, cache=tmp_path, package="")
     assert caught.value.retryable

@@ -1,4 +1,4 @@
-"""What the real model makes of texts: passages, spans and the bits of words, alone and in bulk."""
+"""Passages, spans and word bits of texts from the real model, alone and in bulk."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_bits_of_a_word_are_the_signs_of_its_vector(float32_model: MiniLM) -
     assert (((query.word_vectors > 0) == bits) | (query.word_vectors == 0)).all()
 
 
-def test_words_of_one_stem_are_one_and_often_said_and_long_ones_are_kept(int8_model: MiniLM) -> None:
+def test_words_with_one_stem_count_as_one_and_frequent_or_long_ones_are_kept(int8_model: MiniLM) -> None:
     assert len(made_of(int8_model, "The kiln, two kilns, KILN!").word_bits) == 2  # and "two"
     rare = " ".join(f"ab{number:03}" for number in range(100))
     text = f"{rare} xyz xyz xyz xyz extraordinarily"  # ln 2 * 5, ln 5 * 3, ln 2 * 12
@@ -162,7 +162,7 @@ def test_a_text_of_a_hundred_thousand_characters_is_read_to_the_last_passage(int
     assert 0 < len(found.word_bits) <= MOST_TEXT_WORDS
 
 
-def test_what_lies_behind_the_last_passage_is_not_split_into_words(
+def test_text_after_the_last_passage_is_not_split_into_words(
     int8_model: MiniLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []

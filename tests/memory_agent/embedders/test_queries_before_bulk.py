@@ -1,7 +1,7 @@
-"""A query never waits behind bulk texts, of any caller and number, in this process and through the embedder's.
+"""A query never waits behind bulk texts, however many, in this process and through the embedder process.
 
-By what happens in which order, never by time. That two bulk threads share the processors with a query is a matter of
-their priority, and measured by `ops.bench.load`.
+The tests check the order of events, never times. How bulk threads and a query share the processors depends on their
+priorities, and is measured by `ops.bench.load`.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def test_no_bulk_text_is_begun_while_a_query_is_at_work(embedder: LanedEmbedder,
 
 
 @pytest.mark.parametrize("callers", [1, 12])
-def test_before_a_query_begins_each_bulk_thread_ends_one_text_at_most(
+def test_before_a_query_begins_each_bulk_thread_finishes_at_most_one_text(
     embedder: LanedEmbedder, witness: Witness, callers: int
 ) -> None:
-    """Nothing is held here: texts of 256 tokens without end, and queries whenever all bulk threads are at a text."""
+    """Nothing is held here: there are endless texts of 256 tokens, and queries whenever all bulk threads are busy."""
     assert witness.count_tokens(PADDING) > 256
     calls = [embedder.submit_texts([f"bulk {caller} {n}{PADDING}" for n in range(200)]) for caller in range(callers)]
     for number in range(15):
@@ -179,7 +179,7 @@ def test_through_the_embedder_process_a_query_waits_for_no_bulk_text_either(
 
 
 def test_a_query_that_expired_while_the_server_was_stopped_is_not_embedded(server: WitnessServer) -> None:
-    """Expired queries lie in its socket when it continues: a hundred would run before the one that still waits."""
+    """Expired queries are in its socket when it continues; a hundred would run before the one still waiting."""
     embedder = RemoteEmbedder(server.endpoint, timeout_s=WAIT_S)
     embedder.embed_query("before")
     stop(server.process.pid)

@@ -21,7 +21,7 @@ from memory_agent.erasure.retention import RETENTION_FILE, RetentionRules, is_du
 from memory_agent.errors import InvalidInputError, SettingsError
 from memory_agent.memory import Memory
 from memory_agent.settings import RetentionRule, RetentionSettings, load_settings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import user_folder
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)

@@ -10,7 +10,7 @@ import pytest
 
 from memory_agent.hooks.inputs import LISTENED, NOTHING, Content, Input
 from memory_agent.sessions.entries import Session
-from memory_agent.sessions.history import event_of
+from memory_agent.sessions.events import event_of
 from tests.memory_agent.hooks.hook_inputs import bash, of_claude, of_codex, of_gemini
 from tests.memory_agent.sessions.samples import BLOCK, read
 from tests.memory_agent.sessions.test_real_samples import TRANSCRIPTS, needs_data

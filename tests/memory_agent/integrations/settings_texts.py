@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from memory_agent.integrations.json_text import Syntax
+from memory_agent.integrations import Syntax
 
 STRICT, COMMENTS, LOOSE = Syntax(), Syntax(comments=True), Syntax(comments=True, trailing_commas=True)
 _NAMES = st.sampled_from(["mcpServers", "hooks", "SessionStart", "theme", "naïve", 'a "quoted" key', "enabled//"])

@@ -1,4 +1,4 @@
-"""Connecting a client and disconnecting it: nothing else in its files changes, whatever they hold."""
+"""Connecting and disconnecting a client changes nothing else in its files, whatever they contain."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from settings_texts import LOOSE, STRICT, TOML_TEXTS, json_texts
 
 from memory_agent.errors import ClientSettingsError
-from memory_agent.integrations.clients import CLIENTS, Command, Scope
-from memory_agent.integrations.connection import Change, ChangedMeanwhileError, Connection
+from memory_agent.integrations import CLIENTS, Change, ChangedMeanwhileError, Command, Connection, Scope
 
 COMMAND = Command("/opt/memory agent/bin/memory-agent")
 OTHER = Command("/opt/new/memory-agent", ("--user", "alice"), ("--user", "alice"))
@@ -75,7 +74,7 @@ def runs(said: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("client", "is_project"), SCOPES)
-def test_a_client_that_has_no_settings_gets_them_and_loses_them_again(
+def test_a_client_without_settings_is_connected_and_disconnected_without_traces(
     tmp_path: Path, client: str, is_project: bool
 ) -> None:
     place = Place(tmp_path, client, is_project)
@@ -94,9 +93,7 @@ def test_a_client_that_has_no_settings_gets_them_and_loses_them_again(
 @pytest.mark.parametrize("client", CLIENTS)
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None, max_examples=15)
 @given(data=st.data())
-def test_connecting_twice_is_connecting_once_and_disconnecting_restores_every_byte(
-    client: str, data: st.DataObject
-) -> None:
+def test_connecting_is_idempotent_and_disconnecting_restores_every_byte(client: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder), client, data.draw(st.booleans()))
         for path, file in place.scope.files():
@@ -119,7 +116,7 @@ def test_connecting_twice_is_connecting_once_and_disconnecting_restores_every_by
 @pytest.mark.parametrize("client", [client for client in CLIENTS if client != "codex"])
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=15)
 @given(data=st.data())
-def test_disconnecting_an_edited_file_takes_out_our_entries_alone(client: str, data: st.DataObject) -> None:
+def test_disconnecting_an_edited_file_removes_only_our_entries(client: str, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder), client, data.draw(st.booleans()))
         before = {path: data.draw(json_texts(file.syntax or STRICT)) for path, file in place.scope.files()}
@@ -147,7 +144,7 @@ EDITED = """{
 """
 
 
-def test_what_a_person_adds_meanwhile_stays(tmp_path: Path) -> None:
+def test_additions_of_the_user_stay(tmp_path: Path) -> None:
     place = Place(tmp_path, "zed")
     place.write(EDITED)
     place.connect()
@@ -163,7 +160,7 @@ def test_what_a_person_adds_meanwhile_stays(tmp_path: Path) -> None:
     assert path.read_text() == EDITED.replace("    },\n}", f"{mine}    }},\n}}").replace('"Ayu"', '"One"')
 
 
-def test_settings_that_the_client_writes_anew_are_disconnected_by_what_they_say(tmp_path: Path) -> None:
+def test_settings_rewritten_by_the_client_are_disconnected_by_content(tmp_path: Path) -> None:
     place = Place(tmp_path, "claude-code")
     place.connect()
     for path in place.paths:
@@ -172,7 +169,7 @@ def test_settings_that_the_client_writes_anew_are_disconnected_by_what_they_say(
     assert [says(path) for path in place.paths] == [{"numStartups": 3}] * 2
 
 
-def test_a_hook_that_a_person_put_beside_ours_stays(tmp_path: Path) -> None:
+def test_a_hook_of_the_user_in_our_group_stays(tmp_path: Path) -> None:
     place = Place(tmp_path, "claude-code")
     place.connect()
     path = place.paths[1]
@@ -355,8 +352,8 @@ def test_what_the_client_writes_while_its_file_is_replaced_is_kept(
 RACE = """
 import sys
 from pathlib import Path
-from memory_agent.integrations.clients import Command, Scope
-from memory_agent.integrations.connection import ChangedMeanwhileError, Connection
+from memory_agent.integrations import Command, Scope
+from memory_agent.integrations import ChangedMeanwhileError, Connection
 folder = Path(sys.argv[1])
 connection = Connection(Scope("claude-code", None, folder / "home", {}), folder / "state")
 print("ready", flush=True)
@@ -397,8 +394,8 @@ def test_many_connects_and_disconnects_at_once_lose_nothing(tmp_path: Path) -> N
 WAITS = """
 import sys
 from pathlib import Path
-from memory_agent.integrations.clients import Command, Scope
-from memory_agent.integrations.connection import ChangedMeanwhileError, Connection
+from memory_agent.integrations import Command, Scope
+from memory_agent.integrations import ChangedMeanwhileError, Connection
 folder = Path(sys.argv[1])
 connection = Connection(Scope("claude-code", None, folder / "home", {}), folder / "state")
 changes = connection.connecting(Command("/opt/memory-agent"))
@@ -410,7 +407,7 @@ except ChangedMeanwhileError:
 """
 
 
-def test_a_connect_waits_for_another_one_and_then_looks_again(tmp_path: Path) -> None:
+def test_a_connect_waits_for_another_one_and_then_checks_the_file_again(tmp_path: Path) -> None:
     place = Place(tmp_path, "claude-code")
     (tmp_path / "state").mkdir()
     with open(tmp_path / "state" / "lock", "w") as lock:
@@ -428,8 +425,8 @@ def test_a_connect_waits_for_another_one_and_then_looks_again(tmp_path: Path) ->
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from memory_agent.integrations.clients import Command, Scope
-from memory_agent.integrations.connection import Connection
+from memory_agent.integrations import Command, Scope
+from memory_agent.integrations import Connection
 folder, left = Path(sys.argv[1]), int(sys.argv[2])
 def audit(name, arguments):
     global left
@@ -464,7 +461,7 @@ def test_a_process_killed_at_any_step_leaves_whole_files_that_can_be_disconnecte
     pytest.fail("it never ended by itself")
 
 
-def test_syntaxes_say_what_the_clients_take() -> None:
+def test_each_client_has_the_syntax_that_it_accepts() -> None:
     taken = {client: {file.syntax for file in (*CLIENTS[client].user, *CLIENTS[client].project)} for client in CLIENTS}
     assert taken["claude-code"] == {STRICT}
     assert taken["zed"] == taken["vscode"] == {LOOSE}

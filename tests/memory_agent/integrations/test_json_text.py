@@ -1,4 +1,4 @@
-"""Editing JSON and TOML as text: what is added can be taken out again, and everything else keeps its bytes."""
+"""Editing JSON and TOML text: an addition can be removed again, and everything else keeps its bytes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from settings_texts import COMMENTS, LOOSE, STRICT, TOML_TEXTS, json_texts
 
-from memory_agent.integrations.json_text import JsonText, Syntax, UneditableError
-from memory_agent.integrations.toml_text import TomlText
+from memory_agent.integrations import JsonText, Syntax, TomlText, UneditableError
 
 SERVER = {"command": "/opt/memory agent", "args": ["mcp"]}
 
 
 @pytest.mark.parametrize("syntax", [STRICT, COMMENTS, LOOSE])
 @given(data=st.data())
-def test_what_is_added_is_there_and_its_removal_restores_every_byte(syntax: Syntax, data: st.DataObject) -> None:
+def test_an_addition_can_be_found_and_its_removal_restores_every_byte(syntax: Syntax, data: st.DataObject) -> None:
     text = data.draw(json_texts(syntax))
     document = JsonText(text, syntax)
     added = document.added((), "memory-agent", SERVER)
@@ -32,7 +31,7 @@ def test_what_is_added_is_there_and_its_removal_restores_every_byte(syntax: Synt
 
 
 @given(text=json_texts(STRICT))
-def test_the_parser_reads_what_the_standard_library_reads(text: str) -> None:
+def test_the_parser_agrees_with_the_standard_library(text: str) -> None:
     assert plain(JsonText(text).value) == json.loads(text)
 
 
@@ -45,7 +44,7 @@ def plain(value: Any) -> Any:
 
 
 @given(text=st.text(alphabet='{}[]",:\\/*\n tru1e-. \x00é', max_size=30))
-def test_any_text_is_read_as_the_standard_library_reads_it_or_refused(text: str) -> None:
+def test_any_text_is_parsed_like_the_standard_library_or_refused(text: str) -> None:
     def rejected(name: str) -> None:
         raise ValueError(name)
 
@@ -72,7 +71,7 @@ def test_any_text_is_read_as_the_standard_library_reads_it_or_refused(text: str)
         ('{"a": "\n"}', "line 1, column 7"),
     ],
 )
-def test_a_refusal_says_where_and_why(text: str, where: str) -> None:
+def test_a_refusal_contains_position_and_reason(text: str, where: str) -> None:
     with pytest.raises(UneditableError, match=where.replace("(", r"\(")):
         JsonText(text)
 
@@ -115,7 +114,7 @@ def test_a_table_is_added_last_and_its_removal_restores_every_byte(text: str) ->
     assert added.removed(("mcp_servers", "memory-agent")).text == text + end
 
 
-def test_what_a_client_wrote_below_a_table_goes_with_it_and_comments_stay() -> None:
+def test_subtables_are_removed_with_a_table_and_comments_stay() -> None:
     text = TomlText("a = 1\n").added(("mcp_servers",), "memory-agent", SERVER).text
     later = '\n# about projects\n[projects."/srv"]\ntrust = "yes"\n'
     own = '[mcp_servers.memory-agent.tools.recall]\napproval_mode = "approve"\n'
@@ -132,12 +131,12 @@ def test_a_table_that_cannot_be_added_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ['mcp_servers.memory-agent.command = "x"\n', "[mcp_servers]\nmemory-agent = {a = 1}\n"]
 )
-def test_an_entry_that_is_no_table_of_its_own_is_refused(text: str) -> None:
+def test_an_entry_that_is_not_a_separate_table_is_refused(text: str) -> None:
     with pytest.raises(UneditableError, match="not a table of its own"):
         TomlText(text).removed(("mcp_servers", "memory-agent"))
 
 
 @pytest.mark.parametrize("text", ["a = ", "a = " + "[" * 10_000, "[a]\n[a]\n"])
-def test_what_is_not_toml_is_refused(text: str) -> None:
+def test_invalid_toml_is_refused(text: str) -> None:
     with pytest.raises(UneditableError):
         TomlText(text)

@@ -1,4 +1,4 @@
-"""Sections of Markdown: by any kind of heading, never by code; ids that stay where the text around them changes."""
+"""Markdown sections: split at any kind of heading, never within code, with ids that survive changes around them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.notes.markdown import read_markdown, sections
+from memory_agent.notes import read_markdown, sections
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -49,7 +49,7 @@ def test_a_section_is_a_memory_with_its_file_and_headings() -> None:
     assert note.metadata == {"file": "/shop/docs/release.md", "heading": "Release > Steps"}
 
 
-def test_items_of_a_list_are_memories_of_their_own_in_files_of_agents_alone() -> None:
+def test_list_items_become_memories_only_in_the_memory_files_of_agents() -> None:
     text = "## Gemini Added Memories\n- Use uv here.\n- Staging needs the VPN:\n  - at noon, too\n\nAnd so on."
     items = [note.text for note in read_markdown(Path("GEMINI.md"), text, NOW)]
     assert items == ["Use uv here.", "Staging needs the VPN:\n  - at noon, too", "And so on."]
@@ -80,7 +80,7 @@ def test_a_paragraph_that_is_too_long_is_cut() -> None:
     assert [len(note.text) for note in notes] == [12_000, 12_000, 12_000, 3_999]
 
 
-def test_the_id_of_a_section_is_that_of_its_place_and_not_of_its_text() -> None:
+def test_the_id_of_a_section_depends_on_its_headings_and_not_on_its_text() -> None:
     before = {note.title: note.id for note in read_markdown(Path("a.md"), "# A\nOne.\n# B\nTwo.", NOW)}
     after = {note.title: note.id for note in read_markdown(Path("a.md"), "New.\n# A\n\nOther.\n\n# B\nTwo.", NOW)}
     assert {title: after[title] for title in before} == before

@@ -1,4 +1,4 @@
-"""Notes in a store: added, replaced, left alone and forgotten, as their files change; bad ones are named."""
+"""Notes in a store are added, replaced, kept and forgotten as their files change; bad ones are reported."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from memory_agent.memory import Memory
-from memory_agent.notes.plain import has_notes, read_plain
-from memory_agent.notes.storing import StoredNotes, index_documents, store_notes
+from memory_agent.notes import StoredNotes, has_notes, index_documents, read_plain, store_notes
 from memory_agent.recall.context import context_block
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -67,7 +66,7 @@ def test_the_fields_of_a_plain_memory_are_kept_and_unknown_ones_are_metadata(mem
     assert memory.get(["vpn"])[0].text == "Staging needs no VPN"
 
 
-def test_bad_entries_are_named_and_the_others_taken(memory: Memory) -> None:
+def test_bad_entries_are_reported_and_the_rest_is_stored(memory: Memory) -> None:
     lines = [
         b'{"text": "The first good one"}',
         b"{broken",
@@ -90,12 +89,12 @@ def test_bad_entries_are_named_and_the_others_taken(memory: Memory) -> None:
     assert dict(bad)["line 5"].startswith("kind: must be one of")
 
 
-def test_of_a_document_that_ends_early_the_entries_before_are_taken(memory: Memory) -> None:
+def test_a_list_that_ends_early_is_stored_up_to_its_fault(memory: Memory) -> None:
     counts, bad = take(memory, b'{"entries": [{"text": "Use uv here."}, {"text": "Stag')
     assert (counts, bad) == ((1, 0, 0), [("", "ends early")])
 
 
-def test_what_is_no_memory_has_none() -> None:
+def test_files_without_notes_are_recognised() -> None:
     for data in (b"", b"{}", b"a diary\n", b'{"memory_agent_export": 2, "user_id": "alice"}', b"\x00\x01", b"[1, 2]"):
         assert not has_notes(io.BytesIO(data))
 
@@ -123,7 +122,7 @@ def test_a_folder_of_documents_is_followed_as_it_changes(memory: Memory, tmp_pat
     assert texts == {"Another document.", "Read this first.", "Tag, test, then push."}
 
 
-def test_what_was_stored_of_a_document_stays_while_that_cannot_be_read(memory: Memory, tmp_path: Path) -> None:
+def test_sections_of_an_unreadable_document_are_kept(memory: Memory, tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("# A\nStaging needs the VPN.")
     assert index(memory, tmp_path / "a.md") == (1, 0, 0, 0)
@@ -135,7 +134,7 @@ def test_what_was_stored_of_a_document_stays_while_that_cannot_be_read(memory: M
     assert (stored.removed, stored.bad_places[0].reason) == (0, "is binary")
 
 
-def test_indexing_a_folder_leaves_documents_that_it_does_not_look_for(memory: Memory, tmp_path: Path) -> None:
+def test_indexing_a_folder_keeps_sections_of_skipped_folders(memory: Memory, tmp_path: Path) -> None:
     (tmp_path / ".claude").mkdir()
     hidden = tmp_path / ".claude" / "CLAUDE.md"
     hidden.write_text("# Rules\n- Use uv here.")
@@ -147,7 +146,7 @@ def test_indexing_a_folder_leaves_documents_that_it_does_not_look_for(memory: Me
     assert index(memory, tmp_path) == (0, 0, 1, 0)
 
 
-def test_a_document_from_the_future_is_of_now(memory: Memory, tmp_path: Path) -> None:
+def test_a_document_with_a_future_time_gets_the_current_time(memory: Memory, tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     path.write_text("Staging needs the VPN.")
     os.utime(path, (4_000_000_000, 4_000_000_000))
@@ -164,7 +163,7 @@ def test_a_block_of_memories_in_a_document_is_left_out(memory: Memory, tmp_path:
     assert [record.text for record in memory.list().records if record.type] == ["It was asked."]
 
 
-def test_an_interrupted_report_names_at_most_a_thousand() -> None:
+def test_a_report_lists_at_most_a_thousand_bad_places() -> None:
     stored = StoredNotes()
     data = b"{broken\n" * 1_500
     for one in read_plain(io.BytesIO(data), "x"):

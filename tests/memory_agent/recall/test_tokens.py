@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_samples import NOW, open_without_model
 
-from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import Embedder, EmbedderInfo, LazyEmbedder, PendingVector, PendingVectors, Progress
 from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.memory import Memory
 from memory_agent.recall.context import _WHOLE, context_block, estimate_tokens

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from memory_agent.embedders import (
     Embedder,
     EmbedderInfo,
+    LazyEmbedder,
     PendingVector,
     PendingVectors,
     Progress,
     SettledVector,
     comparable,
 )
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
 from memory_agent.records.embedded import embedded_text, span_in_text
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import EmbedderSettings

@@ -1,4 +1,4 @@
-"""Small sessions in each format, written for these tests, and how to read one."""
+"""Small sessions in each format, written for these tests, and functions that read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memory_agent.sessions.finding import NAMES, Places
 from memory_agent.sessions.importing import ImportCounts, Scope, SessionImport
 
 BLOCK = f"{OPEN}\n1. 2 weeks ago · finding (user_input)\n| A mutex fixed it\n{CLOSE}"
-"""A block of memories, as the client was given it."""
+"""A block of recalled memories, as in a prompt."""
 
 PROMPT = "Users get signed out at random, please fix it"
 Events = list[dict[str, Any]]
@@ -118,7 +118,7 @@ def codex_line(number: int, kind: str, /, **payload: Any) -> dict[str, Any]:
 
 
 def codex_message(number: int, role: str, *parts: tuple[str, str]) -> dict[str, Any]:
-    """Return a message of parts, each a kind, "" where the version of the client says none, and a text."""
+    """Return a message of parts, each a kind ("" for old versions of the client) and a text."""
     kinds = [kind for kind, _ in parts]
     noted = {"content_item_kinds": kinds} if any(kinds) else {}
     content = [{"type": "input_text", "text": text} for _, text in parts]

@@ -1,4 +1,4 @@
-"""Bad input is counted and named by its place; nothing else is lost, and nothing raises."""
+"""Bad input is counted and reported with its place; nothing else is lost, and nothing raises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def places(counts: Any) -> list[tuple[str, str]]:
     return [(bad.place, bad.reason) for bad in counts.bad_places]
 
 
-def test_bad_lines_are_named_by_number_and_the_others_taken(tmp_path: Path) -> None:
+def test_bad_lines_are_reported_by_number_and_the_rest_is_read(tmp_path: Path) -> None:
     good = [json.dumps(line).encode() for line in samples.claude_session()]
     bad = [
         b"{broken",
@@ -38,7 +38,7 @@ def test_bad_lines_are_named_by_number_and_the_others_taken(tmp_path: Path) -> N
     assert all(PROMPT not in reason for _, reason in places(counts))
 
 
-def test_a_half_written_last_line_is_named_and_a_whole_one_without_its_end_is_taken(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_reported_and_a_complete_one_without_newline_is_read(tmp_path: Path) -> None:
     whole = samples.claude_line(1, "user", PROMPT)
     path = tmp_path / "s.jsonl"
     path.write_text(json.dumps(whole))
@@ -51,7 +51,7 @@ def test_a_half_written_last_line_is_named_and_a_whole_one_without_its_end_is_ta
     )
 
 
-def test_a_line_that_is_too_long_is_named_and_the_next_one_taken(
+def test_a_line_that_is_too_long_is_reported_and_the_next_one_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_stream.lines, "__defaults__", (0, 2_000))
@@ -73,7 +73,7 @@ def test_a_line_that_is_too_long_is_named_and_the_next_one_taken(
         ("g.traj", b"[" * 100_000, "not JSON: ends early"),
     ],
 )
-def test_a_file_that_is_no_session_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_a_file_that_is_not_a_session_is_reported(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     events, counts = read(path)
@@ -82,14 +82,14 @@ def test_a_file_that_is_no_session_is_named(tmp_path: Path, name: str, content: 
     assert (events, counts.bad, counts.skipped_files) == ([], 0, {reason: 1})
 
 
-def test_an_archive_without_conversations_is_named(tmp_path: Path) -> None:
+def test_an_archive_without_conversations_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "photos.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", "text")
     assert places(read(path)[1]) == [("", "no export of a chat")]
 
 
-def test_of_a_document_that_ends_early_what_came_before_is_taken(tmp_path: Path) -> None:
+def test_a_document_that_ends_early_is_read_up_to_its_fault(tmp_path: Path) -> None:
     path = tmp_path / "conversations.json"
     export = json.dumps([*samples.chatgpt_export(), {"mapping": {}, "title": "more"}])
     path.write_text(export[:-12])
@@ -98,21 +98,21 @@ def test_of_a_document_that_ends_early_what_came_before_is_taken(tmp_path: Path)
     assert places(counts) == [("", "ends early")]
 
 
-def test_an_item_that_is_not_as_documented_is_named_and_the_next_one_taken(tmp_path: Path) -> None:
+def test_an_item_of_another_format_is_reported_and_the_next_one_read(tmp_path: Path) -> None:
     export = [{"mapping": {"a": {"message": 17}}}, *samples.chatgpt_export(), {"title": "no mapping"}]
     events, counts = read(write_document(tmp_path / "conversations.json", export))
     assert len(events) == 3
     assert [place for place, _ in places(counts)] == ["item 1", "item 3"]
 
 
-def test_an_unknown_version_of_atif_is_named_and_not_guessed_at(tmp_path: Path) -> None:
+def test_an_unknown_version_of_atif_is_reported_and_not_read(tmp_path: Path) -> None:
     events, counts = read(
         write_document(tmp_path / "t.json", samples.atif_trajectory() | {"schema_version": "ATIF-v2.0"})
     )
     assert (events, places(counts)) == ([], [("", "has a schema_version that is not ATIF-v1.x")])
 
 
-def test_half_a_surrogate_pair_where_a_client_cut_a_text_costs_one_character(tmp_path: Path) -> None:
+def test_a_lone_surrogate_in_a_truncated_text_becomes_one_replacement_character(tmp_path: Path) -> None:
     line = json.dumps(samples.claude_line(1, "user", "CUT and a whole \U0001f600 and C:\\\\ud83d stay"))
     path = tmp_path / "s.jsonl"
     path.write_text(line.replace("CUT", "a cut \\ud83d") + "\n")
@@ -153,14 +153,14 @@ def test_unknown_types_of_lines_are_counted(tmp_path: Path) -> None:
     assert read(write_lines(tmp_path / "s.jsonl", lines))[1].left["unknown type"] == 1
 
 
-def test_a_bad_event_of_openhands_is_named_by_its_file(tmp_path: Path) -> None:
+def test_a_bad_event_of_openhands_is_reported_by_its_file(tmp_path: Path) -> None:
     folder = samples.write_openhands(tmp_path)
     (folder / "c-17" / "events" / "event-00007-e7.json").write_text('{"id": "e7", "kind"')
     events, counts = read(folder)
     assert (len(events), places(counts)) == (5, [("event-00007-e7.json", "is not JSON")])
 
 
-def test_many_bad_lines_are_counted_and_the_first_thousand_named(tmp_path: Path) -> None:
+def test_many_bad_lines_are_counted_and_the_first_thousand_listed(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     head = json.dumps(samples.claude_line(1, "user", PROMPT))
     path.write_text(head + "\n" + "{broken\n" * (MOST_NAMED + 500))
@@ -168,7 +168,7 @@ def test_many_bad_lines_are_counted_and_the_first_thousand_named(tmp_path: Path)
     assert (counts.bad, len(counts.bad_places)) == (MOST_NAMED + 500, MOST_NAMED)
 
 
-def test_times_that_cannot_be_are_replaced_by_that_of_the_file(tmp_path: Path) -> None:
+def test_invalid_times_are_replaced_by_the_modification_time_of_the_file(tmp_path: Path) -> None:
     lines = [samples.claude_line(1, "user", PROMPT, timestamp="the day before")]
     events, _ = read(write_lines(tmp_path / "s.jsonl", lines))
     assert events[0]["timestamp"].startswith("20")

@@ -1,4 +1,4 @@
-"""Sessions that grow are followed: new lines, new files, a half-written end that waits."""
+"""Growing sessions are followed: new lines, new files, and half-written ends that are read later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def append(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def test_the_events_of_a_growing_file_are_those_of_the_whole_one(tmp_path: Path) -> None:
+def test_a_growing_file_yields_the_same_events_as_the_complete_one(tmp_path: Path) -> None:
     for name, lines in (
         ("s.jsonl", samples.claude_session()),
         ("rollout-1.jsonl", samples.codex_session()),
@@ -66,7 +66,7 @@ def test_a_half_written_line_waits_for_its_end(tmp_path: Path) -> None:
     assert (following.imported.counts.bad, following.round()) == (0, [])
 
 
-def test_new_files_are_found_and_files_that_became_sessions(tmp_path: Path) -> None:
+def test_new_files_and_files_that_became_sessions_are_found(tmp_path: Path) -> None:
     following = Following(tmp_path)
     assert following.round() == []
     (tmp_path / "s.jsonl").write_text("")
@@ -77,7 +77,7 @@ def test_new_files_are_found_and_files_that_became_sessions(tmp_path: Path) -> N
     assert following.imported.counts.sessions == {"claude-code": 1, "codex": 1}
 
 
-def test_a_file_that_was_written_anew_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_rewritten_file_is_read_from_its_beginning(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "s.jsonl", samples.claude_session())
     following = Following(tmp_path)
     assert len(following.round()) == 12
@@ -88,7 +88,7 @@ def test_a_file_that_was_written_anew_is_read_from_its_beginning(tmp_path: Path)
     ]
 
 
-def test_a_file_that_disappears_is_no_fault(tmp_path: Path) -> None:
+def test_a_file_that_disappears_is_not_an_error(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "s.jsonl", samples.claude_session())
     following = Following(tmp_path)
     following.round()
@@ -112,7 +112,7 @@ def test_a_document_that_is_being_written_waits_and_one_that_changed_is_read_aga
     assert {event["event_id"] for event in first} < {event["event_id"] for event in later}
 
 
-def test_new_files_of_a_conversation_of_openhands_are_read_alone(tmp_path: Path) -> None:
+def test_only_new_files_of_a_conversation_of_openhands_are_read(tmp_path: Path) -> None:
     folder = samples.write_openhands(tmp_path) / "c-17" / "events"
     last = sorted(folder.glob("*.json"))[5:]
     kept = {path: path.read_text() for path in last}
@@ -128,7 +128,7 @@ def test_new_files_of_a_conversation_of_openhands_are_read_alone(tmp_path: Path)
     assert following.imported.counts.bad == 0
 
 
-def test_of_sessions_only_what_is_recent_is_taken(tmp_path: Path) -> None:
+def test_only_recent_entries_and_files_are_read(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "s.jsonl", samples.claude_session())
     events, counts = read(path, since=datetime(2026, 3, 1, 10, 0, 10, tzinfo=UTC))
     assert len(events) == 7
@@ -138,7 +138,7 @@ def test_of_sessions_only_what_is_recent_is_taken(tmp_path: Path) -> None:
     assert (events, counts.left) == ([], {"before --since": 1})
 
 
-def test_clients_keep_their_sessions_below_the_home_folder_or_where_their_variables_say(tmp_path: Path) -> None:
+def test_sessions_are_found_below_the_home_folder_or_by_environment_variables(tmp_path: Path) -> None:
     home, moved = tmp_path / "home", tmp_path / "moved"
     write_lines(home / ".claude/projects/-home-ann-shop/s.jsonl", samples.claude_session())
     write_lines(home / ".claude/projects/-home-ann-shop/s/subagents/agent-a1.jsonl", samples.claude_session())

@@ -1,4 +1,4 @@
-"""What each format's reader takes of a small session, in order, and what it leaves out."""
+"""The entries that each format's reader finds in a small session, in order, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_agent.sessions.history import channel_of
+from memory_agent.sessions.events import channel_of
 from tests.memory_agent.sessions import samples
 from tests.memory_agent.sessions.samples import PROMPT, read, said, write_document, write_lines
 
@@ -63,7 +63,7 @@ def test_a_session_of_codex(tmp_path: Path) -> None:
     assert (counts.left["injected context"], counts.left["written by the client"]) == (1, 1)
 
 
-def test_a_session_of_codex_of_a_version_that_marks_nothing(tmp_path: Path) -> None:
+def test_a_session_of_an_old_codex_without_content_marks(tmp_path: Path) -> None:
     lines = [
         samples.codex_line(0, "session_meta", id="s-old", cwd="/home/ann/shop"),
         samples.codex_message(1, "user", ("", "<environment_context>\n</environment_context>")),
@@ -89,7 +89,7 @@ def test_a_session_of_codex_of_a_version_that_marks_nothing(tmp_path: Path) -> N
     assert events[2]["payload"]["exit_code"] == 0
 
 
-def test_a_session_of_gemini_in_which_the_last_form_of_a_message_counts(tmp_path: Path) -> None:
+def test_a_session_of_gemini_uses_the_last_version_of_each_message(tmp_path: Path) -> None:
     events, counts = read(write_lines(tmp_path / "session-1.jsonl", samples.gemini_session()))
     assert said(events) == [
         ("user_msg", PROMPT),
@@ -102,7 +102,7 @@ def test_a_session_of_gemini_in_which_the_last_form_of_a_message_counts(tmp_path
     assert (counts.left["written by the client"], counts.taken["user"]) == (2, 1)
 
 
-def test_a_session_of_a_former_version_of_gemini_is_recognised_after_it_moved_to_lines(tmp_path: Path) -> None:
+def test_a_gemini_document_and_its_later_lines_have_the_same_events(tmp_path: Path) -> None:
     lines = samples.gemini_session()
     messages = [lines[1]["$set"]["messages"][0], lines[2], lines[5], *lines[6:]]
     document = {**lines[0], "lastUpdated": "2026-03-03T10:00:05.000Z", "messages": messages}
@@ -112,7 +112,7 @@ def test_a_session_of_a_former_version_of_gemini_is_recognised_after_it_moved_to
     assert former == present
 
 
-def test_a_subagent_of_gemini_is_asked_by_the_agent(tmp_path: Path) -> None:
+def test_a_prompt_of_a_gemini_subagent_is_an_assignment(tmp_path: Path) -> None:
     head = {"sessionId": "sub-1", "projectHash": "0f", "kind": "subagent", "directories": ["/home/ann/shop"]}
     asked = {"id": "m1", "timestamp": "2026-03-03T10:00:01.000Z", "type": "user", "content": "Look for other races"}
     events, _ = read(write_lines(tmp_path / "sub-1.jsonl", [head, asked]))
@@ -134,7 +134,7 @@ def test_a_conversation_of_openhands(tmp_path: Path) -> None:
     assert counts.left == {"written by the client": 1, "bookkeeping": 2}
 
 
-def test_a_run_of_swe_agent_has_its_issue_first_and_the_files_time(tmp_path: Path) -> None:
+def test_a_run_of_swe_agent_begins_with_its_issue_at_the_time_of_the_file(tmp_path: Path) -> None:
     events, _ = read(write_document(tmp_path / "runs" / "shop-1.traj", samples.swe_trajectory()))
     assert said(events) == [
         ("user_msg", "Users get signed out\nTwo tabs race."),
@@ -175,7 +175,7 @@ def test_the_verdict_of_an_evaluation_is_the_outcome(
     assert (events[-1]["event_type"], events[-1]["payload"].get("quality")) == (f"history.{kind}", quality)
 
 
-def test_an_export_of_chatgpt_is_read_along_the_branch_that_is_seen(tmp_path: Path) -> None:
+def test_an_export_of_chatgpt_is_read_along_the_visible_branch(tmp_path: Path) -> None:
     events, counts = read(write_document(tmp_path / "conversations.json", samples.chatgpt_export()))
     assert said(events) == [
         ("user_msg", "How do I stop two tabs from racing?"),
@@ -199,7 +199,7 @@ def test_an_export_of_claude_ai(tmp_path: Path) -> None:
     assert counts.left == {"reasoning": 1, "output of a tool that looks up or reads": 1}
 
 
-def test_an_export_is_read_in_its_archive(tmp_path: Path) -> None:
+def test_an_export_is_read_from_its_archive(tmp_path: Path) -> None:
     path = tmp_path / "export.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("user.json", "{}")
@@ -239,7 +239,7 @@ def test_a_block_of_memories_in_a_prompt_or_an_output_is_left_out(tmp_path: Path
     assert counts.left == {"injected context": 2, "answer of this memory": 1}
 
 
-def test_only_the_sessions_of_a_project_or_a_client_are_taken(tmp_path: Path) -> None:
+def test_an_import_can_be_limited_to_a_project_or_a_client(tmp_path: Path) -> None:
     write_lines(tmp_path / "s.jsonl", samples.claude_session())
     write_lines(tmp_path / "t.jsonl", samples.gemini_session())
     assert len(read(tmp_path, project="/home/ann")[0]) == 16

@@ -1,4 +1,4 @@
-"""Documents are cut into the same members as `json` finds, at any size of chunk; memory stays bounded."""
+"""Documents are split into the members that `json` finds, with any chunk size, and in bounded memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def expected(document: Any) -> list[tuple[str, int, Any]]:
     indent=st.none() | st.integers(0, 2),
     is_ascii=st.booleans(),
 )
-def test_members_are_those_of_json(document: Any, chunk: int, indent: int | None, is_ascii: bool) -> None:
+def test_members_equal_those_that_json_finds(document: Any, chunk: int, indent: int | None, is_ascii: bool) -> None:
     data = json.dumps(document, indent=indent, ensure_ascii=is_ascii).encode(errors="surrogatepass")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_stream, "_CHUNK_BYTES", chunk)
@@ -53,14 +53,14 @@ def test_members_are_those_of_json(document: Any, chunk: int, indent: int | None
 
 @settings(deadline=None)
 @given(document=st.lists(values, min_size=1), cut=st.integers(1, 1_000))
-def test_a_document_that_is_cut_off_is_refused(document: Any, cut: int) -> None:
+def test_a_truncated_document_is_refused(document: Any, cut: int) -> None:
     data = json.dumps(document).encode()
     with pytest.raises(NotJsonError):
         list(members(io.BytesIO(data[: -min(cut, len(data))])))
 
 
 @pytest.mark.parametrize("data", [b"17", b"", b'{"a": 1]', b'{"a" 1}', b"{1: 2}", b"[1] [2]", b'{"a": [1}', b'"text"'])
-def test_what_is_no_document_is_refused(data: bytes) -> None:
+def test_invalid_documents_are_refused(data: bytes) -> None:
     with pytest.raises(NotJsonError):
         list(members(io.BytesIO(data)))
 
@@ -74,7 +74,7 @@ def test_an_item_that_is_too_long_is_none_and_the_next_one_is_found(monkeypatch:
 
 @settings(deadline=None)
 @given(data=st.binary(max_size=200), longest=st.integers(1, 30))
-def test_lines_end_where_they_end(data: bytes, longest: int) -> None:
+def test_lines_have_their_numbers_and_end_offsets(data: bytes, longest: int) -> None:
     found = list(lines(io.BytesIO(data), 3, longest))
     expected_lines = data.split(b"\n")
     whole = [len(line) + 1 for line in expected_lines[:-1]]

@@ -1,4 +1,4 @@
-"""Sessions that real clients wrote, where they are at hand; else these tests skip."""
+"""Sessions written by real clients; the tests skip if these are not available."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ needs_data = pytest.mark.skipif(SHARED is None, reason="no folder ../shared/data
         ),
     ],
 )
-def test_a_session_of_a_real_client_is_read_whole(name: str, expected: list[tuple[str, str]]) -> None:
+def test_a_session_of_a_real_client_is_read_completely(name: str, expected: list[tuple[str, str]]) -> None:
     assert TRANSCRIPTS is not None
     events, counts = read(TRANSCRIPTS / name)
     assert said(events) == expected
@@ -80,7 +80,7 @@ def test_real_runs_of_a_software_engineering_agent_become_runs_with_their_outcom
 
 
 def _as_written(run: dict[str, Any]) -> dict[str, Any]:
-    """Return a run as the agent writes it; the data keeps of each step thought, command and output."""
+    """Return a run in the agent's format; the data set has thought, command and output of each step."""
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are a helpful assistant."},
         {"role": "user", "content": f"<pr_description>\n{run['task']}\n</pr_description>\nRules."},

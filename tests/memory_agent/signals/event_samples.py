@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from memory_agent.records.memories import MemoryRecord
-from memory_agent.signals.reader import Dropped, EventReader
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import Dropped, EventReader, SignalTable
 from relay.event import Event
 
 WHEN = datetime(2026, 2, 16, 10, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Events that become no memory: noise has a reason, invalid fields are named, and nothing else is raised."""
+"""Events that become no memory: noise has a reason, invalid fields are reported, and nothing else is raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from memory_agent.errors import UnhandledEventError
 from memory_agent.records.memories import MemoryRecord
-from memory_agent.signals.reader import Dropped
+from memory_agent.signals import Dropped
 
 TABLE = Path(__file__).parents[3] / "memory_agent" / "signals" / "signals.toml"
 SIGNALS = msgspec.toml.decode(TABLE.read_bytes())["signal"].values()

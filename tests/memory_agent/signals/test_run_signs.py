@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from memory_agent.signals.runs import RunSign, read_run_sign
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import RunSign, SignalTable, read_run_sign
 from relay.event import Event
 
 TABLE = SignalTable.load()

@@ -14,8 +14,7 @@ from ulid import ULID
 
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import IngestSettings
-from memory_agent.signals.reader import EventReader
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import EventReader, SignalTable
 
 REPORT = {
     "report": {
@@ -228,8 +227,8 @@ def test_each_event_type_of_the_design_becomes_its_memory(
 def test_the_rows_of_this_test_are_all_rows_of_the_table() -> None:
     table = Path(__file__).parents[3] / "memory_agent" / "signals" / "signals.toml"
     rows = msgspec.toml.decode(table.read_bytes())["signal"].values()
-    signals = {READER.match(event_type) for event_type, *_ in ROWS}
-    assert signals == {READER.match(event.replace("*", "anything")) for row in rows for event in row["events"]}
+    signals = {READER.table.match(event_type) for event_type, *_ in ROWS}
+    assert signals == {READER.table.match(event.replace("*", "anything")) for row in rows for event in row["events"]}
     assert len(signals) == len(rows)
 
 

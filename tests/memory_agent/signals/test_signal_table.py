@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memory_agent.errors import SettingsError
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 
 
 def own_table(tmp_path: Path, toml: str) -> SignalTable:

@@ -15,9 +15,9 @@ from memory_samples import open_without_model
 
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import Settings
+from memory_agent.signals import Dropped
 from memory_agent.signals.language import reads_as_language
 from memory_agent.signals.payloads import read_unknown
-from memory_agent.signals.reader import Dropped
 
 SENTENCE = "The session map is guarded by a mutex now"
 UUID = "550e8400-e29b-41d4-a716-446655440000"

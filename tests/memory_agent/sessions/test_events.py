@@ -1,4 +1,4 @@
-"""Events of sessions: which memories they become, whose they are, and that nobody reacts to them."""
+"""Events of sessions become memories and runs of the right project, and trigger no recall."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from memory_agent.recall.context import context_block
 from memory_agent.records.memories import MemoryFilter
 from memory_agent.records.prompt_block import without_blocks
 from memory_agent.sessions.entries import Entry, Session
-from memory_agent.sessions.history import _CLIENT, _TYPES, channel_of, event_of
-from memory_agent.signals.table import SignalTable
+from memory_agent.sessions.events import _CLIENT, _TYPES, channel_of, event_of
+from memory_agent.signals import SignalTable
 from memory_agent.triggers.table import TriggerTable
 from tests.memory_agent.sessions import samples
 from tests.memory_agent.sessions.samples import PROMPT, read, write_lines
@@ -48,7 +48,7 @@ def test_a_session_becomes_memories_of_its_project_and_runs_with_outcomes(tmp_pa
         assert memory.stats().memories == 11
 
 
-def test_what_a_block_of_memories_says_does_not_become_a_memory(tmp_path: Path) -> None:
+def test_recalled_memories_in_a_session_do_not_become_memories(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "alice") as memory:
         memory.remember("A mutex per session fixed the race")
         block = context_block(memory.recall("why do two tabs race?", min_relevance=0), heading="Relevant history")

@@ -1,8 +1,8 @@
-"""Converts transcripts of sessions to events, with their own times and with ids that make a second import a no-op.
+"""Converts the entries of sessions to events that keep their times, with ids that make a second import a no-op.
 
-The event types are `history.*`, of hooks `session.*`. Each is scored like the type of a live emitter that it stands for
-(`signals.toml`), but triggers no recall: an imported message is past, and a hook recalls by itself. Sessions of a
-project share a channel.
+Imports publish the event types `history.*`, hooks `session.*`. Both become memories like the corresponding types of
+live emitters (`signals.toml`) but trigger no recall: imported messages are in the past, and a hook recalls by itself.
+Sessions of one project share a channel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memory_agent.records.prompt_block import without_blocks
 from memory_agent.sessions.entries import Entry, Session
 
 Family = Literal["history", "session"]
-"""The first word of event types: of sessions that are past, or take place now."""
+"""The prefix of the event types: `history` for past sessions, `session` for one that is running."""
 _TYPES = {
     "user": "user_msg",
     "assistant": "assistant_msg",
@@ -50,13 +50,30 @@ def event_of(
     fallback: datetime,
     family: Family = "history",
 ) -> dict[str, Any] | None:
-    """Return the event of the entry with this number in its session; None if no text of its own is left.
+    """Return the event of an entry; None if the entry contains nothing but recalled memories.
 
-    Where the format has no times, that is `fallback`, in the order of the entries.
+    `number` counts the entries of the session: an entry without a time gets `fallback` plus `number` microseconds.
     """
     text = without_blocks(entry.text).strip()[:_MOST_CHARS]
     if not text and not entry.command:
         return None
+    event: dict[str, Any] = {
+        "event_id": _short(f"{session.client}:{entry.id}:{entry.what}"),
+        "event_type": f"{family}.{_TYPES[entry.what]}",
+        "timestamp": _time(entry, fallback + number * _ORDER).isoformat(),
+        "user_id": user_id,
+        "session_id": _short(session.id) or None,
+        "actor_id": session.client,
+        "payload": _payload(entry, session, text, family),
+    }
+    if session.folder:
+        event["channel_id"] = channel_of(session.folder)
+    if entry.agent:
+        event["agent_id"] = _short(entry.agent)
+    return {name: value for name, value in event.items() if value is not None}
+
+
+def _payload(entry: Entry, session: Session, text: str, family: Family) -> dict[str, Any]:
     payload: dict[str, Any] = {_FIELDS.get(entry.what, "text"): text, _CLIENT[family]: session.client}
     if entry.command:
         payload["command"] = entry.command
@@ -71,30 +88,17 @@ def event_of(
         payload["folder"] = session.folder
     if session.title:
         payload["session_title"] = session.title
-    event: dict[str, Any] = {
-        "event_id": _short(f"{session.client}:{entry.id}:{entry.what}"),
-        "event_type": f"{family}.{_TYPES[entry.what]}",
-        "timestamp": _time(entry, fallback + number * _ORDER).isoformat(),
-        "user_id": user_id,
-        "session_id": _short(session.id) or None,
-        "actor_id": session.client,
-        "payload": payload,
-    }
-    if session.folder:
-        event["channel_id"] = channel_of(session.folder)
-    if entry.agent:
-        event["agent_id"] = _short(entry.agent)
-    return {name: value for name, value in event.items() if value is not None}
+    return payload
 
 
 def _time(entry: Entry, fallback: datetime) -> datetime:
-    """Return the entry's time; a run begins right after the message that asks for it."""
+    """Return the time of an entry; a run begins one microsecond after the message that requests it."""
     at = entry.at or fallback
     return at + _ORDER if entry.what == "begin" else at
 
 
 def channel_of(folder: str) -> str:
-    """Return the channel of a project's sessions: its folder.
+    """Return the channel of a project's sessions, which is named after its folder.
 
     >>> channel_of("/home/ann/shop")
     'project:/home/ann/shop'
@@ -103,12 +107,12 @@ def channel_of(folder: str) -> str:
 
 
 def is_below(folder: str | None, project: str) -> bool:
-    """Return whether a session's folder is a project's, or below it."""
+    """Return whether a session's folder is the project's folder or below it."""
     return folder is not None and (folder == project or PurePath(project) in PurePath(folder).parents)
 
 
 def _short(id: str) -> str:
-    """Return an id that fits, with the digest of the rest for its end."""
+    """Return an id of at most 200 bytes; a longer one ends with its digest."""
     if len(id.encode(errors="replace")) <= _LONGEST_ID:
         return id
     from hashlib import sha256  # late: few ids are that long

@@ -1,0 +1,233 @@
+"""The `Embedder` protocol, and what its implementations share: the origin of vectors, and results that are pending.
+
+Shapes: n texts, d dimensions of an embedding (384 with the default model). All vectors are float32 of unit length,
+except those of a query's words (`memory_agent.records.embedded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from memory_agent.errors import ModelError
+from memory_agent.records.embedded import Embedded, EmbeddedQuery, Embedding, of_vector, query_of_vector
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+From = TypeVar("From")
+
+Embeddings = npt.NDArray[np.float32]
+_PARTS_WITH_PREFIXES = 6  # of a stamp
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total)."""
+ByteProgress = Callable[[str, int, int], None]
+"""Called with (file, bytes done, total bytes)."""
+
+
+class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The origin of vectors. `scheme` is int8 or float32; `runtime` names engine, kernels, graph and truncation.
+
+    `words` is the version of the passages and word bits ("" if there are none), `prefixes` identifies the prefixes of
+    queries and passages ("" if there are none).
+    """
+
+    model: str
+    model_sha256: str
+    scheme: str
+    runtime: str
+    ndim: int
+    words: str = ""
+    prefixes: str = ""
+
+    @property
+    def stamp(self) -> str:
+        """The identifier to store with vectors: equal stamps mean bit-identical vectors for the same text."""
+        parts = (self.model, self.model_sha256[:16], self.scheme, self.runtime, str(self.ndim), self.prefixes)
+        return "|".join(parts if self.prefixes else parts[:-1])
+
+    @property
+    def words_stamp(self) -> str:
+        """The identifier to store with further passages and word bits; "" if the embedder makes none.
+
+        Stored ones with another stamp are rebuilt or ignored; those of the same weights may still be compared.
+        """
+        return f"{self.words}|{self.stamp}" if self.words else ""
+
+
+def has_prefixes(stamp: str) -> bool:
+    """Return whether vectors with this stamp were made with prefixes, which shift the cosines."""
+    return len(stamp.split("|")) == _PARTS_WITH_PREFIXES
+
+
+def comparable(stamp: str, other: str) -> bool:
+    """Return whether vectors with these stamps may be compared: same weights, dimensions and prefixes.
+
+    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); those of two models are not.
+    """
+    return _weights_and_ndim(stamp) == _weights_and_ndim(other)
+
+
+def comparable_words(stamp: str, other: str) -> bool:
+    """Return whether word vectors with these stamps may be compared: same version, weights, dimensions and prefixes."""
+    (words, _, vectors), (other_words, _, other_vectors) = stamp.partition("|"), other.partition("|")
+    return words == other_words and comparable(vectors, other_vectors)
+
+
+def _weights_and_ndim(stamp: str) -> tuple[str, ...]:
+    parts = stamp.split("|")
+    is_ours = _PARTS_WITH_PREFIXES - 1 <= len(parts) <= _PARTS_WITH_PREFIXES
+    return (parts[1], *parts[4:]) if is_ours else (stamp,)
+
+
+class Pending(Protocol[T_co]):
+    """The result of an embedding that is in progress. Call `result` from one thread, at most once."""
+
+    def result(self) -> T_co:
+        """Wait for the result and return it.
+
+        Raises `EmbedderUnavailableError` after the timeout given at the beginning, or another `ModelError`.
+        """
+        ...
+
+
+PendingVector = Pending[Embedding]
+"""The pending (d,) vector of a query."""
+PendingVectors = Pending[Embeddings]
+"""The pending (n, d) vectors of texts."""
+
+
+class Derived(Generic[From, T]):
+    """A pending result to which a function is applied."""
+
+    def __init__(self, pending: Pending[From], derive: Callable[[From], T]) -> None:
+        self._pending = pending
+        self._derive = derive
+
+    def result(self) -> T:
+        """Wait, and return the function's value; same errors as `Pending.result`."""
+        return self._derive(self._pending.result())
+
+
+class Settled(Generic[T]):
+    """A result or error that is already known."""
+
+    def __init__(self, outcome: T | ModelError) -> None:
+        self._outcome = outcome
+
+    def result(self) -> T:
+        """Return the outcome, or raise the error."""
+        if isinstance(self._outcome, ModelError):
+            raise self._outcome
+        return self._outcome
+
+
+SettledVector = Settled[Embeddings]
+"""One or several vectors that are already known, or their error."""
+
+
+class All(Generic[T]):
+    """Several pending results as one."""
+
+    def __init__(self, pending: Sequence[Pending[T]]) -> None:
+        self._pending = pending
+
+    def result(self) -> list[T]:
+        """Wait for all results and return them in order; same errors as `Pending.result`."""
+        return [each.result() for each in self._pending]
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns text into vectors. Thread-safe; the same text always gives the same bits. Implementations inherit it.
+
+    An embedder that makes only vectors implements `begin_query` and `begin_texts`; one that also makes passages and
+    word vectors is a `PassageEmbedder`. The same string may have different vectors as a query and as a text, if the
+    model has prefixes. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises
+    `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
+    """
+
+    @property
+    def info(self) -> EmbedderInfo:
+        """The origin of the vectors."""
+        ...
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """Begin to embed `text`, ahead of all bulk work, and return without waiting.
+
+        `timeout_s` is the time from now until the result. Raises only `InvalidInputError`; `result` raises the others.
+        """
+        ...
+
+    def embed_query(self, text: str, timeout_s: float | None = None) -> Embedding:
+        """Return the (d,) vector of `text`, ahead of all bulk work.
+
+        Raises `EmbedderUnavailableError` after `timeout_s`.
+        """
+        return self.begin_query(text, timeout_s).result()
+
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        """Begin to embed `texts`, at low priority, and return without waiting.
+
+        `progress` is called while `result` waits. Raises only `InvalidInputError`; `result` raises the others.
+        """
+        ...
+
+    def embed_texts(self, texts: Sequence[str], progress: Progress | None = None) -> Embeddings:
+        """Return the (n, d) vectors of `texts`, at low priority. Raises if any text fails."""
+        return self.begin_texts(texts, progress).result()
+
+    def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
+        """Like `begin_query`, with the vectors of the query's words if the embedder makes them."""
+        return Derived(self.begin_query(text, timeout_s), query_of_vector)
+
+    def embed_query_words(self, text: str, timeout_s: float | None = None) -> EmbeddedQuery:
+        """Return the vectors of `text` and of its words; same errors as `embed_query`."""
+        return self.begin_query_words(text, timeout_s).result()
+
+    def begin_passages(
+        self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
+    ) -> Pending[list[Embedded]]:
+        """Like `begin_texts`, with all passages and words of each text if the embedder makes them.
+
+        With `timeout_s`, the texts are embedded ahead of bulk work, like queries, within that time.
+        """
+        if timeout_s is None:
+            return Derived(self.begin_texts(texts, progress), lambda vectors: list(map(of_vector, texts, vectors)))
+        queries = [self.begin_query(text, timeout_s) for text in texts]
+        return Derived(All(queries), lambda vectors: list(map(of_vector, texts, vectors)))
+
+    def embed_passages(self, texts: Sequence[str], progress: Progress | None = None) -> list[Embedded]:
+        """Return the passages and words of `texts`, at low priority. Raises if any text fails."""
+        return self.begin_passages(texts, progress).result()
+
+    def count_tokens(self, text: str, timeout_s: float | None = None) -> int:
+        """Return the number of tokens of `text`, without special tokens and without truncation.
+
+        With an embedder in another process, raises `EmbedderUnavailableError` after `timeout_s`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop the embedder; waiting callers get `EmbedderUnavailableError`."""
+        ...
+
+
+class PassageEmbedder(Embedder):
+    """An embedder that implements `begin_query_words` and `begin_passages`; the vectors follow from them."""
+
+    def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
+        """Like `Embedder.begin_query`."""
+        return Derived(self.begin_query_words(text, timeout_s), lambda query: query.vector.copy())
+
+    def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
+        """Like `Embedder.begin_texts`: the vectors of the first passages."""
+        return Derived(self.begin_passages(texts, progress), self._first_vectors)
+
+    def _first_vectors(self, found: Sequence[Embedded]) -> Embeddings:
+        vectors = [one.vectors[0] for one in found]
+        return np.array(vectors, dtype=np.float32).reshape(len(vectors), self.info.ndim)

@@ -1,0 +1,71 @@
+"""The interface of a format's reader, and the tool calls that wait for their results."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Generic, TypeVar
+
+from memory_agent.sessions.entries import UNANSWERED, Found, Session
+from memory_agent.sessions.tool_calls import Call
+
+Value = TypeVar("Value")
+
+_MOST_PENDING = 256
+
+
+class Pending(Generic[Value]):
+    """At most 256 values by id, in order of arrival; adding one more evicts the oldest."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, Value] = {}
+
+    def put(self, id: str, value: Value) -> list[Value]:
+        """Add a value, or move the one with this id to the end with its new value; return the evicted ones."""
+        self._values.pop(id, None)
+        self._values[id] = value
+        return [self._values.pop(next(iter(self._values)))] if len(self._values) > _MOST_PENDING else []
+
+    def take(self, id: str) -> Value | None:
+        """Remove and return the value with this id, or None."""
+        return self._values.pop(id, None)
+
+    def clear(self) -> Iterator[Value]:
+        """Remove all values and yield them in order."""
+        while self._values:
+            yield self._values.pop(next(iter(self._values)))
+
+
+class Reader(ABC):
+    """Reads a file of JSON lines, or one JSON document item by item. `session` belongs to the entries yielded last."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._calls: Pending[Call] = Pending()
+
+    def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
+        """Read the members of a document that are not lists, and the first items of its lists, as `name[1]`.
+
+        Raises `msgspec.DecodeError`. Not called for JSON lines.
+        """
+        yield from ()
+
+    @abstractmethod
+    def read(self, item: bytes, number: int, member: str = "") -> Iterator[Found]:
+        """Yield the entries of a line, or of an item of the list `member` ("" if the document is a list).
+
+        `number` counts lines, or the items of one list, from 1. Raises `msgspec.DecodeError` for an item that does not
+        match the format.
+        """
+
+    def release(self) -> Iterator[Found]:
+        """Yield messages held back because later lines might change them; called when nothing follows for now."""
+        yield from ()
+
+    def end(self) -> Iterator[Found]:
+        """Yield what remains after the last item."""
+        yield from (UNANSWERED for _ in self._calls.clear())
+
+    def _called(self, id: str, call: Call) -> Iterator[Found]:
+        """Keep a call until its result arrives."""
+        yield from (UNANSWERED for _ in self._calls.put(id, call))
