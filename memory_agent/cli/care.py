@@ -11,10 +11,12 @@ import click
 
 from memory_agent.cli.access import for_each_user, note_skipped, uses_daemon
 from memory_agent.cli.failure import note
+from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import counted, print_document, print_table, size
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
+from memory_agent.verbs.params import RebuildParams
 
 if TYPE_CHECKING:
     from memory_agent.care.backup import Part
@@ -90,7 +92,7 @@ def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, in
 
 
 @click.command()
-@click.option("--vectors", is_flag=True, help="Embed all memories again after a change of the model.")
+@field_options(RebuildParams)
 @daemon_options
 def rebuild(target: Target, vectors: bool) -> None:
     """Rebuild the columns that recall searches from the records; without --user, for all users.

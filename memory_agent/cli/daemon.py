@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import note_unknown_user, open_client, open_for_reading
+from memory_agent.cli.access import note_unknown_user, open_client, open_memory
 from memory_agent.cli.options import UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
@@ -33,7 +33,7 @@ def stats(target: Target) -> None:
       memory-agent stats --user alice
       memory-agent stats --json | jq .daemon.recalls
     """
-    with open_for_reading(target, "stats") as memory:
+    with open_memory(target, "stats") as memory:
         figures = memory.stats()
         status = memory.status() if isinstance(memory, MemoryClient) else None
     if target.as_json:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import click
 
 from memory_agent.cli.access import authorize, open_client, uses_daemon
+from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_table, size
+from memory_agent.verbs.params import QuarantineParams
 from memory_agent.verbs.protocol import QuarantinedEvent
 
 _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]...")
@@ -28,8 +30,7 @@ def quarantine() -> None:
 
 
 @quarantine.command("list", short_help="Show quarantined events, with the reason.")
-@click.option("--after", type=click.IntRange(min=0), default=0, show_default=True, help="Only ids after this one.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number.")
+@field_options(QuarantineParams)
 @daemon_options
 def list_entries(target: Target, after: int, limit: int) -> None:
     """Show quarantined events, oldest first, with the reason and without their content.

@@ -8,17 +8,27 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
 from memory_agent.cli.access import listens, open_client, open_memory, uses_daemon
+from memory_agent.cli.command import SectionedCommand, as_struct
 from memory_agent.cli.failure import note
-from memory_agent.cli.interrupts import Interrupts
 from memory_agent.cli.options import Moment, Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.cli.publish import INTERRUPTED, BadLine, relay_ingest, send, unreachable, wait_until_recallable
+from memory_agent.cli.publish import (
+    INTERRUPTED,
+    BadLine,
+    Interrupts,
+    Observer,
+    Sending,
+    relay_ingest,
+    send,
+    unreachable,
+    wait_until_recallable,
+)
 from memory_agent.cli.render import counted, print_document
 from memory_agent.errors import UnavailableError
 from memory_agent.sessions.finding import NAMES, Places
@@ -57,7 +67,24 @@ class _Result(msgspec.Struct, kw_only=True):
     looked_in: list[str]
 
 
-@click.command("import-sessions")
+class _Wanted(NamedTuple):
+    """Which sessions to import."""
+
+    paths: tuple[Path, ...]
+    clients: tuple[str, ...]
+    since: datetime | None
+    project: Path | None
+
+    def places(self) -> Places:
+        """Return where to look for them."""
+        return Places(self.paths, Path.home(), os.environ, self.clients or NAMES)
+
+    def scope(self, user_id: str) -> Scope:
+        """Return whose they are, and what is taken of them."""
+        return Scope(user_id, self.since, None if self.project is None else str(self.project.expanduser().absolute()))
+
+
+@click.command("import-sessions", cls=SectionedCommand)
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--client",
@@ -76,16 +103,9 @@ class _Result(msgspec.Struct, kw_only=True):
 @click.option("--wait", is_flag=True, help="Return when everything is recallable, or in quarantine.")
 @click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder.")
 @daemon_options
+@as_struct("wanted", _Wanted)
 def import_sessions(
-    target: Target,
-    paths: tuple[Path, ...],
-    clients: tuple[str, ...],
-    since: datetime | None,
-    project: Path | None,
-    dry_run: bool,
-    watch: bool,
-    wait: bool,
-    ingest: str | None,
+    target: Target, wanted: _Wanted, dry_run: bool, watch: bool, wait: bool, ingest: str | None
 ) -> None:
     """Import past sessions from PATHS, files or folders, or from where the clients on this machine keep them.
 
@@ -107,11 +127,10 @@ def import_sessions(
         raise click.UsageError("--dry-run imports nothing to watch or wait for")
     if watch and wait:
         raise click.UsageError("--watch does not end, so there is nothing to wait for")
-    folder = None if project is None else str(project.expanduser().absolute())
-    places = Places(paths, Path.home(), os.environ, clients or NAMES)
+    places = wanted.places()
     delivered = None if dry_run else Delivered()
     with progress_bars("bytes") as report, Interrupts() as interrupts:
-        imported = SessionImport(places, Scope(target.user_id, since, folder), report)
+        imported = SessionImport(places, wanted.scope(target.user_id), report)
         if delivered is None:
             interrupts.cut_short(lambda: sum(1 for _ in imported.events()))
         elif watch:
@@ -173,8 +192,7 @@ def _deliver(
 def _publish(
     target: Target, endpoint: str, events: Iterator[dict[str, Any]], delivered: Delivered, interrupts: Interrupts
 ) -> None:
-    lines, settings = enumerate(events, 1), target.settings.relay
-    summary = send(lines, endpoint, target.identity, settings, None, _FLUSH_S, lambda _: None, _warn, interrupts)
+    summary = send(target, enumerate(events, 1), Sending(endpoint, _FLUSH_S, Observer()), interrupts)
     delivered.new += summary.acknowledged
     delivered.known += summary.duplicates
     delivered.rejected += summary.rejected
@@ -194,11 +212,7 @@ def _ingest(memory: Memory, events: Iterator[dict[str, Any]], delivered: Deliver
         for reason, count in report.dropped.items():
             noise[reason] = noise.get(reason, 0) + count
         for one in report.rejected:
-            _warn(BadLine(line=0, field=f"event {one.event_id}", reason=one.reason))
-
-
-def _warn(bad: BadLine) -> None:
-    note(str(bad))
+            note(str(BadLine(line=0, field=f"event {one.event_id}", reason=one.reason)))
 
 
 def _wait(target: Target, delivered: Delivered, report: Report) -> None:

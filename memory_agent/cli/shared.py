@@ -11,12 +11,13 @@ import click
 import msgspec
 from rich.text import Text
 
-from memory_agent.cli.access import open_client, open_for_reading
+from memory_agent.cli.access import open_client, open_memory
+from memory_agent.cli.blocks import Followed, following_options
+from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
-from memory_agent.cli.following import Followed, following_options
 from memory_agent.cli.options import Target, daemon_options, read_text
-from memory_agent.cli.publishing import confirm, offer, preview
+from memory_agent.cli.preview import confirm, offer, preview
 from memory_agent.cli.render import (
     counted,
     emit,
@@ -32,7 +33,7 @@ from memory_agent.cli.render import (
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import worth
 from memory_agent.records.shared import FoundItem, GlobalRecord
-from memory_agent.verbs.params import SearchSharedParams
+from memory_agent.verbs.params import RateParams, SearchSharedParams
 from relay.disk import write_private
 
 _STANDARD_STREAM = Path("-")
@@ -71,7 +72,7 @@ def offered(target: Target) -> None:
       memory-agent shared offered
       memory-agent shared offered --user alice --json
     """
-    with open_for_reading(target, "offered") as memory:
+    with open_memory(target, "offered") as memory:
         found = memory.shared.offered()
     if target.as_json:
         print_document(found)
@@ -97,7 +98,7 @@ def unpublish(target: Target, item_id: str) -> None:
       memory-agent shared unpublish 01KHJY9080NWG22H9Q8BBD7B80
       memory-agent shared unpublish 01KHJY9080NWG22H9Q8BBD7B80 --user alice --json
     """
-    with open_for_reading(target, "unpublish") as memory:
+    with open_memory(target, "unpublish") as memory:
         receipt = memory.shared.unpublish(item_id)
     if target.as_json:
         print_document(receipt)
@@ -112,7 +113,7 @@ def unpublish(target: Target, item_id: str) -> None:
 @shared.command(short_help="Rate an item of another user, or take a rating back.")
 @_item
 @click.argument("rating", required=False, type=click.FloatRange(0, 1))
-@click.option("--version", help="The version that is rated. Default: the present one.")
+@field_options(RateParams)
 @click.option("--take-back", is_flag=True, help="Take your rating back.")
 @daemon_options
 def rate(target: Target, item_id: str, rating: float | None, version: str | None, take_back: bool) -> None:
@@ -128,7 +129,7 @@ def rate(target: Target, item_id: str, rating: float | None, version: str | None
     """
     if take_back == (rating is not None):
         raise click.UsageError("give a RATING from 0 to 1, or --take-back (not both)")
-    with open_for_reading(target, "rate") as memory:
+    with open_memory(target, "rate") as memory:
         figures = memory.shared.rate(item_id, rating, version)
     if target.as_json:
         print_document(figures)
@@ -149,7 +150,7 @@ def published(target: Target) -> None:
       memory-agent shared published
       memory-agent shared published --user alice --json
     """
-    with open_for_reading(target, "published") as memory:
+    with open_memory(target, "published") as memory:
         items = memory.shared.published()
     if target.as_json:
         print_document([item_document(item) for item in items])
@@ -161,11 +162,9 @@ def published(target: Target) -> None:
 
 @shared.command(short_help="Find what others published.")
 @click.argument("text", metavar="QUERY")
-@click.option("-k", "--top-k", type=click.IntRange(min=1), default=5, show_default=True,
-              help="Maximum number of items.")  # fmt: skip
-@field_options(SearchSharedParams, {"content_types": "--type", "tags": "", "min_relevance": ""})
+@field_options(SearchSharedParams, top_k="-k --top-k", content_types="--type")
 @daemon_options
-def search(target: Target, text: str, top_k: int, **fields: Any) -> None:
+def search(target: Target, text: str, **fields: Any) -> None:
     """Find the shared items that resemble QUERY and that the user may see, best first; - is standard input.
 
     Their texts are others' words. Nothing of QUERY is kept. `memory-agent recall --tier local --tier global` finds them
@@ -177,8 +176,8 @@ def search(target: Target, text: str, top_k: int, **fields: Any) -> None:
       memory-agent shared search "review SQL" --type agent --type app --tag sql -k 3
       memory-agent shared search - --json < question.txt
     """
-    with open_for_reading(target, "search_shared") as memory:
-        found = memory.shared.search(read_text(text), top_k, **fields)
+    with open_memory(target, "search_shared") as memory:
+        found = memory.shared.search(read_text(text), **fields)
     if target.as_json:
         print_document([{**msgspec.to_builtins(one), "item": item_document(one.item)} for one in found])
     else:
@@ -197,7 +196,7 @@ def show(target: Target, item_id: str) -> None:
       memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80
       memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80 --json
     """
-    with open_for_reading(target, "shared_item") as memory:
+    with open_memory(target, "shared_item") as memory:
         item = memory.shared.item(item_id)
     if target.as_json:
         print_document(item_document(item))
@@ -205,16 +204,12 @@ def show(target: Target, item_id: str) -> None:
         _print_items([FoundItem(item=item, score=None, sona_score=0.0)], is_ranked=False)
 
 
-@shared.command(short_help="Follow what is published, unpublished and rated.")
+@shared.command(cls=SectionedCommand, short_help="Follow what is published, unpublished and rated.")
 @click.option("--after", type=click.IntRange(min=0), metavar="NUMBER",
               help="Go on after this number of the journal (`seq` in --json). Default: from now on.")  # fmt: skip
 @following_options
 @daemon_options
-def follow(
-    target: Target,
-    after: int | None,
-    followed: Followed,
-) -> None:
+def follow(target: Target, after: int | None, followed: Followed) -> None:
     """Print what becomes of shared items, as far as the key admits: published, unpublished, or a new rating.
 
     What is gone has no id any more, but the fingerprint (`item`) that it had before. With --json each change is an
@@ -254,7 +249,7 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
         raise click.UsageError("--json and - both take standard output: name a file")
     if out != _STANDARD_STREAM and out.exists() and not (replace and out.is_file()):
         raise InvalidInputError("out", f"{out} exists; name another file or give --replace")
-    with open_for_reading(target, "shared_attachment") as memory:
+    with open_memory(target, "shared_attachment") as memory:
         found = memory.shared.attachment(item_id)
     if out == _STANDARD_STREAM:
         sys.stdout.buffer.write(found.data)
@@ -284,7 +279,7 @@ def name(target: Target, name: str | None, is_none: bool) -> None:
     if is_none and name is not None:
         raise click.UsageError("give a NAME, or --none (not both)")
     is_read = name is None and not is_none
-    with open_for_reading(target, "own_name" if is_read else "shared_name") as memory:
+    with open_memory(target, "own_name" if is_read else "shared_name") as memory:
         seen = memory.shared.name() if is_read else memory.shared.set_name(name)
     if target.as_json:
         print_document({"name": seen})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
+from memory_agent.cli.access import note_unknown_user, open_memory
 from memory_agent.cli.failure import confirm
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.render import print_document, print_figures, size
@@ -51,7 +51,7 @@ def status(target: Target) -> None:
       memory-agent sona status
       memory-agent sona status --user alice --json
     """
-    with open_for_reading(target, "sona_status") as memory:
+    with open_memory(target, "sona_status") as memory:
         found = memory.sona.status()
     if target.as_json:
         print_document(found)
@@ -98,7 +98,7 @@ def export(target: Target, file: Path) -> None:
     """
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - both take standard output: name a file")
-    with open_for_reading(target, "sona_export") as memory:
+    with open_memory(target, "sona_export") as memory:
         data = memory.sona.export()
         note_unknown_user(target)
     if file == _STANDARD_STREAM:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
+from memory_agent.cli.access import note_unknown_user, open_memory
+from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import counted, one_line, plain, print_document, print_figures, print_table
@@ -52,7 +53,7 @@ def trajectory() -> None:
 
 @trajectory.command(short_help="Begin a run.")
 @click.argument("objective")
-@field_options(RunBeginParams, {"run_id": "", "session_id": "", "recall_ids": "", "event_id": "--event-id"})
+@field_options(RunBeginParams, event_id="--event-id")
 @daemon_options
 def begin(target: Target, objective: str, **fields: Any) -> None:
     """Begin a run for OBJECTIVE; it is durable on return. OBJECTIVE may be - for standard input.
@@ -72,7 +73,7 @@ def begin(target: Target, objective: str, **fields: Any) -> None:
 @trajectory.command(short_help="Record a step of a run.")
 @_run
 @click.argument("text")
-@field_options(RunStepParams, {"memory_ids": "--used", "event_id": "--event-id"})
+@field_options(RunStepParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
     """Record a step of RUN and the memories it used. TEXT may be - for standard input. An ended run takes no steps.
@@ -88,12 +89,9 @@ def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
     _tell(target, run, f"{run.id} has {counted(len(run.steps), 'step')}")
 
 
-@trajectory.command(short_help="Record how a run ended.")
+@trajectory.command(cls=SectionedCommand, short_help="Record how a run ended.")
 @_run
-@field_options(
-    RunEndParams,
-    {"outcome": "", "summary": "", "quality": "", "memory_ids": "--used", "event_id": "--event-id"},
-)
+@field_options(RunEndParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def end(target: Target, run_id: str, **fields: Any) -> None:
     """Record how RUN ended, and which memories it used. An end is not replaced: `feedback RUN` revises its quality.
@@ -113,7 +111,7 @@ def end(target: Target, run_id: str, **fields: Any) -> None:
 
 
 @trajectory.command("list", short_help="List runs, newest first.")
-@field_options(RunListParams, ("state", "limit"))
+@field_options(RunListParams)
 @daemon_options
 def list_runs(target: Target, state: RunState | None, limit: int) -> None:
     """List runs, newest first: state, quality with its reason, number of memories used, objective.
@@ -124,7 +122,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
       memory-agent trajectory list --state open --limit 5
       memory-agent trajectory list --user alice --json
     """
-    with open_for_reading(target, "run_list") as memory:
+    with open_memory(target, "run_list") as memory:
         runs = memory.runs.list(state, limit)
     if target.as_json:
         print_document(runs)
@@ -137,7 +135,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
 
 @trajectory.command("similar", short_help="Find ended runs whose request resembles a text.")
 @click.argument("text")
-@field_options(RunSimilarParams, ("top_k", "min_relevance"))
+@field_options(RunSimilarParams)
 @daemon_options
 def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | None) -> None:
     """Find ended runs whose request resembles TEXT, best first: what they did, how they ended, and why.
@@ -150,7 +148,7 @@ def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | N
       memory-agent trajectory similar - --top-k 3 --json < task.txt
     """
     query = read_text(text)
-    with open_for_reading(target, "run_similar") as memory:
+    with open_memory(target, "run_similar") as memory:
         runs = memory.runs.similar(query, top_k, min_relevance)
     if target.as_json:
         print_document(runs)
@@ -173,7 +171,7 @@ def show(target: Target, run_id: str) -> None:
       memory-agent trajectory show run-7
       memory-agent trajectory show run-7 --json
     """
-    with open_for_reading(target, "run_get") as memory:
+    with open_memory(target, "run_get") as memory:
         run = memory.runs.get(run_id)
         words = {} if run is None or target.as_json else _words_of(memory, run)
     if run is None:
@@ -274,7 +272,7 @@ def _tell(target: Target, run: Trajectory, sentence: str) -> None:
 
 @click.command()
 @click.argument("recall_id")
-@field_options(FeedbackParams, {"used": "--used", "quality": "", "comment": "", "event_id": "--event-id"})
+@field_options(FeedbackParams, event_id="--event-id")
 @daemon_options
 def feedback(target: Target, recall_id: str, **fields: Any) -> None:
     """Report which memories of a recall were used, and the outcome. Ranking is learned from it.

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from memory_agent.cli.access import open_memory
+from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.failure import note
-from memory_agent.cli.filters import filter_options
+from memory_agent.cli.fields import FURTHER_FILTERS, filter_options
 from memory_agent.cli.options import Target, common_options, daemon_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import counted, print_document
@@ -31,7 +32,7 @@ _STANDARD_STREAM = Path("-")
 _MOST_PRINTED = 20
 
 
-@click.command("export")
+@click.command("export", cls=SectionedCommand, sections={"Filters": FURTHER_FILTERS})
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Replace an existing file.")
 @filter_options
@@ -39,11 +40,11 @@ _MOST_PRINTED = 20
 def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFilter) -> None:
     """Write the memories of --user to FILE, one JSON document a line, or to standard output with -.
 
-    A line has everything of a memory: usage, vector, and the ids of its events. Without filters (--session to
-    --min-quality), events whose memory was deleted are included; with filters, only memories that match all are
-    written. Runs beside a daemon. An existing file is refused, or replaced as a whole with --replace. What was learned
-    from runs is not included: `memory-agent sona export` writes that. With --user shared-knowledge, the lines are what
-    users share, with attachments, without figures and chosen names.
+    A line has everything of a memory: usage, vector, and the ids of its events. Without filters, events whose memory
+    was deleted are included; with filters, only memories that match all are written. Runs beside a daemon. An existing
+    file is refused, or replaced as a whole with --replace. What was learned from runs is not included: `memory-agent
+    sona export` writes that. With --user shared-knowledge, the lines are the shared items, with attachments, without
+    figures and chosen names.
 
     \b
     Examples:

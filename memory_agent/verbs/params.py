@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_origin
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -51,6 +52,14 @@ AGED_AT_ONCE = 20_000
 """A limit in memories: their ids and those of their events take a few megabytes in one request to the journal."""
 _MOST_IMPORT_BYTES = 32 << 20
 """Many times the size of a learner. A frame above the socket's limit would end the connection without an answer."""
+
+
+class OptionHelp(NamedTuple):
+    """Documentation of a field for the command line alone. That by `means` is in the HTTP description as well."""
+
+    description: str
+    extra_json_schema: Mapping[str, Any] = MappingProxyType({})
+
 
 MinRelevance = Annotated[
     float | None,
@@ -272,7 +281,7 @@ class ListParams(Params, frozen=True, kw_only=True):
 class RebuildParams(Params, frozen=True, kw_only=True):
     """Parameters of `rebuild`."""
 
-    vectors: bool = False
+    vectors: Annotated[bool, OptionHelp("Embed all memories again after a change of the model.")] = False
 
     @property
     def protocol_version(self) -> int:
@@ -486,19 +495,36 @@ class WaitParams(Params, frozen=True, kw_only=True):
 class PreviewParams(Params, frozen=True, kw_only=True):
     """Parameters of `publish_preview`."""
 
-    title: str | None = None
-    summary: str | None = None
-    content_type: ContentType | None = None
+    title: Annotated[str | None, OptionHelp("Default: that of the memory, or the first heading of the document.")] = (
+        None
+    )
+    summary: Annotated[
+        str | None,
+        OptionHelp("What is found and shown. Default: that of the memory, or the first paragraph of the document."),
+    ] = None
+    content_type: Annotated[ContentType | None, OptionHelp("What it is. Default: document.")] = None
     body: str | None = None
-    memory_id: str | None = None
-    reference: str | None = None
-    version: str = "1"
-    tags: tuple[str, ...] = ()
-    access_policy: str | None = None
-    item_id: str | None = None
+    memory_id: Annotated[
+        str | None, OptionHelp("Share this memory: title, summary, tags and type are taken from it.")
+    ] = None
+    reference: Annotated[
+        str | None, OptionHelp("Where the original is: a path or an address, which other users see.")
+    ] = None
+    version: Annotated[str, OptionHelp("The name of this version.")] = "1"
+    tags: Annotated[tuple[str, ...], OptionHelp("A tag to find it by.")] = ()
+    access_policy: Annotated[
+        str | None,
+        OptionHelp(
+            "Who can find it: public (every user of this deployment, the default), org:NAME or tier:NAME, which your "
+            "key must name."
+        ),
+    ] = None
+    item_id: Annotated[str | None, OptionHelp("Publish a new version of this item of yours.")] = None
     attachment: bytes | None = None
     attachment_name: str | None = None
-    offer: bool = False
+    offer: Annotated[
+        bool, OptionHelp("Prepare an offer of a pattern, for `shared offer`, instead of something to publish.")
+    ] = False
 
 
 class ConfirmParams(Params, frozen=True, kw_only=True):
@@ -525,7 +551,7 @@ class RateParams(Params, frozen=True, kw_only=True):
 
     item_id: str
     rating: float | None
-    version: str | None = None
+    version: Annotated[str | None, OptionHelp("The version that is rated. Default: the present one.")] = None
 
 
 class SearchSharedParams(Params, frozen=True, kw_only=True):
@@ -558,8 +584,8 @@ class AskSharedParams(Params, frozen=True, kw_only=True):
 class QuarantineParams(Params, frozen=True, kw_only=True):
     """Parameters of `quarantine_list`: at most `limit` entries after `after`."""
 
-    after: int = 0
-    limit: int = 100
+    after: Annotated[int, OptionHelp("Only entries with a higher id.", {"minimum": 0})] = 0
+    limit: Annotated[int, OptionHelp("Maximum number.", {"minimum": 1})] = 100
 
 
 class QuarantineIdsParams(Params, frozen=True, kw_only=True):

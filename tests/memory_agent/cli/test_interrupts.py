@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from memory_agent.cli.interrupts import Interrupts
+from memory_agent.cli.publish import Interrupts
 from relay import Journal, journal_folder
 from tests.memory_agent.sessions.samples import claude_line, write_lines
 from tests.relay.relays import RelayProcess, wait_until
