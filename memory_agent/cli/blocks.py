@@ -19,7 +19,7 @@ from memory_agent.triggers.table import TriggerTable
 from relay import Endpoints, relay_endpoints
 
 if TYPE_CHECKING:
-    from memory_agent.client.following import Following
+    from memory_agent.client import Following
 
 T = TypeVar("T")
 _WAIT_S = 3_600.0

@@ -24,9 +24,8 @@ _MOST_TYPES = 8
 def stats(target: Target) -> None:
     """Show the number of memories by kind, and what was dropped and why; with a daemon, also its parts and timings.
 
-    Memories are those of now: from events, `remember`, `import` and learned patterns, less what was forgotten. Counts
-    of events are of all time: each was kept, was a repeat, or was dropped; one that could not be processed is in
-    quarantine.
+    Memories are the current ones, from events, `remember`, `import` and learned patterns. Events are counted from the
+    beginning: each was kept, was a repeat, or was dropped; an event that could not be processed is in quarantine.
 
     \b
     Examples:
@@ -139,9 +138,9 @@ def _print_status(status: DaemonStatus) -> None:
 def serve(target: Target, listen: tuple[str, ...]) -> None:
     """Run relay, embedder, Ray and gateway until SIGTERM or Ctrl-C.
 
-    Prints one JSON line with the endpoints when it is ready, and logs to standard error; on a terminal it says in words
-    where it listens and what to do next, and shows warnings only (--set log_level=debug shows all). Publishers use the
-    endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
+    Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal it prints in
+    words where it listens and what to do next, and logs warnings only (--set log_level=debug logs everything).
+    Publishers use the endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
 
     \b
     Examples:

@@ -37,7 +37,7 @@ from memory_agent.records.memories import Mode
 from memory_agent.verbs.params import RecallParams
 
 _MOVED = {"sona": "python -m ops.lab sona (from a checkout of the repository)"}
-"""Commands that were part of `eval`, and what runs them now."""
+"""Former commands of `eval`, and what to run instead."""
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -55,7 +55,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 
 
 class EvaluationGroup(click.Group):
-    """The commands of `eval`; a command that moved is refused with its new place."""
+    """The commands of `eval`. A command that moved is refused with a pointer to its new place."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -382,7 +382,7 @@ def _score_row(name: str, part: Figures, recall_at: Averages, ndcg_at: Averages,
 
 
 def _parts(report: Report) -> list[tuple[str, Figures]]:
-    """Return the figures of each category asked, of the main ones together, and of all."""
+    """Return the figures of each category with questions, of the main categories together, and of all."""
     return [
         *((f"category {name}", part) for name, part in report.by_category.items() if part.questions),
         *((f"categories {name}", part) for name, part in report.main_categories.items()),
@@ -439,10 +439,10 @@ def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: 
     its runs counts as a conversation.
 
     Metrics named shown_… count the shown records alone, without their duplicates (see eval locomo); the table leaves
-    them out where they make no difference.
+    them out if they make no difference.
 
-    Runs over other questions (another dataset, file or evidence) are refused. Differing settings are printed too. The
-    share above 0 and the counts say nothing about the size of a gain.
+    Runs over other questions (another dataset, file or evidence) are refused. Settings that differ are printed. The
+    share above 0 and the counts are not the size of a gain.
 
     \b
     Examples:
@@ -465,7 +465,7 @@ def _print_comparison(comparison: Comparison) -> None:
         f"{comparison.dataset}: differences in %, {comparison.resamples:,} resamples by {comparison.unit}, "
         f"seed {comparison.seed}"
     )
-    print_table(title, _DIFFERENCES, map(_difference_row, _telling(comparison.metrics)))
+    print_table(title, _DIFFERENCES, map(_difference_row, _without_equal(comparison.metrics)))
     click.echo()
     click.echo(_caution(comparison))
 
@@ -477,9 +477,9 @@ def _comparison_figures(comparison: Comparison) -> dict[str, object]:
     return figures | (changed or {"changed": "nothing"})
 
 
-def _telling(metrics: Sequence[MetricDifference]) -> list[MetricDifference]:
-    """Return the metrics without those of shown records that equal their counterparts."""
-    facts = {metric.metric: repr(msgspec.structs.astuple(metric)[1:]) for metric in metrics}  # NaN equals no NaN
+def _without_equal(metrics: Sequence[MetricDifference]) -> list[MetricDifference]:
+    """Return the metrics, less those of shown records alone that equal the metric of all records."""
+    facts = {metric.metric: repr(msgspec.structs.astuple(metric)[1:]) for metric in metrics}  # NaN != NaN
     return [
         metric
         for metric in metrics

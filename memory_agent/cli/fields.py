@@ -65,7 +65,7 @@ def _usual(field: msgspec.structs.FieldInfo, prefix: str) -> str:
 
 
 def _wanted(field: msgspec.structs.FieldInfo) -> Any:
-    """Return the type of a field, less its documentation and None."""
+    """Return the type of a field, without its documentation and None."""
     wanted = get_args(field.type)[0]
     return get_args(wanted)[0] if get_origin(wanted) in (UnionType, Union) else wanted
 
@@ -94,7 +94,7 @@ def _option(field: msgspec.structs.FieldInfo, option: str, prefix: str) -> Calla
 
 
 def _type(element: Any, bounds: Mapping[str, Any]) -> click.ParamType[Any]:
-    """Return the type of an option for values of a field, or of one element of it."""
+    """Return the type of an option for a field, or for one element of it."""
     least, most = bounds.get("minimum"), bounds.get("maximum")
     if get_origin(element) is Literal:
         return click.Choice(get_args(element))
@@ -121,7 +121,7 @@ def filter_options(command: Verb) -> Verb:
 
 
 def selection_options(command: Verb) -> Verb:
-    """As `filter_options` without --session, for a command in which a session means more than its memories."""
+    """As `filter_options` without --session, for a command in which --session selects more than memories."""
     return _filtered(command, ("session_id",))
 
 
@@ -154,4 +154,4 @@ def _names_of_filter() -> tuple[str, ...]:
 FILTERS = _names_of_filter()
 """The options of a filter, for a section of the help."""
 FURTHER_FILTERS = tuple(name for name in FILTERS if name not in ("--kind", "--since", "--session"))
-"""Those that people use less often."""
+"""The options of a filter that are used less often."""

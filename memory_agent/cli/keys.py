@@ -76,7 +76,7 @@ class _Rights(NamedTuple):
 @click.argument("name")
 @click.option("--all-users", is_flag=True, help="For all users, instead of --user.")
 @click.option("--scope", "scopes", default="publish,recall", show_default=True, callback=_scopes, metavar="LIST",
-              help="Scopes, comma-separated; `memory-agent keys --help` says what each permits.")  # fmt: skip
+              help="Scopes, comma-separated; see `memory-agent keys --help`.")  # fmt: skip
 @click.option("--org", "orgs", multiple=True, metavar="NAME",
               help="An organisation: the key finds what is shared with it. May be repeated.")  # fmt: skip
 @click.option("--tier", metavar="NAME", help="The tier: the key finds what is shared with it.")
@@ -157,7 +157,7 @@ def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
 @keys.command("list", short_help="List keys, also revoked ones.")
 @options_where_user(UNUSED)
 def list_keys(target: Target) -> None:
-    """List the keys of the data folder, also revoked ones; without tokens, which are stored nowhere.
+    """List the keys of the data folder, also revoked ones. Tokens are not shown: they are not stored.
 
     \b
     Examples:

@@ -20,11 +20,11 @@ from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, given, read_text
 from memory_agent.cli.progress import waiting
-from memory_agent.cli.render import emit, file_facts, item_document, one_line, plain, print_document, shown
+from memory_agent.cli.render import emit, file_facts, item_document, one_line, plain, print_document, print_done, shown
 from memory_agent.errors import InvalidInputError, ScopeMissingError, UnavailableError
 from memory_agent.records.shared import PublishPreview
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, texts_of
-from memory_agent.verbs.params import PreviewParams
+from memory_agent.verbs.shared_params import PreviewParams
 from relay.disk import write_private
 
 if TYPE_CHECKING:
@@ -192,10 +192,8 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
         ask_person(f"publish this, for {_audience(found.content.access_policy)}?")
     with waiting("publishing"), open_memory(target, "publish_confirm") as memory:
         item = memory.shared.confirm(found, data)
-    if target.as_json:
-        print_document(item_document(item))
-    else:
-        click.echo(f"published {item.id}, version {item.version}, as {one_line(item.author)}")
+    sentence = f"published {item.id}, version {item.version}, as {one_line(item.author)}"
+    print_done(target.as_json, item_document(item), sentence)
 
 
 @click.command(short_help="Offer a pattern exactly as a preview shows it.")
@@ -221,10 +219,8 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
         ask_person(f"offer this, for {_audience(found.content.access_policy)} once enough users offer the same?")
     with waiting("offering"), open_memory(target, "offer") as memory:
         offered = memory.shared.offer(found)
-    if target.as_json:
-        print_document(offered)
-    else:
-        click.echo(f"offered {offered.content.item_id}; nobody else sees it until enough users offer the same words")
+    sentence = f"offered {offered.content.item_id}; nobody else sees it until enough users offer the same words"
+    print_done(target.as_json, offered, sentence)
 
 
 def _attached(file: Path) -> bytes:

@@ -104,9 +104,9 @@ def publish(
     """Send events, one JSON object a line, from FILE or standard input, and wait until the relay has stored them.
 
     Bad lines are reported on standard error and counted; the others are sent, and the exit code is 1. A duplicate (same
-    event_id) is recognised and counted. An explicit --user owns the events that name no user. With --wait, events of
-    types that the table of signals does not keep are counted by type. Interrupted, it sends no more, waits up to 5 s
-    for acks, and says what was acknowledged; a second Ctrl-C ends it at once.
+    event_id) is recognised and counted. With --user, events that name no user belong to that user. With --wait, events
+    of types that the table of signals does not keep are counted by type. Interrupted, it sends no more, waits up to 5 s
+    for acks, and prints what was acknowledged; a second Ctrl-C ends it at once.
 
     \b
     Examples:
@@ -157,7 +157,7 @@ def unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: boo
 
 
 class Observer:
-    """What is shown while events are sent: nothing but bad lines, as notes."""
+    """Reports on events while they are sent. This one only prints bad lines, as notes."""
 
     def on_progress(self, progress: Progress) -> None:
         """Show acks; called in the publisher's thread."""
@@ -309,7 +309,7 @@ class Summary(msgspec.Struct, kw_only=True):
             self.bad_lines.append(bad)
 
     def all_arrived(self) -> bool:
-        """Whether the relay has stored or rejected every event; sets `failure` if not."""
+        """Return whether the relay has stored or rejected every event; set `failure` if not."""
         missing = self.spooled + self.unacknowledged
         if missing and self.failure is None:
             self.failure = f"{counted(missing, 'event')} did not arrive at the relay, so there is nothing to wait for"
@@ -328,7 +328,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 class Sending(NamedTuple):
-    """How to send: to which relay, how long to wait for its acks, who observes, and where to keep what is left."""
+    """How to send: the relay's endpoint, the time to wait for acks, who observes, and a spool for unsent events."""
 
     endpoint: str
     patience_s: float

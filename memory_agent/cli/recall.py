@@ -18,6 +18,7 @@ from memory_agent.cli.render import (
     one_line,
     plain,
     print_document,
+    print_done,
     print_memories,
     print_record,
     print_table,
@@ -57,7 +58,7 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
     sections={
         "Filters": FURTHER_FILTERS,
         "How to search": ("--mode", "--min-relevance", "--deadline-ms", "--dates", "--at", "--runs"),
-        "Who asks, to leave out the caller's own words": ("--by-run", "--by-session", "--by-event"),
+        "The caller, whose own words are left out": ("--by-run", "--by-session", "--by-event"),
         "Output": ("--max-tokens", "--with-embedding"),
     },
 )
@@ -79,7 +80,7 @@ def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **g
 
     Only memories that match all filters are found. Uses the daemon of the data folder, or
     the files if none runs. Parts that were unavailable (no model, a deadline) are listed as degraded. Memories that
-    do not bear on TEXT are left out, so there may be none, which is not an error.
+    are not relevant to TEXT are left out; an empty answer is not an error.
 
     \b
     Examples:
@@ -109,7 +110,7 @@ def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **g
     elif target.as_json:
         print_document(result_document(result, given["with_embedding"]))
     elif output.explained:
-        from memory_agent.cli.explanation import Asked, print_explanation  # imports the words of times
+        from memory_agent.cli.explanation import Asked, print_explanation  # imports the phrases of dates
 
         print_explanation(result, now, Asked(wanted, given["dates"]))
     else:
@@ -121,7 +122,7 @@ def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **g
 
 
 def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
-    """Note how many memories were looked at in vain, and how to see the nearest of them."""
+    """Note how many memories were searched without a result, and how to see the nearest."""
     if total == 1:
         none = f"the only memory{' that matches' if is_filtered else ''} does not bear on this"
     else:
@@ -156,8 +157,8 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
 def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: Any) -> None:
     """Store TEXT as a memory; it is durable on return. TEXT may be - for standard input.
 
-    With --id, the memory that has this id is replaced as a whole; its time stays unless --at is given, and so do its
-    recalls. Repeating such a command is harmless.
+    With --id, the memory with this id is replaced as a whole, but keeps its recalls, and its time unless --at is given.
+    Repeating such a command is harmless.
 
     \b
     Examples:
@@ -167,11 +168,9 @@ def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: An
     """
     with open_memory(target, "remember") as memory:
         record = memory.remember(read_text(text), metadata=dict(metadata), **fields)
-    if target.as_json:
-        print_document(record_document(record))
-    else:
-        done = "remembered" if record.updated_at is None else "replaced"
-        click.echo(f"{done} {one_line(record.id)} ({record.kind}, {record.source})")
+    done = "remembered" if record.updated_at is None else "replaced"
+    sentence = f"{done} {one_line(record.id)} ({record.kind}, {record.source})"
+    print_done(target.as_json, record_document(record), sentence)
 
 
 @click.command("list", cls=SectionedCommand, sections={"Filters": FILTERS})
@@ -181,9 +180,9 @@ def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: An
 def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
     """List memories that match all filters, a page at a time: time, kind, id, and the beginning of the text.
 
-    Memories that arrive between two pages neither repeat nor hide others; one that gets another time meanwhile, or by
-    `updated` is replaced, may be missed or shown twice. By `updated`, memories that were replaced come first, by when.
-    --json has the whole records, and the cursor as `next_cursor`.
+    Memories that arrive between two pages neither repeat nor hide others. A memory whose time changes between two pages
+    may be missed or shown twice; with --order updated, so may one that is replaced. That order begins with the memory
+    that was replaced last. --json has the whole records, and the cursor as `next_cursor`.
 
     \b
     Examples:
@@ -222,7 +221,7 @@ def _beginning(record: MemoryRecord) -> str:
 def get(target: Target, record_id: str) -> None:
     """Show the memory ID in full: its text, and every field that is set.
 
-    Ids are those that recall, list and trajectory show print.
+    `recall`, `list` and `trajectory show` print ids.
 
     \b
     Examples:

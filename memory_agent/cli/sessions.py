@@ -44,10 +44,10 @@ _MOST_PRINTED = 20
 
 
 class Delivered(msgspec.Struct, kw_only=True):
-    """What became of the events: `new`, `known` from before, or `rejected`; `noise` made no memory, by reason.
+    """The numbers of events that were `new`, `known` from before, or `rejected`; `noise` made no memory, by reason.
 
-    Through the relay, noise is dropped later and counted by `stats`. The memories of `forgotten` events were forgotten,
-    and stay so; by the history of erasures in the data folder.
+    The relay drops noise later, and `stats` counts it. `forgotten` events had a memory that was forgotten, according to
+    the history of erasures in the data folder; it stays forgotten.
     """
 
     new: int = 0
@@ -99,7 +99,7 @@ class _Wanted(NamedTuple):
     "--project", type=click.Path(path_type=Path), metavar="DIR", help="Only sessions in this folder or below it."
 )
 @click.option("--dry-run", is_flag=True, help="Read and count; import nothing.")
-@click.option("--watch", is_flag=True, help="Go on with what is added to the files, until interrupted.")
+@click.option("--watch", is_flag=True, help="Continue with what is added to the files, until interrupted.")
 @click.option("--wait", is_flag=True, help="Return when everything is recallable, or in quarantine.")
 @click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder.")
 @daemon_options
@@ -109,12 +109,12 @@ def import_sessions(
 ) -> None:
     """Import past sessions from PATHS, files or folders, or from where the clients on this machine keep them.
 
-    Known are Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS also SWE-agent, the data exports of
-    ChatGPT and Claude.ai (also as .zip) and ATIF. What was said and run is published with its own time, through the
-    relay where one runs, else onto the files; secrets are masked. Turns and runs come with their outcome. A session's
-    project is its channel: `recall --channel project:DIR`. Left out and counted: what the client or a memory put into
-    the prompt, output of tools that only read, and what cannot be read, which is named (exit code 1). Repeating an
-    import changes nothing, and brings nothing back that was forgotten. Interrupted, it says what was imported.
+    Reads sessions of Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS also of SWE-agent, the data
+    exports of ChatGPT and Claude.ai (also as .zip) and ATIF. What was said and run is published with its own time,
+    through the relay if one runs, otherwise on the files; secrets are masked. Turns and runs come with their outcome. A
+    session's project is its channel: `recall --channel project:DIR`. Left out and counted: what the client or a memory
+    added to the prompt, and output of tools that only read. What cannot be read is named (exit code 1). Repeating an
+    import changes nothing, and does not restore what was forgotten. Interrupted, it prints what was imported.
 
     \b
     Examples:
@@ -152,7 +152,7 @@ def import_sessions(
 def _follow(
     target: Target, ingest: str | None, imported: SessionImport, delivered: Delivered, interrupts: Interrupts
 ) -> None:
-    """Import what is there, then what is added, until the user interrupts or the relay fails."""
+    """Import what the files hold, then what is added to them, until interrupted or the relay fails."""
     while delivered.failure is None and not interrupts.heard:
         news = _with_forgotten(target, imported.events(is_growing=True), delivered)
         _deliver(target, ingest, news, delivered, interrupts)
@@ -174,7 +174,7 @@ def _with_forgotten(target: Target, events: Iterator[dict[str, Any]], delivered:
 def _deliver(
     target: Target, ingest: str | None, events: Iterator[dict[str, Any]], delivered: Delivered, interrupts: Interrupts
 ) -> None:
-    """Send events through the relay, or ingest them into the files where no daemon runs."""
+    """Send events through the relay, or ingest them on the files if no daemon runs."""
     first = interrupts.cut_short(lambda: next(events, None))
     if first is None:
         return

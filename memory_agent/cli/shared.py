@@ -1,4 +1,4 @@
-"""`shared …`: see to what one has published, and find what others did. `publishing` has the steps of publishing."""
+"""`shared …`: manage the items that a user published, and find those of others. `preview` publishes them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from memory_agent.cli.render import (
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import worth
 from memory_agent.records.shared import FoundItem, GlobalRecord
-from memory_agent.verbs.params import RateParams, SearchSharedParams
+from memory_agent.verbs.shared_params import RateParams, SearchSharedParams
 from relay.disk import write_private
 
 _STANDARD_STREAM = Path("-")
@@ -43,10 +43,10 @@ _item = click.argument("item_id", metavar="ID")
 
 @click.group()
 def shared() -> None:
-    """What users share: publish something for others, see to it, find and rate what others published.
+    """What users share: publish items for others, manage them, find and rate what others published.
 
-    Nothing leaves a user but by `confirm` and `offer`, and then exactly what the preview showed. Others see a
-    pseudonym, or the name that `name` sets. (`memory-agent publish` sends events to your own memory.)
+    Only `confirm` and `offer` send anything to others, and exactly what the preview showed. Others see a pseudonym, or
+    the name that `name` sets. (`memory-agent publish` sends events to your own memory.)
 
     \b
     Examples:
@@ -65,7 +65,7 @@ for _command in (preview, confirm, offer):
 @shared.command(short_help="List the patterns that you offer.")
 @daemon_options
 def offered(target: Target) -> None:
-    """List the offers of --user, newest first, with the item that was made of one and of others' offers.
+    """List the offers of --user, newest first, each with the item that it became part of.
 
     \b
     Examples:
@@ -84,14 +84,14 @@ def offered(target: Target) -> None:
     print_table(counted(len(found), "offer"), ("offered", "for", "shown as", "id", "title"), rows, whole="id")
 
 
-@shared.command(short_help="Take an item away from everybody, at once, or an offer back.")
+@shared.command(short_help="Withdraw an item from everybody, at once, or an offer.")
 @_item
 @daemon_options
 def unpublish(target: Target, item_id: str) -> None:
-    """Take the item ID away, with its figures: no answer shows it from now on. Or take the offer ID back.
+    """Withdraw the item or the offer ID, with its figures: no answer shows it from now on.
 
-    Its bytes leave the files within the daemon's next upkeep, or now where no daemon runs. Only its author can, and who
-    holds a key with the scope shared-admin. Exit code 1: there is no such item of the user's.
+    Its bytes leave the files at the daemon's next upkeep, or now if no daemon runs. Only its author may withdraw an
+    item, and the holder of a key with the scope shared-admin. Exit code 1: the user has no such item.
 
     \b
     Examples:
@@ -110,16 +110,16 @@ def unpublish(target: Target, item_id: str) -> None:
         raise SystemExit(1)
 
 
-@shared.command(short_help="Rate an item of another user, or take a rating back.")
+@shared.command(short_help="Rate an item of another user, or withdraw a rating.")
 @_item
 @click.argument("rating", required=False, type=click.FloatRange(0, 1))
 @field_options(RateParams)
-@click.option("--take-back", is_flag=True, help="Take your rating back.")
+@click.option("--take-back", is_flag=True, help="Withdraw your rating.")
 @daemon_options
 def rate(target: Target, item_id: str, rating: float | None, version: str | None, take_back: bool) -> None:
-    """Rate the item ID, from 0 to 1, in place of your former RATING.
+    """Rate the item ID, from 0 to 1. Replaces your former RATING.
 
-    Prints the figures that everybody sees, which change when enough different users have rated.
+    Prints the figures that everybody sees; they change once enough different users have rated.
 
     \b
     Examples:
@@ -167,7 +167,7 @@ def published(target: Target) -> None:
 def search(target: Target, text: str, **fields: Any) -> None:
     """Find the shared items that resemble QUERY and that the user may see, best first; - is standard input.
 
-    Their texts are others' words. Nothing of QUERY is kept. `memory-agent recall --tier local --tier global` finds them
+    Other users wrote them. QUERY is not stored. `memory-agent recall --tier local --tier global` finds them
     beside your own memories.
 
     \b
@@ -189,7 +189,7 @@ def search(target: Target, text: str, **fields: Any) -> None:
 @_item
 @daemon_options
 def show(target: Target, item_id: str) -> None:
-    """Show the item ID, which others published for the user or the user for others. Its text is its author's words.
+    """Show the item ID, published by the user or visible to the user. Its author wrote the text.
 
     \b
     Examples:
@@ -206,14 +206,14 @@ def show(target: Target, item_id: str) -> None:
 
 @shared.command(cls=SectionedCommand, short_help="Follow what is published, unpublished and rated.")
 @click.option("--after", type=click.IntRange(min=0), metavar="NUMBER",
-              help="Go on after this number of the journal (`seq` in --json). Default: from now on.")  # fmt: skip
+              help="Continue after this number of the journal (`seq` in --json). Default: from now on.")  # fmt: skip
 @following_options
 @daemon_options
 def follow(target: Target, after: int | None, followed: Followed) -> None:
-    """Print what becomes of shared items, as far as the key admits: published, unpublished, or a new rating.
+    """Print the changes of shared items that the key may see: published, unpublished, or newly rated.
 
-    What is gone has no id any more, but the fingerprint (`item`) that it had before. With --json each change is an
-    object on a line.
+    An unpublished item has no id any more, only the fingerprint (`item`) of it. With --json each change is an object on
+    a line.
 
     \b
     Examples:
@@ -223,7 +223,7 @@ def follow(target: Target, after: int | None, followed: Followed) -> None:
     relay = followed.relay(target)
     with open_client(target) as client, client.shared_changes(after, relay=relay) as following:
         if not target.as_json:
-            note("following what becomes of shared items; end with Ctrl-C")
+            note("following the changes of shared items; end with Ctrl-C")
         for change in followed.each(following):
             if target.as_json:
                 click.echo(msgspec.json.encode({"seq": following.seq, **msgspec.to_builtins(change)}))
@@ -238,7 +238,7 @@ def follow(target: Target, after: int | None, followed: Followed) -> None:
 @click.option("--replace", is_flag=True, help="Replace an existing file.")
 @daemon_options
 def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
-    """Write the attachment of the item ID to a file. It is another user's: look at it before you use it.
+    """Write the attachment of the item ID to a file. Another user made it: check it before you use it.
 
     \b
     Examples:
@@ -266,9 +266,9 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
 @click.option("--none", "is_none", is_flag=True, help="No name: others see a pseudonym again.")
 @daemon_options
 def name(target: Target, name: str | None, is_none: bool) -> None:
-    """Show what others see as the author of the items of --user; with NAME, set it, also for those that are published.
+    """Show the author's name that others see on the items of --user; with NAME, set it, also on published items.
 
-    A part of the user's pseudonym is added, as in "Ann #3f2a9c": nobody else can look the same.
+    A part of the user's pseudonym is added, as in "Ann #3f2a9c", so that nobody else can have the same name.
 
     \b
     Examples:
@@ -290,7 +290,7 @@ def name(target: Target, name: str | None, is_none: bool) -> None:
 
 
 def _print_items(found: list[FoundItem], *, is_ranked: bool = True) -> None:
-    """Print items that were found, or one that was asked for by its id, which is whole and has no rank and score."""
+    """Print items of a search; or one item found by its id, which is printed whole, without rank and score."""
     from memory_agent.recall.shared import as_memories
 
     now = datetime.now(UTC)

@@ -13,7 +13,7 @@ from memory_agent.cli.access import note_unknown_user, open_memory
 from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, read_text
-from memory_agent.cli.render import counted, one_line, plain, print_document, print_figures, print_table
+from memory_agent.cli.render import counted, one_line, plain, print_document, print_done, print_figures, print_table
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import run_text
 from memory_agent.records.trajectories import FeedbackReport, RunState, Trajectory
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from memory_agent.memory import Memory
 
 _HEAD_CHARS = 60
-_PAGE = 200  # memories that are asked for at a time
+_PAGE = 200  # memories per request
 _run = click.argument("run_id", metavar="RUN")
 
 
@@ -67,7 +67,7 @@ def begin(target: Target, objective: str, **fields: Any) -> None:
     text = read_text(objective)
     with open_memory(target, "run_begin") as memory:
         run = memory.runs.begin(text, **fields)
-    _tell(target, run, f"began {run.id}")
+    print_done(target.as_json, run, f"began {run.id}")
 
 
 @trajectory.command(short_help="Record a step of a run.")
@@ -86,7 +86,7 @@ def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
     said = read_text(text)
     with open_memory(target, "run_step") as memory:
         run = memory.runs.step(run_id, said, **fields)
-    _tell(target, run, f"{run.id} has {counted(len(run.steps), 'step')}")
+    print_done(target.as_json, run, f"{run.id} has {counted(len(run.steps), 'step')}")
 
 
 @trajectory.command(cls=SectionedCommand, short_help="Record how a run ended.")
@@ -97,7 +97,7 @@ def end(target: Target, run_id: str, **fields: Any) -> None:
     """Record how RUN ended, and which memories it used. An end is not replaced: `feedback RUN` revises its quality.
 
     Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it; a
-    cancelled one counts as neither.
+    cancelled one has none.
 
     \b
     Examples:
@@ -107,14 +107,15 @@ def end(target: Target, run_id: str, **fields: Any) -> None:
     """
     with open_memory(target, "run_end") as memory:
         run = memory.runs.end(run_id, **fields)
-    _tell(target, run, f"ended {run.id}: {quality_of(run)}, {counted(len(run.used), 'memory', 'memories')} used")
+    used = counted(len(run.used), "memory", "memories")
+    print_done(target.as_json, run, f"ended {run.id}: {quality_of(run)}, {used} used")
 
 
 @trajectory.command("list", short_help="List runs, newest first.")
 @field_options(RunListParams)
 @daemon_options
 def list_runs(target: Target, state: RunState | None, limit: int) -> None:
-    """List runs, newest first: state, quality with its reason, number of memories used, objective.
+    """List runs, newest first: state, quality with its reason, number of used memories, objective.
 
     \b
     Examples:
@@ -138,7 +139,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
 @field_options(RunSimilarParams)
 @daemon_options
 def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | None) -> None:
-    """Find ended runs whose request resembles TEXT, best first: what they did, how they ended, and why.
+    """Find ended runs whose request resembles TEXT, best first: their steps, how they ended, and why.
 
     TEXT may be - for standard input.
 
@@ -164,7 +165,7 @@ def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | N
 @_run
 @daemon_options
 def show(target: Target, run_id: str) -> None:
-    """Show RUN in full: steps, how it ended and what was said of it, memories it used, revisions of its quality.
+    """Show RUN in full: steps, ending, feedback, memories it used, revisions of its quality.
 
     \b
     Examples:
@@ -183,7 +184,7 @@ def show(target: Target, run_id: str) -> None:
 
 
 def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
-    """Return the texts of the memories of its steps, of its conclusions and of those it used, by id."""
+    """Return the texts of the memories that a run made or used, by id."""
     named = [one.record_id for one in (*run.steps, *run.conclusions)] + [one.record_id for one in run.used]
     ids = list(dict.fromkeys(name for name in named if name is not None))
     pages = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
@@ -198,7 +199,7 @@ def print_runs(runs: list[Trajectory]) -> None:
 
 
 def _about(run: Trajectory) -> str:
-    """Return what a run was for; a recall that got feedback and belongs to no run has no words of its own."""
+    """Return the objective of a run. A recall with feedback that belongs to no run has none."""
     return run.objective or ("(a recall with feedback, of no run)" if run.recall_ids == (run.id,) else "-")
 
 
@@ -263,13 +264,6 @@ def _head(text: str | None) -> str:
     return head if len(head) <= _HEAD_CHARS else f"{head[: _HEAD_CHARS - 1]}…"
 
 
-def _tell(target: Target, run: Trajectory, sentence: str) -> None:
-    if target.as_json:
-        print_document(run)
-    else:
-        click.echo(plain(sentence))
-
-
 @click.command()
 @click.argument("recall_id")
 @field_options(FeedbackParams, event_id="--event-id")
@@ -278,8 +272,8 @@ def feedback(target: Target, recall_id: str, **fields: Any) -> None:
     """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
 
     RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only what was
-    used: naming all of four or more memories carries no information, all of two or three counts half. What cannot be
-    credited is listed with the reason, and is not an error.
+    used: naming all of four or more memories carries no information, and all of two or three counts half. Memories that
+    cannot be credited are listed with the reason, which is not an error.
 
     \b
     Examples:

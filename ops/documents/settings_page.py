@@ -16,7 +16,7 @@ _OPEN_ENDED = {">= 0": "0 or more", "> 0": "above 0"}
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its dotted name, what it may be, and what it is when nobody sets it."""
+    """One setting: its dotted name, its type and its default, as text."""
 
     name: str
     type: str

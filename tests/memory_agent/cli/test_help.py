@@ -19,9 +19,7 @@ from memory_agent.records.arguments import MOST_SIMILAR_RUNS
 from memory_agent.verbs.params import (
     FeedbackParams,
     ListParams,
-    PreviewParams,
     QuarantineParams,
-    RateParams,
     RebuildParams,
     RecallParams,
     RememberParams,
@@ -30,8 +28,8 @@ from memory_agent.verbs.params import (
     RunListParams,
     RunSimilarParams,
     RunStepParams,
-    SearchSharedParams,
 )
+from memory_agent.verbs.shared_params import PreviewParams, RateParams, SearchSharedParams
 
 ENGINES = ("ray", "onnxruntime", "onnx", "tokenizers", "safetensors", "usearch")
 COMMON = ("--user", "--data-dir", "--config", "--set", "--json", "--help")
