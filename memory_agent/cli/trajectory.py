@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ from memory_agent.verbs.params import (
 if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
+
+Rows = Sequence[tuple[object, ...]]
 
 _HEAD_CHARS = 60
 _PAGE = 200  # memories per request
@@ -217,34 +219,31 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
         "recalls": run.recall_ids,
     }
     print_figures(f"run {plain(run.id)}", figures)
-    if run.steps:
-        click.echo()
-        steps = [
-            (step.timestamp, step.event_type, step.record_id or step.event_id, _head(words.get(step.record_id or "")))
-            for step in run.steps
-        ]
-        print_table("steps", ("when", "what", "memory or event", "text"), steps, whole="memory or event")
-    if run.conclusions:
-        click.echo()
-        said = [
-            (one.timestamp, one.event_type, words.get(one.record_id or "", one.record_id or "-"))
-            for one in run.conclusions
-        ]
-        print_table("how it ended, and what was said of it", ("when", "what", "text"), said)
-    if run.used:
-        click.echo()
-        used = [
-            (one.record_id, one.credit, one.how, one.recall_id, _head(words.get(one.record_id))) for one in run.used
-        ]
-        print_table("memories used", ("memory", "credit", "known from", "recall", "text"), used, whole="memory")
-    if run.revisions:
-        click.echo()
-        revisions = [(one.at, one.quality, _because(one.reason), one.cause) for one in run.revisions]
-        print_table("quality, as it changed", ("when", "quality", "reason", "cause"), revisions)
-    if run.implicit:
-        click.echo()
-        signs = [(one.at, _because(one.kind), one.similarity, one.run_id or one.record_id) for one in run.implicit]
-        print_table("what followed, inferred", ("when", "what", "similarity", "run or memory"), signs)
+    for title, columns, rows, whole in _tables(run, words):
+        if rows:
+            click.echo()
+            print_table(title, columns, rows, whole=whole)
+
+
+def _tables(run: Trajectory, words: Mapping[str, str]) -> Iterable[tuple[str, tuple[str, ...], Rows, str | None]]:
+    """Yield the tables of a run: title, columns, rows, and the column that is never broken."""
+    steps: Rows = [
+        (step.timestamp, step.event_type, step.record_id or step.event_id, _head(words.get(step.record_id or "")))
+        for step in run.steps
+    ]
+    yield "steps", ("when", "what", "memory or event", "text"), steps, "memory or event"
+    conclusions: Rows = [
+        (one.timestamp, one.event_type, words.get(one.record_id or "", one.record_id or "-")) for one in run.conclusions
+    ]
+    yield "how it ended, and what was said of it", ("when", "what", "text"), conclusions, None
+    used: Rows = [
+        (one.record_id, one.credit, one.how, one.recall_id, _head(words.get(one.record_id))) for one in run.used
+    ]
+    yield "memories used", ("memory", "credit", "known from", "recall", "text"), used, "memory"
+    revisions: Rows = [(one.at, one.quality, _because(one.reason), one.cause) for one in run.revisions]
+    yield "quality, as it changed", ("when", "quality", "reason", "cause"), revisions, None
+    signs: Rows = [(one.at, _because(one.kind), one.similarity, one.run_id or one.record_id) for one in run.implicit]
+    yield "what followed, inferred", ("when", "what", "similarity", "run or memory"), signs, None
 
 
 def quality_of(run: Trajectory) -> str:

@@ -120,9 +120,9 @@ class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`.
 
     With `usual_deadline` the caller gave no deadline, and the one in the daemon's settings applies if it is shorter
-    than that of the request. A time on the wire is UTC, but days begin in the caller's zone: `reference_offset_s` is the
-    offset of `reference_time` from UTC, and `reference_zone` the zone's IANA name, if any, which defines when clocks
-    change.
+    than that of the request. A time on the wire is UTC, but days begin in the caller's zone: `reference_offset_s` is
+    the offset of `reference_time` from UTC, and `reference_zone` the zone's IANA name, if any, which defines when
+    clocks change.
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
