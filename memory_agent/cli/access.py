@@ -1,8 +1,8 @@
-"""Open a memory: through the daemon where one runs, on the files otherwise.
+"""Open a memory: through the daemon if one runs, otherwise on the files.
 
 Without a daemon, a given key is looked up in the data folder and enforced as a daemon would. That protects nothing,
-since the files need no key; it prevents that the key is ignored and data is written to another user. A CURVE key is not
-verified here: only a connection proves the secret half.
+since the files need no key, but it keeps a command from ignoring the key and writing to another user's memory. A CURVE
+key is not verified here: only a connection proves the secret half.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from memory_agent.care.encryption import OnMissingKey
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
-    from memory_agent.records.shared_requests import Rights
 
 Answer = TypeVar("Answer")
 
@@ -35,52 +34,39 @@ _CONNECT_TIMEOUT_S = 3.0
 
 
 @contextmanager
-def open_memory(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
-    """Open the user's memory for requests of `method`, which a given key must permit.
+def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
+    """Open the user's memory for requests of `verb`, which a given key must permit.
 
-    Raises what `Memory.open` and `authorize` raise, and `UnavailableError` for an endpoint without a daemon.
+    On the files, a user without a store gets one only from a verb that stores something of the user's. Raises what
+    `Memory.open` and `authorize` raise, and `UnavailableError` for an endpoint without a daemon.
     """
     if uses_daemon(target):
         with open_client(target) as client:
             yield client
         return
     from memory_agent.care import offline  # imports the engines
-
-    target = authorize(target, method)
-    with (
-        offline.shared_items(target.data_dir, target.settings) as shared,
-        offline.open_memory(target.data_dir, target.settings, target.user_id, shared=shared) as memory,
-    ):
-        yield memory.with_rights(_rights(target))
-
-
-@contextmanager
-def open_for_reading(target: Target, method: str) -> Iterator[MemoryClient | Memory]:
-    """As `open_memory`, for requests that change nothing of the user's: a user without a store stays without one."""
-    if uses_daemon(target):
-        with open_client(target) as client:
-            yield client
-        return
-    from memory_agent.care import offline  # imports the engines
-
-    target = authorize(target, method)
-    with (
-        offline.shared_items(target.data_dir, target.settings) as shared,
-        offline.open_for_reading(target.data_dir, target.settings, target.user_id, shared) as memory,
-    ):
-        yield memory.with_rights(_rights(target))
-
-
-def _rights(target: Target) -> Rights:
-    """Return what a given key says, or what the owner of the files may do."""
     from memory_agent.records.shared_requests import Rights, rights_of
 
+    target = authorize(target, verb)
     key = principal_of(target)
-    return Rights(is_admin=True) if key is None else rights_of(key)
+    rights = Rights(is_admin=True) if key is None else rights_of(key)  # without a key: the owner of the files
+    lend = offline.open_memory if _creates_user(verb) else offline.open_for_reading
+    with (
+        offline.shared_items(target.data_dir, target.settings) as shared,
+        lend(target.data_dir, target.settings, target.user_id, shared=shared) as memory,
+    ):
+        yield memory.with_rights(rights)
+
+
+def _creates_user(name: str) -> bool:
+    from memory_agent.verbs.table import BY_NAME  # late, as `offline`
+
+    verb = BY_NAME[name]
+    return verb.repeat != "read" and verb.method.partition(".")[0] not in ("shared", "care")
 
 
 def note_unknown_user(target: Target) -> None:
-    """Note that a user has no store, with similar names; only for the owner of the data folder."""
+    """Note that a user has no store, and name similar users. Only for the owner of the data folder."""
     is_owner = target.endpoint is None and target.token is None and target.key_file is None
     if target.as_json or not is_owner or user_folder(target.data_dir, target.user_id).exists():
         return
@@ -93,12 +79,12 @@ def note_unknown_user(target: Target) -> None:
 
 
 def uses_daemon(target: Target) -> bool:
-    """Whether to use a daemon: an endpoint was named, or a daemon serves the data folder."""
+    """Return whether to use a daemon: an endpoint was named, or a daemon serves the data folder."""
     return target.endpoint is not None or target.layout.daemon_runs()
 
 
 def open_client(target: Target) -> MemoryClient:
-    """Return a client of the daemon; this or its first request raises `UnavailableError` if none runs."""
+    """Return a client of the daemon. This, or the first request, raises `UnavailableError` if no daemon runs."""
     if target.endpoint is not None and not listens(target.endpoint):
         hint = f"start one there with: memory-agent serve --listen {target.endpoint}"
         raise UnavailableError(f"no daemon listens at {target.endpoint}; {hint}")
@@ -133,22 +119,22 @@ def principal_of(target: Target) -> Principal | None:
     return credentials.of_token(shown.token.encode())
 
 
-def authorize(target: Target, method: str) -> Target:
-    """Check that a given key permits `method`; return the target for the key's user, if the key is for one user.
+def authorize(target: Target, verb: str) -> Target:
+    """Check that a given key permits `verb`; return the target for the key's user, if the key is for one user.
 
     Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`, `InvalidInputError`.
     """
     if target.user_id == SHARED_USER:
         from memory_agent.verbs.table import OF_ANY_STORE  # late, as below
 
-        if method not in OF_ANY_STORE:
+        if verb not in OF_ANY_STORE:
             raise InvalidInputError("user_id", f"{SHARED_USER} is reserved for what users share")
     principal = principal_of(target)
     if principal is None:
         return target
     from memory_agent.doors.reception import permitted
 
-    request = Request(method=method, user_id=target.user_id if target.user_named else "")
+    request = Request(method=verb, user_id=target.user_id if target.user_named else "")
     return replace(target, user_id=permitted(request, principal).user_id, user_named=True)
 
 
@@ -163,14 +149,13 @@ def note_skipped(error: EncryptionKeyMissingError) -> None:
 
 
 def for_each_user(
-    target: Target, method: str, what: str, ask: Callable[[MemoryClient | Memory, Report], Answer]
+    target: Target, verb: str, what: str, ask: Callable[[MemoryClient | Memory, Report], Answer]
 ) -> dict[str, Answer]:
     """Call `ask` for the named user, or for each user of the data folder, and return the results by user.
 
-    What it reports has a bar of its own, below that of the users.
-
     With an endpoint, or a key for one user, that is a single user. Users whose encryption key is missing are noted and
-    skipped, unless named. The store of what users share is among them.
+    skipped, unless named. The store of shared items counts as a user. What `ask` reports has its own progress bar,
+    below that of the users, which is named `what`.
     """
     users = [target.user_id] if target.user_named or target.endpoint is not None else _users(target)
     answers: dict[str, Answer] = {}
@@ -179,7 +164,7 @@ def for_each_user(
             report(what, done, len(users))
             one = target if user_id == target.user_id else replace(target, user_id=user_id, user_named=True)
             try:
-                with open_for_reading(one, method) as memory:
+                with open_memory(one, verb) as memory:
                     answers[user_id] = ask(memory, report)
                     note_unknown_user(one)
             except EncryptionKeyMissingError as error:
@@ -196,9 +181,9 @@ def _users(target: Target) -> list[str]:
 
 
 def listens(endpoint: str) -> bool:
-    """Whether a process listens at an ipc or tcp endpoint; True for other endpoints.
+    """Return whether a process listens at an ipc or tcp endpoint; True for other endpoints.
 
-    ZeroMQ would wait for one to appear, which suits a publisher and not a person at a prompt.
+    ZeroMQ would wait for a listener, which suits a publisher but not a person at a prompt.
     """
     scheme, _, address = endpoint.partition("://")
     try:

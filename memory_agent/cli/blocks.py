@@ -1,38 +1,83 @@
-"""`blocks`: follow what memory says of its own accord."""
+"""`blocks`: follow the blocks that memory publishes unasked. `shared follow` has the same options (`Followed`)."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
 
 from memory_agent.cli.access import open_client
+from memory_agent.cli.command import SectionedCommand, as_struct
 from memory_agent.cli.failure import note
-from memory_agent.cli.following import Followed, following_options
-from memory_agent.cli.options import Target, daemon_options
+from memory_agent.cli.options import Target, Verb, daemon_options, with_options
 from memory_agent.cli.render import one_line, plain
 from memory_agent.triggers.block import Block
 from memory_agent.triggers.table import TriggerTable
+from relay import Endpoints, relay_endpoints
+
+if TYPE_CHECKING:
+    from memory_agent.client import Following
+
+T = TypeVar("T")
+_WAIT_S = 3_600.0
 
 
-@click.command()
+@dataclass(frozen=True)
+class Followed:
+    """The options of a command that follows something."""
+
+    count: int | None
+    timeout_s: float | None
+    ingest: str | None
+    feed: str | None
+
+    def relay(self, target: Target) -> Endpoints | None:
+        """Return the relay's endpoints, or None if a daemon elsewhere is named without them."""
+        here = relay_endpoints(target.data_dir)
+        is_named = self.ingest or self.feed or target.endpoint is None
+        return Endpoints(self.ingest or here.ingest, self.feed or here.feed) if is_named else None
+
+    def each(self, following: Following[T]) -> Iterator[T]:
+        """Yield each item as it arrives. Ends the program with exit code 1 if none arrives within `timeout_s`."""
+        shown = 0
+        while self.count is None or shown < self.count:
+            found = following.wait(_WAIT_S if self.timeout_s is None else self.timeout_s)
+            if found is not None:
+                shown += 1
+                yield found
+            elif self.timeout_s is not None:
+                raise SystemExit(1)
+
+
+_FOLLOWING = (
+    click.option("--count", type=click.IntRange(min=1), help="End after so many. Default: follow until Ctrl-C."),
+    click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="S",
+                 help="End when nothing came for so long, with exit code 1."),
+    click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder."),
+    click.option("--relay-feed", "feed", metavar="URL", help="The relay's feed. Default: that of the data folder."),
+)  # fmt: skip
+
+
+def following_options(command: Verb) -> Verb:
+    """Add the options of a command that follows something, and pass them as a `Followed` named `followed`."""
+    return with_options(as_struct("followed", Followed)(command), _FOLLOWING)
+
+
+@click.command(cls=SectionedCommand)
 @click.option("--role", help="Only blocks for this role: conductor, worker, writer, or one of your own table's.")
 @click.option("--run", metavar="ID", help="Only about this run. As --user system: of the user that owns it.")
 @click.option("--session", metavar="ID", help="Only about this session. As --user system: of the user that owns it.")
 @following_options
 @daemon_options
-def blocks(
-    target: Target,
-    role: str | None,
-    run: str | None,
-    session: str | None,
-    followed: Followed,
-) -> None:
+def blocks(target: Target, role: str | None, run: str | None, session: str | None, followed: Followed) -> None:
     """Print each block that memory publishes for the user from now on, as its role receives it.
 
-    The daemon recalls by itself when messages, runs, assignments and documents arrive (the table of triggers); nobody
-    asks. A block without relevant memories is empty, and only a line says that it came. With --json each block is an
-    object on a line. Each event causes a block for one role: `chat.user_msg` for the conductor, `conductor.run.started`
-    for the worker.
+    The daemon recalls by itself when messages, runs, assignments and documents arrive (the table of triggers). For a
+    block without relevant memories only a line is printed. With --json each block is an object on a line. Each
+    event causes a block for one role: `chat.user_msg` for the conductor, `conductor.run.started` for the worker.
 
     \b
     Examples:
@@ -49,7 +94,7 @@ def blocks(
 
 
 def _caused(target: Target, role: str | None) -> str:
-    """Say what is followed: which events cause a block for the role, by the table of triggers of these settings."""
+    """Describe what is followed: which events cause a block for the role, by the triggers in these settings."""
     rows = [row for row in TriggerTable.load(target.settings.triggers.table).rows.values() if row.enabled]
     roles = ", ".join(sorted({row.role for row in rows}))
     if role is None:

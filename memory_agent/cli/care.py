@@ -11,10 +11,12 @@ import click
 
 from memory_agent.cli.access import for_each_user, note_skipped, uses_daemon
 from memory_agent.cli.failure import note
+from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import ONLY, UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import counted, print_document, print_table, size
 from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
+from memory_agent.verbs.params import RebuildParams
 
 if TYPE_CHECKING:
     from memory_agent.care.backup import Part
@@ -90,17 +92,17 @@ def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, in
 
 
 @click.command()
-@click.option("--vectors", is_flag=True, help="Embed all memories again after a change of the model.")
+@field_options(RebuildParams)
 @daemon_options
 def rebuild(target: Target, vectors: bool) -> None:
     """Rebuild the columns that recall searches from the records; without --user, for all users.
 
-    Missing or damaged ones are rebuilt automatically; this command forces it. Meanwhile recall uses the former ones and
-    is marked as degraded. Takes about 1 s per 10,000 memories.
+    Missing or damaged ones are rebuilt automatically; this command forces it. Meanwhile recall uses the old columns and
+    its answers are marked as degraded. Takes about 1 s per 10,000 memories.
 
     With --vectors, vectors of another model are dropped and all memories embedded again (about 1 minute per 10,000).
-    Meanwhile recall answers by words, and by the vectors that have come. A daemon goes on if this command is
-    interrupted; otherwise the next one does.
+    Meanwhile recall uses words, and the vectors that are ready. If this command is interrupted, a daemon continues
+    the work; without a daemon, the next daemon does.
 
     \b
     Examples:
@@ -122,7 +124,7 @@ def _rebuild_columns(memory: MemoryClient | Memory, _report: Report) -> int:
 
 
 def _embed_again(memory: MemoryClient | Memory, report: Report) -> int:
-    """Embed the memories of one user again; return how many. Raises `UnavailableError` when it makes no progress."""
+    """Embed the memories of one user again; return their number. Raises `UnavailableError` if there is no progress."""
     try:
         return _followed(memory, report)
     except UnavailableError as error:
@@ -149,9 +151,9 @@ def _followed(memory: MemoryClient | Memory, report: Report) -> int:
 def compact(target: Target) -> None:
     """Copy the records without free pages, compare, and replace the file; without --user, for all users.
 
-    The bytes of deleted memories leave the file. Needs disk space for the copy. Recalls go on meanwhile and writes
-    wait. Killed at any moment, it leaves the old file or the new one, whole. Without --user and without a daemon, the
-    journal is compacted too; a daemon's relay compacts it after an erasure by itself.
+    The bytes of deleted memories leave the file. Needs disk space for the copy. Meanwhile recalls are answered and
+    writes wait. Killed at any moment, it leaves the old file or the new one, complete. Without --user and without a
+    daemon, the journal is compacted too; the relay of a daemon does this by itself after each erasure.
 
     \b
     Examples:
@@ -209,8 +211,8 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
 def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool) -> None:
     """Restore the backup in DIRECTORY; with --user, that user's memories alone.
 
-    Stop the daemon first. A damaged or incomplete backup is refused, and nothing changes. What is in the data folder
-    already is moved aside with --replace, to a folder that is named, and never deleted. Events after the backup that
+    Stop the daemon first. A damaged or incomplete backup is refused, and nothing changes. With --replace, existing
+    data is moved to another folder, which is printed, and never deleted. Events after the backup that
     the journal here still holds are ingested at the daemon's next start. What was forgotten here after the backup stays
     forgotten. The journal has no memories from `remember` or `import`, no recalls, and no runs from `trajectory`:
     --from-journal does not restore those.
@@ -246,7 +248,7 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
 
 
 def _content(part: Part) -> str:
-    """Return what is in a part of a backup; its manifest does not count the owners of runs."""
+    """Describe the content of a part of a backup. The manifest does not count the owners of runs."""
     if part.part == "journal":
         return f"events up to number {part.entries}"
     return size(part.bytes) if part.part == "owners" else counted(part.entries, "memory", "memories")

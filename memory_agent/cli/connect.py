@@ -1,4 +1,4 @@
-"""`connect`, `disconnect`: coding agents and editors, through their own settings."""
+"""`connect`, `disconnect`: edit the settings of coding agents and editors so that they use this memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from memory_agent.cli.command import as_struct
 from memory_agent.cli.failure import confirm, note
 from memory_agent.cli.options import UNUSED, Verb, configured_folder, with_options
 from memory_agent.cli.render import plain, print_document
@@ -24,8 +25,23 @@ _THIS_USER = ""
 """The value of --user without an id."""
 
 
+class _How(msgspec.Struct, frozen=True):
+    """The options of both commands."""
+
+    client: str
+    project: bool
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the project, or None for all sessions of the user."""
+        return Path.cwd() if self.project else None
+
+
 class Edit(msgspec.Struct, kw_only=True):
-    """A file and what changes in it. `diff` is empty without a change; what stays in the file is not in it."""
+    """A file and what changes in it. `diff` is empty without a change, and has no line that stays."""
 
     path: str
     diff: str
@@ -33,7 +49,7 @@ class Edit(msgspec.Struct, kw_only=True):
 
 
 class Edits(msgspec.Struct, kw_only=True):
-    """What was done if `is_written`, else what would be done. `advice`: what the user does next."""
+    """The changes of all files, made if `is_written`. `advice` is what the user has to do next."""
 
     client: str
     scope: str
@@ -44,7 +60,7 @@ class Edits(msgspec.Struct, kw_only=True):
 
 def _options(command: Verb) -> Verb:
     return with_options(
-        command,
+        as_struct("how", _How)(command),
         (
             click.argument("client", type=click.Choice(tuple(CLIENTS)), metavar="CLIENT"),
             click.option("--project", is_flag=True, help="Only sessions in this folder: the settings of the project."),
@@ -74,25 +90,15 @@ def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, va
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
 @click.option("--plugin-folder", is_flag=True, is_eager=True, expose_value=False, callback=_print_plugin_folder,
               help="Print the folder of the plugin for Claude Code and Codex, and exit.")  # fmt: skip
-def connect(
-    client: str,
-    project: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    user: str | None,
-    data_dir: Path | None,
-    config: Path | None,
-    settings: tuple[str, ...],
-) -> None:
+def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | None, settings: tuple[str, ...]) -> None:
     """Write the MCP server and, where CLIENT has them, hooks into the settings of CLIENT.
 
-    Through hooks (Claude Code, Codex, Gemini CLI) each prompt brings the memories of the project that bear on it, and
-    what is said and run is remembered. Through the server (these, Cursor, VS Code, Zed) the agent recalls and remembers
-    by itself. Shows the change and asks. Everything else in the files stays, comments and layout included, and a backup
-    is kept. A file that is not valid is left alone. Repeating it changes nothing.
+    Hooks (Claude Code, Codex, Gemini CLI) add the memories of the project that bear on a prompt to each prompt, and
+    remember what is said and run. The server (for these, Cursor, VS Code and Zed) lets the agent recall and remember by
+    itself. Shows the change and asks. Everything else in the files stays, comments and layout included, and a backup is
+    kept. A file that is not valid is left alone. Repeating it changes nothing.
 
-    CLIENT is claude-code, codex, gemini, cursor, vscode or zed. Any other MCP client can be told to run `memory-agent
+    CLIENT is claude-code, codex, gemini, cursor, vscode or zed. Configure any other MCP client to run `memory-agent
     mcp`.
 
     \b
@@ -101,9 +107,9 @@ def connect(
       memory-agent connect codex --user alice --yes
       memory-agent connect vscode --project --dry-run
     """
-    if user == _THIS_USER and project:
+    if user == _THIS_USER and how.project:
         raise click.UsageError("--user and --project exclude each other; --user ID says whose memory")
-    configured = configured_folder(config, settings)  # refuses bad settings: a client hides why its server ends
+    configured = configured_folder(config, settings)  # refuses bad settings now: a client hides why its server ended
     shared = [
         *(("--user", user) if user else ()),
         *("--data-dir", str((data_dir or configured or default_data_dir()).expanduser().absolute())),
@@ -112,8 +118,8 @@ def connect(
         *(("--config", str(config.expanduser().absolute())) if config else ()),
         *(word for pair in settings for word in ("--set", pair)),
     ]
-    command = Command(this_program(), (*shared, *own), tuple(shared), Path.cwd() if project else None)
-    _edit(client, project, dry_run, yes, as_json, lambda connection: connection.connecting(command), is_connecting=True)
+    command = Command(this_program(), (*shared, *own), tuple(shared), how.folder)
+    _edit(how, lambda connection: connection.connecting(command), is_connecting=True)
 
 
 @click.command()
@@ -123,7 +129,7 @@ def connect(
 @click.option("--data-dir", metavar="DIRECTORY", expose_value=False, help=UNUSED)
 @click.option("--config", metavar="FILE", expose_value=False, help=UNUSED)
 @click.option("--set", multiple=True, metavar="NAME=VALUE", expose_value=False, help=UNUSED)
-def disconnect(client: str, project: bool, dry_run: bool, yes: bool, as_json: bool, user: str | None) -> None:
+def disconnect(how: _How, user: str | None) -> None:
     """Remove from the settings of CLIENT what `connect` wrote there, and nothing else.
 
     A file that was not edited since gets back the bytes that it had before.
@@ -133,59 +139,62 @@ def disconnect(client: str, project: bool, dry_run: bool, yes: bool, as_json: bo
       memory-agent disconnect claude-code
       memory-agent disconnect vscode --project --yes
     """
-    if user is not None and project:
+    if user is not None and how.project:
         raise click.UsageError("--user and --project exclude each other")
-    _edit(client, project, dry_run, yes, as_json, Connection.disconnecting, is_connecting=False)
+    _edit(how, Connection.disconnecting, is_connecting=False)
 
 
-def _edit(
-    client: str,
-    project: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-    plan: Callable[[Connection], list[Change]],
-    *,
-    is_connecting: bool,
-) -> None:
-    scope = Scope(client, Path.cwd() if project else None, Path.home())
+def _edit(how: _How, plan: Callable[[Connection], list[Change]], *, is_connecting: bool) -> None:
+    scope = Scope(how.client, how.folder, Path.home())
     connection = Connection(scope, connections_dir())
+    changes, files = _apply(how, connection, plan)
+    for change, file in zip(changes, files, strict=True):
+        backup = connection.backup(change.path)
+        if is_connecting and not how.dry_run and backup.exists():
+            file.backup = str(backup)
+    edits = Edits(
+        client=how.client,
+        scope="project" if how.project else "user",
+        files=files,
+        is_written=not how.dry_run and any(file.diff for file in files),
+        advice=scope.advice if is_connecting else (),
+    )
+    print_document(edits) if how.as_json else _print(edits, how, is_connecting)
+
+
+def _apply(
+    how: _How, connection: Connection, plan: Callable[[Connection], list[Change]]
+) -> tuple[list[Change], list[Edit]]:
+    """Show the changes, ask, and write them unless this is a dry run; again if a file changes meanwhile."""
     while True:
         changes = plan(connection)
         files = [_describe(change) for change in changes]
-        is_changing = any(file.diff for file in files)
-        if not as_json:
+        if not how.as_json:
             for file in files:
                 click.echo(file.diff or f"{plain(file.path)}: no change")
-        if is_changing and not dry_run and not yes and sys.stdin.isatty():
+        if how.dry_run:
+            return changes, files
+        if any(file.diff for file in files) and not how.yes and sys.stdin.isatty():
             confirm("Write this?")
         try:
-            if not dry_run:
-                connection.apply(changes)
-            break
+            connection.apply(changes)
+            return changes, files
         except ChangedMeanwhileError as error:
             note(f"{error.path} has changed meanwhile: looking again")
-    is_written = is_changing and not dry_run
-    for change, file in zip(changes, files, strict=True):
-        backup = connection.backup(change.path)
-        if is_connecting and not dry_run and backup.exists():
-            file.backup = str(backup)
-    advice = scope.advice if is_connecting else ()
-    if as_json:
-        named = "project" if project else "user"
-        print_document(Edits(client=client, scope=named, files=files, is_written=is_written, advice=advice))
-        return
-    title = CLIENTS[client].title
-    if is_written:
+
+
+def _print(edits: Edits, how: _How, is_connecting: bool) -> None:
+    title = CLIENTS[edits.client].title
+    if edits.is_written:
         note(f"{title} is {'connected' if is_connecting else 'disconnected'}: restart its sessions")
-        for file in files:
+        for file in edits.files:
             if file.diff and file.backup:
                 note(f"{file.path} as it was: {file.backup}")
-        for line in advice:
+        for line in edits.advice:
             note(line)
-    elif dry_run and is_changing:
+    elif how.dry_run and any(file.diff for file in edits.files):
         note("nothing is written: --dry-run")
-    elif not is_changing:
+    else:
         note(f"{title} {'is connected already' if is_connecting else 'was not connected'}")
 
 
@@ -201,7 +210,7 @@ def _describe(change: Change) -> Edit:
 
 
 def _shown(now: str, then: str) -> Iterator[str]:
-    """Yield what changes, without context: beside it stand a person's tokens, in forms that no masker knows."""
+    """Yield the changed lines without their context, which may hold tokens in forms that no masker recognises."""
     lines, made = now.splitlines(), then.splitlines()
     for what, start, end, made_start, made_end in difflib.SequenceMatcher(None, lines, made).get_opcodes():
         if what == "equal":
@@ -212,7 +221,7 @@ def _shown(now: str, then: str) -> Iterator[str]:
 
 
 def _without_common(gone: str, come: str) -> tuple[str, str]:
-    """Return two texts with an ellipsis for each part that is the same in both; "" for one that has no other."""
+    """Return two texts with an ellipsis for each common part; "" for a text that is nothing but common."""
     old, new = _TOKEN.findall(gone), _TOKEN.findall(come)
     before = _common(old, new)
     after = _common(old[before:][::-1], new[before:][::-1])
@@ -227,6 +236,6 @@ def _without_common(gone: str, come: str) -> tuple[str, str]:
 
 
 def _common(one: list[str], other: list[str]) -> int:
-    """Return how many tokens two lists begin with that are the same."""
+    """Return the number of tokens that both lists begin with."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (own, its) in pairs if own != its), min(len(one), len(other)))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import note_unknown_user, open_client, open_for_reading
+from memory_agent.cli.access import note_unknown_user, open_client, open_memory
 from memory_agent.cli.options import UNUSED, Target, daemon_options, options_where_user
 from memory_agent.cli.render import print_document, print_figures, print_table, size
 from memory_agent.client import MemoryClient
@@ -24,16 +24,15 @@ _MOST_TYPES = 8
 def stats(target: Target) -> None:
     """Show the number of memories by kind, and what was dropped and why; with a daemon, also its parts and timings.
 
-    Memories are those of now: from events, `remember`, `import` and learned patterns, less what was forgotten. Counts
-    of events are of all time: each was kept, was a repeat, or was dropped; one that could not be processed is in
-    quarantine.
+    Memories are the current ones, from events, `remember`, `import` and learned patterns. Events are counted from the
+    beginning: each was kept, was a repeat, or was dropped; an event that could not be processed is in quarantine.
 
     \b
     Examples:
       memory-agent stats --user alice
       memory-agent stats --json | jq .daemon.recalls
     """
-    with open_for_reading(target, "stats") as memory:
+    with open_memory(target, "stats") as memory:
         figures = memory.stats()
         status = memory.status() if isinstance(memory, MemoryClient) else None
     if target.as_json:
@@ -139,9 +138,9 @@ def _print_status(status: DaemonStatus) -> None:
 def serve(target: Target, listen: tuple[str, ...]) -> None:
     """Run relay, embedder, Ray and gateway until SIGTERM or Ctrl-C.
 
-    Prints one JSON line with the endpoints when it is ready, and logs to standard error; on a terminal it says in words
-    where it listens and what to do next, and shows warnings only (--set log_level=debug shows all). Publishers use the
-    endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
+    Prints one JSON line with the endpoints when it is ready, and logs to standard error. On a terminal it prints in
+    words where it listens and what to do next, and logs warnings only (--set log_level=debug logs everything).
+    Publishers use the endpoint `relay`; `recall` and the other commands find the daemon by its data folder.
 
     \b
     Examples:

@@ -119,7 +119,7 @@ def check_processor(settings: Settings, _layout: Layout) -> Finding:
 
 
 def check_capacity(settings: Settings, _layout: Layout) -> Finding:
-    """Say how many processes and requests a daemon has on this machine."""
+    """Report how many processes and requests a daemon can have on this machine."""
     chosen = capacity_here(settings.daemon)
     machine = f"{usable_cores()} cores, {usable_memory_bytes() / 1e9:.0f} GB"
     hosts = f"{chosen.dedicated_hosts} hosts of one user, {chosen.shared_hosts} shared, {chosen.spare_hosts} spare"

@@ -42,8 +42,8 @@ def encryption() -> None:
 def status(target: Target) -> None:
     """Show whether encryption is on, which stores are encrypted, plain or locked, and which users have keys.
 
-    A locked store is encrypted with a key that is not in the folder of keys. `system` has the key of what many users
-    share. Runs beside a daemon and changes nothing. A missing or wrong folder of keys is reported first.
+    A locked store is encrypted with a key that is not in the folder of keys. `system` owns the key of data about many
+    users. Runs beside a daemon and changes nothing. A missing or wrong folder of keys is reported first.
 
     \b
     Examples:

@@ -1,22 +1,60 @@
-"""`eval …`: measure recall quality and speed, and compare two runs.
+"""`eval …`: measure recall quality and speed on a data set, and compare two measurements.
 
-The commands that run a trial differ in the format they read; what they share is in `evaluate_trial`.
+The commands that measure differ in the format they read; `_Trial` runs them all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from memory_agent.cli.evaluate_compare import compare
-from memory_agent.cli.evaluate_trial import Trial, trial_options
-from memory_agent.evaluation import Dataset, choose_conversations, read_beam, read_jsonl, read_locomo, read_swe
+from memory_agent.cli.access import note_settings
+from memory_agent.cli.command import SectionedCommand, as_struct
+from memory_agent.cli.fields import field_options
+from memory_agent.cli.options import Target, Verb, common_options, given, with_options
+from memory_agent.cli.progress import progress_bars
+from memory_agent.cli.render import print_document, print_figures, print_table
+from memory_agent.errors import InvalidInputError, UnavailableError
+from memory_agent.evaluation import (
+    FEWEST,
+    RESAMPLES,
+    SEED,
+    SHOWN,
+    UNITS,
+    Averages,
+    Comparison,
+    Dataset,
+    Figures,
+    MetricDifference,
+    Plan,
+    Report,
+    Results,
+    Run,
+    Unit,
+    choose_conversations,
+    read_beam,
+    read_jsonl,
+    read_locomo,
+    read_results,
+    read_swe,
+    results_file,
+    summarise,
+    write_results,
+)
+from memory_agent.evaluation import compare as compare_results
+from memory_agent.records.memories import Mode
+from memory_agent.verbs.params import RecallParams
 
 _MOVED = {"sona": "python -m ops.lab sona (from a checkout of the repository)"}
-"""Commands that were part of `eval`, and what runs them now."""
+"""Former commands of `eval`, and what to run instead."""
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -34,7 +72,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 
 
 class EvaluationGroup(click.Group):
-    """The commands of `eval`; a command that moved is refused with its new place."""
+    """The commands of `eval`. A command that moved is refused with a pointer to its new place."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -56,15 +94,119 @@ def evaluate() -> None:
     """
 
 
-evaluate.add_command(compare)
+@dataclass(frozen=True)
+class _Trial:
+    """The options of a measurement."""
+
+    mode: Mode | None
+    top_k: int
+    min_relevance: float
+    embedded: bool
+    timeout_s: float
+    results: Path | None
+    compared: tuple[Path, Path] | None
+
+    def run(self, target: Target, dataset: str, source: Path | None, read: Callable[[Path], Dataset]) -> None:
+        """Measure on the dataset that `read` reads from `source`, or compare two files of results; print either."""
+        if self.compared:
+            self._compare(dataset, source, self.compared, target.as_json)
+        elif source is None:
+            metavar = "FOLDER" if dataset == "beam" else "FILE"
+            raise click.UsageError(f"Missing argument '{metavar}' (or compare two files of results: --compare A B).")
+        else:
+            self._measure(target, _with_questions(read(source), source))
+
+    def _measure(self, target: Target, dataset: Dataset) -> None:
+        plan = Plan(
+            dataset=dataset,
+            settings=target.settings,
+            mode=self.mode or target.settings.recall.mode,
+            top_k=self.top_k,
+            min_relevance=self.min_relevance,
+            data_dir=self._folder(target),
+            prefix=target.user_id if target.user_named else "",
+            timeout_s=self.timeout_s,
+        )
+        with results_file(self.results) if self.results else nullcontext() as place:
+            run = self._run(plan)
+            if place is not None:
+                write_results(run, place)
+        report = summarise(run)
+        print_document(report) if target.as_json else _print_report(report, self.results)
+
+    def _run(self, plan: Plan) -> Run:
+        from memory_agent.evaluation.runs import run_embedded, run_through_daemon  # engines
+
+        with progress_bars() as progress:
+            return run_embedded(plan, progress) if self.embedded else run_through_daemon(plan, progress)
+
+    def _folder(self, target: Target) -> Path | None:
+        """Return the data folder given on the command line, or None for a temporary one."""
+        if not given("data_dir"):
+            return None
+        if not self.embedded and not target.layout.daemon_runs():
+            raise UnavailableError(
+                f"no daemon serves {target.data_dir}; leave --data-dir away to have one started for the measurement"
+            )
+        if not self.embedded:
+            note_settings(target)
+        return target.data_dir
+
+    def _compare(self, dataset: str, source: Path | None, compared: tuple[Path, Path], as_json: bool) -> None:
+        if source is not None or self.results is not None:
+            raise click.UsageError("--compare takes two files of results, and measures nothing itself")
+        a, b = (_results_of(dataset, file) for file in compared)
+        _show_comparison(compare_results(a, b), as_json)
 
 
-@evaluate.command(short_help="Evidence found in long conversations.")
+_OPTIONS = (
+    field_options(RecallParams, "mode"),
+    click.option("--top-k", type=click.IntRange(1, 1000), default=50, show_default=True, help="Memories per question."),
+    click.option(
+        "--min-relevance",
+        type=click.FloatRange(0, 1),
+        default=0,
+        show_default=True,
+        help="Only memories of at least this relevance. 0 measures the ranking alone.",
+    ),
+    click.option("--embedded", is_flag=True, help="In this process: no relay, no daemon."),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=1),
+        default=1800,
+        show_default=True,
+        metavar="S",
+        help="Give up when not all events are recallable by then.",
+    ),
+    click.option(
+        "--results",
+        type=click.Path(path_type=Path),
+        metavar="OUT",
+        help="Write the answer to each question to this file, as JSON lines; ids and figures, no text.",
+    ),
+    click.option(
+        "--compare",
+        "compared",
+        nargs=2,
+        type=click.Path(path_type=Path),
+        metavar="A B",
+        help="Measure nothing; compare two files of --results, as `eval compare` does.",
+    ),
+)
+
+
+def _trial_options(command: Verb) -> Verb:
+    """Add the options of a measurement, passed as a `_Trial` named `trial`, and the common options."""
+    return with_options(common_options(as_struct("trial", _Trial)(command)), _OPTIONS)
+
+
+@evaluate.command(cls=SectionedCommand, short_help="Evidence found in long conversations.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--conversations", type=Numbers(), metavar="NUMBERS",
               help="Only these, by their position in the file from 0, as in 3,4 or 0-2.")  # fmt: skip
-@trial_options
-def locomo(trial: Trial, file: Path | None, conversations: tuple[int, ...] | None) -> None:
+@_trial_options
+def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tuple[int, ...] | None) -> None:
     """Publish the turns of LoCoMo conversations, ask the questions, count the evidence found.
 
     One user per conversation (locomo-0, locomo-1, …; --user sets another prefix). A separate process publishes every
@@ -97,13 +239,13 @@ def locomo(trial: Trial, file: Path | None, conversations: tuple[int, ...] | Non
       memory-agent eval locomo locomo10.json --mode lexical --results lexical.jsonl
       memory-agent eval locomo --compare hybrid.jsonl lexical.jsonl
     """
-    trial.run("locomo", "FILE", file, partial(_read_conversations, conversations=conversations))
+    trial.run(target, "locomo", file, partial(_read_conversations, conversations=conversations))
 
 
-@evaluate.command(short_help="Evidence found in very long chats.")
+@evaluate.command(cls=SectionedCommand, short_help="Evidence found in very long chats.")
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
-@trial_options
-def beam(trial: Trial, folder: Path | None) -> None:
+@_trial_options
+def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
     """Measure as `eval locomo` does, on the chats of BEAM ("Beyond a Million Tokens").
 
     FOLDER is a folder of one chat, with chat.json and probing_questions/probing_questions.json, or one that holds such
@@ -118,13 +260,13 @@ def beam(trial: Trial, folder: Path | None) -> None:
       memory-agent eval beam chats/1M/3 --results chat3.jsonl
       memory-agent eval beam --compare before.jsonl after.jsonl
     """
-    trial.run("beam", "FOLDER", folder, read_beam)
+    trial.run(target, "beam", folder, read_beam)
 
 
-@evaluate.command(short_help="What an agent saw, found in its runs.")
+@evaluate.command(cls=SectionedCommand, short_help="What an agent saw, found in its runs.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@trial_options
-def swe(trial: Trial, file: Path | None) -> None:
+@_trial_options
+def swe(target: Target, trial: _Trial, file: Path | None) -> None:
     """Measure as `eval locomo` does, on runs of a software-engineering agent (SWE-bench): long reports and outputs.
 
     FILE is a JSON list of runs, {"instance_id", "task", "steps": [{"thought", "command", "output"}]}; an issue
@@ -148,13 +290,13 @@ def swe(trial: Trial, file: Path | None) -> None:
       memory-agent eval swe runs.json --mode lexical --results lexical.jsonl
       memory-agent eval swe --compare before.jsonl after.jsonl
     """
-    trial.run("swe", "FILE", file, read_swe)
+    trial.run(target, "swe", file, read_swe)
 
 
-@evaluate.command(short_help="Records found, in data of your own.")
+@evaluate.command(cls=SectionedCommand, short_help="Records found, in data of your own.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@trial_options
-def jsonl(trial: Trial, file: Path | None) -> None:
+@_trial_options
+def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
     """Measure as `eval locomo` does, on your own data: a file of JSON lines, records and queries.
 
     \b
@@ -178,7 +320,7 @@ def jsonl(trial: Trial, file: Path | None) -> None:
       memory-agent eval jsonl mine.jsonl --results mine-hybrid.jsonl
       memory-agent eval jsonl --compare mine-hybrid.jsonl mine-vector.jsonl
     """
-    trial.run("jsonl", "FILE", file, read_jsonl)
+    trial.run(target, "jsonl", file, read_jsonl)
 
 
 def _read_conversations(file: Path, conversations: tuple[int, ...] | None) -> Dataset:
@@ -192,3 +334,190 @@ def _range(part: str) -> range:
     if not numbers or numbers[0] < 0:
         raise ValueError(part)
     return numbers
+
+
+def _with_questions(dataset: Dataset, source: Path) -> Dataset:
+    if not any(history.answerable for history in dataset.histories):
+        raise InvalidInputError(str(source), "has no question with evidence; there is nothing to measure")
+    return dataset
+
+
+def _results_of(dataset: str, file: Path) -> Results:
+    results = read_results(file)
+    if results.header.dataset != dataset:
+        raise InvalidInputError(str(file), f"holds results of {results.header.dataset}, not of {dataset}")
+    return results
+
+
+_ITEMS = {"locomo": "evidence turns", "beam": "evidence messages", "jsonl": "relevant records"}
+_RANKED_AT = "10"
+_SHOWN_ALONE = "all, shown records alone"
+
+Row = tuple[object, ...]
+
+
+def _print_report(report: Report, results: Path | None) -> None:
+    """Print the averages of a run. `results` is the file of its per-question results, if any."""
+    how = f"{report.mode}, {'embedded' if report.embedded else 'through the daemon'}"
+    items = _ITEMS.get(report.dataset, "relevant items")
+    print_table(f"{items} found, {how}: share among the first k, %", _report_columns(report), _item_rows(report))
+    click.echo()
+    if report.session_mrr is not None:
+        title = f"their sessions found, {how}: share among the first k distinct sessions, %"
+        print_table(title, _report_columns(report), _session_rows(report))
+        click.echo()
+    print_figures("figures", _report_figures(report, results))
+
+
+def _report_columns(report: Report) -> Sequence[str]:
+    return ("questions", "number", *(f"at {k}" for k in report.recall_at), f"NDCG@{_RANKED_AT}", "MRR")
+
+
+def _item_rows(report: Report) -> list[Row]:
+    rows = [_score_row(name, part, part.recall_at, part.ndcg_at, part.mrr) for name, part in _parts(report)]
+    shown = _score_row(_SHOWN_ALONE, report, report.recall_at_shown, report.ndcg_at_shown, report.mrr_shown)
+    return [*rows, shown]
+
+
+def _session_rows(report: Report) -> list[Row]:
+    rows = [
+        _score_row(name, part, part.session_recall_at, part.session_ndcg_at, part.session_mrr)
+        for name, part in _parts(report)
+    ]
+    ranking = report.session_ndcg_at_shown, report.session_mrr_shown
+    rows.append(_score_row(_SHOWN_ALONE, report, report.session_recall_at_shown, *ranking))
+    for name, part in _parts(report)[-1 - len(report.main_categories) :]:
+        if part.session_recall_at_all is not None:
+            asked = part.questions + part.questions_without_evidence
+            rows.append((f"{name}, no evidence counts 1", asked, *_percents(part.session_recall_at_all), "-", "-"))
+    return rows
+
+
+def _score_row(name: str, part: Figures, recall_at: Averages, ndcg_at: Averages, mrr: float | None) -> Row:
+    ranking = _percent(ndcg_at.get(_RANKED_AT)), "-" if mrr is None else f"{mrr:.3f}"
+    return (name, part.questions, *_percents(recall_at), *ranking)
+
+
+def _parts(report: Report) -> list[tuple[str, Figures]]:
+    """Return the figures of each category with questions, of the main categories together, and of all."""
+    return [
+        *((f"category {name}", part) for name, part in report.by_category.items() if part.questions),
+        *((f"categories {name}", part) for name, part in report.main_categories.items()),
+        ("all", report),
+    ]
+
+
+def _report_figures(report: Report, results: Path | None) -> dict[str, object]:
+    return {
+        "conversations": report.conversations,
+        "events": f"{report.events}, memories: {report.memories}",
+        "events/s": f"{report.events_per_s:g} (all recallable after {report.took_s:g} s)",
+        "recall p50 / p99": f"{report.recall_ms['p50']} / {report.recall_ms['p99']} ms",
+        "questions left out": f"{report.questions_without_evidence} (no evidence in the conversation)",
+        "evidence ids ignored": f"{report.evidence_unmatched} (no such item)",
+        "degraded answers": report.degraded_answers,
+        "answers short of sessions": f"{report.answers_short_of_sessions} (fewer than 10 of them; see --top-k)",
+        "per-question results": results or "not kept (--results OUT writes them)",
+    }
+
+
+def _percents(averages: Averages) -> list[str]:
+    return [_percent(share) for share in averages.values()]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+_DIFFERENCES = ("metric", "questions", "A", "B", "B - A", "95 % from", "to", "above 0", "B better", "worse")
+
+
+@evaluate.command(short_help="Two files of results: which run is better?")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--by", "unit", type=click.Choice(UNITS), default="question", show_default=True,
+              help="The unit that is resampled.")  # fmt: skip
+@click.option("--resamples", type=click.IntRange(100, 1_000_000), default=RESAMPLES, show_default=True,
+              help="The number of resamples.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True,
+              help="The same seed gives the same figures.")  # fmt: skip
+@common_options
+def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: int) -> None:
+    """Compare two runs, question by question, by files that --results wrote.
+
+    A paired bootstrap over the common questions: the differences B - A are resampled with replacement. Printed for each
+    metric: both means, their difference, the interval that holds 95 % of the resampled differences, the share of
+    resamples in which B is better, and the number of questions in which B is better or worse. An interval without 0
+    means that the difference is more than chance over these questions.
+
+    Questions of one conversation are not independent. By question, the interval holds for more questions about these
+    conversations; for a claim about other conversations resample whole ones: --by conversation. With a handful of
+    them that interval is coarse, and with fewer than 3 there is none: "-", in JSON null. Of `eval swe`, an issue with
+    its runs counts as a conversation.
+
+    Metrics named shown_… count the shown records alone, without their duplicates (see eval locomo); the table leaves
+    them out if they make no difference.
+
+    Runs over other questions (another dataset, file or evidence) are refused. Settings that differ are printed. The
+    share above 0 and the counts are not the size of a gain.
+
+    \b
+    Examples:
+      memory-agent eval compare before.jsonl after.jsonl
+      memory-agent eval compare before.jsonl after.jsonl --by conversation --json
+    """
+    comparison = compare_results(read_results(a), read_results(b), unit, resamples, seed)
+    _show_comparison(comparison, target.as_json)
+
+
+def _show_comparison(comparison: Comparison, as_json: bool) -> None:
+    """Print a comparison as one JSON document or as a table."""
+    print_document(comparison) if as_json else _print_comparison(comparison)
+
+
+def _print_comparison(comparison: Comparison) -> None:
+    print_figures("runs", _comparison_figures(comparison))
+    click.echo()
+    title = (
+        f"{comparison.dataset}: differences in %, {comparison.resamples:,} resamples by {comparison.unit}, "
+        f"seed {comparison.seed}"
+    )
+    print_table(title, _DIFFERENCES, map(_difference_row, _without_equal(comparison.metrics)))
+    click.echo()
+    click.echo(_caution(comparison))
+
+
+def _comparison_figures(comparison: Comparison) -> dict[str, object]:
+    shared = f"{comparison.questions} (only in A: {comparison.only_a}, only in B: {comparison.only_b})"
+    changed: dict[str, object] = {name: f"{own} -> {other}" for name, (own, other) in comparison.changed.items()}
+    figures: dict[str, object] = {"A": comparison.a, "B": comparison.b, "questions of both": shared}
+    return figures | (changed or {"changed": "nothing"})
+
+
+def _without_equal(metrics: Sequence[MetricDifference]) -> list[MetricDifference]:
+    """Return the metrics, less those of shown records alone that equal the metric of all records."""
+    facts = {metric.metric: repr(msgspec.structs.astuple(metric)[1:]) for metric in metrics}  # NaN != NaN
+    return [
+        metric
+        for metric in metrics
+        if not metric.metric.startswith(SHOWN) or facts[metric.metric] != facts.get(metric.metric.removeprefix(SHOWN))
+    ]
+
+
+def _difference_row(metric: MetricDifference) -> tuple[object, ...]:
+    return (
+        metric.metric,
+        metric.questions,
+        *(f"{100 * share:.1f}" for share in (metric.mean_a, metric.mean_b)),
+        *("-" if isnan(share) else f"{100 * share:+.1f}" for share in (metric.difference, metric.low, metric.high)),
+        "-" if isnan(metric.share_above_0) else f"{100 * metric.share_above_0:.1f}",
+        metric.better,
+        metric.worse,
+    )
+
+
+def _caution(comparison: Comparison) -> str:
+    if comparison.unit == "question":
+        return "by question: holds for these conversations; for others see eval compare --by conversation"
+    few = "too few for an interval" if comparison.units < FEWEST else "few make a coarse interval"
+    return f"by conversation: {comparison.units} were drawn from; {few}"

@@ -29,14 +29,14 @@ _PARTS = {
     "outcome": "outcome",
     "learned": "learned",
 }
-"""Columns that add up to the score, and their keys in an explanation; some only where they changed one."""
+"""Columns that add up to the score, and their keys in an explanation. Some are shown only if they changed a score."""
 _CLASSES = {
     "proven": "after own memories that are relevant, as relevant and proven",
     "new": "after all own memories, as relevant and not yet proven",
     "worse": "after new items, since runs that used it went worse than usual",
     "relevance unknown": "in a place that would be empty, since its relevance is not known",
 }
-"""Of shared items, as `recall/tiers` orders them."""
+"""The order of shared items in `recall/shared`."""
 _WORDS = "words: the match of words, as a share of the best one's"
 _HEAD_CHARS = 60
 _INDENT = 3
@@ -56,7 +56,7 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
     if not result.memories:
         return
     shown_only_if = {
-        "speaker": _tells_speakers_apart(result),
+        "speaker": _has_speakers(result),
         "outcome": _has_outcomes(result),
         "learned": _is_learned(result),
     }
@@ -73,7 +73,6 @@ def print_explanation(result: RecallResult, now: datetime, asked: Asked) -> None
 
 
 def _query(result: RecallResult, asked: Asked) -> dict[str, object]:
-
     figures: dict[str, object] = {
         "recall": result.recall_id,
         "took": f"{result.took_ms:.1f} ms",
@@ -96,7 +95,7 @@ def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, ob
 
 
 def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
-    """Return the figures of the query alone, since only the user's own memories tell of the search for these."""
+    """Return the figures of the query alone: only a user's own memory carries those of the search."""
     return {
         "dates do": (asked.dates or "as the setting recall.dates says") if result.dates else "nothing",
         "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",
@@ -115,16 +114,16 @@ def _conditions(filters: Mapping[str, Any]) -> list[str]:
 
 
 def _dates(result: RecallResult, mode: Dates | None) -> list[str]:
-    """Return the dates of the query as conditions, where they filter."""
+    """Return the dates of the query as conditions, if dates filter."""
     return [f"date {describe(date)}" for date in result.dates] if mode == "filter" else []
 
 
-def _tells_speakers_apart(result: RecallResult) -> bool:
+def _has_speakers(result: RecallResult) -> bool:
     return any(memory.explanation.get("speaker") for memory in result.memories)
 
 
 def _has_outcomes(result: RecallResult) -> bool:
-    """Whether an outcome changed a score, beside what was learned: older daemons count it as learned."""
+    """Return whether an outcome changed a score. Older daemons count outcomes as learned."""
     return any(memory.explanation["outcome"] for memory in result.memories if "quality" in memory.explanation)
 
 
@@ -172,7 +171,7 @@ def _details(memory: RetrievedMemory, numbers: Mapping[str, int], now: datetime)
 
 
 def _shared(memory: RetrievedMemory) -> Iterable[str]:
-    """Yield who shared a memory, how it did, who may see it, why it is here, and what there is beside its text."""
+    """Yield the author of a shared memory, its figures, who may see it, why it has its rank, and its attachments."""
     if memory.shared is None:
         return
     unproven = "worse than usual by use" if memory.shared.is_worse else "not yet proven by use"
@@ -183,12 +182,12 @@ def _shared(memory: RetrievedMemory) -> Iterable[str]:
 
 
 def _place(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield why a shared item has its place. Older daemons do not send this."""
+    """Yield why a shared item has its rank. Older daemons do not send this."""
     if "class" not in parts:
         return
-    said = f"{_CLASSES.get(parts['class'], parts['class'])} (cut-off {parts['cut_off']:g})"
+    rank = f"{_CLASSES.get(parts['class'], parts['class'])} (cut-off {parts['cut_off']:g})"
     boost = f", past use adds {parts['boost']:+.3f} to its score" if parts["boost"] else ""
-    yield f"stands here: {said}{boost}" + ("; the place is reserved for shared items" if parts["is_reserved"] else "")
+    yield f"stands here: {rank}{boost}" + ("; the place is reserved for shared items" if parts["is_reserved"] else "")
 
 
 def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
@@ -201,7 +200,7 @@ def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _outcome(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what its ending adds or takes. Older daemons count it as learned."""
+    """Yield how much the outcome of its run changes the score. Older daemons count it as learned."""
     if "quality" in parts and parts["outcome"]:
         ended = "end not known" if parts["quality"] is None else f"ended with {parts['quality']:.1f}"
         yield f"outcome {parts['outcome']:+.3f}: {ended}"
@@ -214,7 +213,7 @@ def _learned(parts: Mapping[str, Any]) -> Iterable[str]:
     names = {"association": "used before", "shift": "query moved"}
     if "quality" not in parts:
         names["outcome"] = "how its run ended"
-    changed = ", ".join(f"{said} {parts[name]:+.3f}" for name, said in names.items() if parts[name])
+    changed = ", ".join(f"{label} {parts[name]:+.3f}" for name, label in names.items() if parts[name])
     yield f"learned: {changed}" if changed else "learned: nothing changed"
     for run in parts["caused_by"]:
         ended = "" if run["quality"] is None else f", which ended with {run['quality']:.1f}"

@@ -13,7 +13,7 @@ from typing import IO, Any
 import click
 
 JSON_KEY = "memory_agent.json"
-"""The key in a click context's `meta` under which --json is noted."""
+"""The key in a click context's `meta` that records --json."""
 
 
 class Failure(click.ClickException):
@@ -34,13 +34,13 @@ class Failure(click.ClickException):
 
 
 class Misuse(Failure):
-    """A usage error in one line, or for a program that asked for JSON; the usage is not shown."""
+    """A usage error in one line, or as JSON; the usage of the command is not shown."""
 
     exit_code = 2
 
 
 def note(message: str) -> None:
-    """Print a line on standard error that is not a failure."""
+    """Print a note, one line on standard error."""
     click.echo(f"note: {message}", err=True)
 
 
@@ -54,7 +54,7 @@ def confirm(question: str) -> None:
     except click.Abort as error:
         if sys.stdin.isatty():
             raise
-        click.echo(err=True)  # the question has no end of line
+        click.echo(err=True)  # ends the line of the question
         raise Misuse("usage", "standard input is not a terminal; give --yes to confirm") from error
     if not is_sure:
         note("nothing was done")

@@ -1,11 +1,12 @@
 """Options from the fields of a parameter struct: name, help, type, bounds and default are those of the field.
 
-Help shows options in sections: the first options of a command, then each named section.
+A field without documentation is not an option. `filter_options` adds the options of a `MemoryFilter`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -14,9 +15,9 @@ import click
 import msgspec
 
 from memory_agent.cli.options import Moment, Verb, with_options
+from memory_agent.records.memories import Exclusion, MemoryFilter
 
 Pair = tuple[str, Any]
-CONNECTION = ("--endpoint", "--key-file", "--data-dir", "--config", "--set")
 _WIDEST_CHOICE = 40
 """Characters; a longer list of words is shown in the help text."""
 _IDS = ("_id", "_ids")
@@ -39,19 +40,22 @@ class MetadataPair(click.ParamType[Pair]):
             return key, text
 
 
-def field_options(
-    struct: type[msgspec.Struct], options: Mapping[str, str] | tuple[str, ...], prefix: str = ""
-) -> Callable[[Verb], Verb]:
-    """Add an option for each named field; the command receives its value by the name of the field.
+def documented(struct: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """Return the fields of a struct that have documentation, by name."""
+    return {field.name: field for field in msgspec.structs.fields(struct) if get_origin(field.type) is Annotated}
 
-    `options` maps fields to options where these differ, as in `{"timestamp": "--at"}`; "" means the usual name, which
-    is the field's in the singular, without `_id`. `prefix` begins the option and the name of the argument.
+
+def field_options(
+    struct: type[msgspec.Struct], *only: str, but: Sequence[str] = (), prefix: str = "", **names: str
+) -> Callable[[Verb], Verb]:
+    """Add an option for each documented field, or for `only` these; `but` are left out.
+
+    The command receives a value by the name of its field. The option has this name too, in the singular and without
+    `_id`, unless `names` has another, as in `timestamp="--at"`. `prefix` begins both.
     """
-    known = {field.name: field for field in msgspec.structs.fields(struct)}
-    named = options if isinstance(options, Mapping) else dict.fromkeys(options, "")
-    return lambda command: with_options(
-        command, [_option(known[name], option or _usual(known[name], prefix), prefix) for name, option in named.items()]
-    )
+    fields = [field for name, field in documented(struct).items() if name not in but and (not only or name in only)]
+    options = [_option(field, names.get(field.name) or _usual(field, prefix), prefix) for field in fields]
+    return lambda command: with_options(command, options)
 
 
 def _usual(field: msgspec.structs.FieldInfo, prefix: str) -> str:
@@ -61,16 +65,15 @@ def _usual(field: msgspec.structs.FieldInfo, prefix: str) -> str:
 
 
 def _wanted(field: msgspec.structs.FieldInfo) -> Any:
-    """Return the type of a field, less its documentation and None."""
+    """Return the type of a field, without its documentation and None."""
     wanted = get_args(field.type)[0]
     return get_args(wanted)[0] if get_origin(wanted) in (UnionType, Union) else wanted
 
 
 def _option(field: msgspec.structs.FieldInfo, option: str, prefix: str) -> Callable[[Verb], Verb]:
-    assert get_origin(field.type) is Annotated, field.name
-    wanted, meta = _wanted(field), get_args(field.type)[1]
+    wanted, meta, names = _wanted(field), get_args(field.type)[1], option.split()
     if wanted is bool:
-        return click.option(option, prefix + field.name, is_flag=True, help=meta.description)
+        return click.option(*names, prefix + field.name, is_flag=True, help=meta.description)
     is_many = get_origin(wanted) in (tuple, dict)
     element = get_args(wanted)[0] if get_origin(wanted) is tuple else wanted
     shown: dict[str, Any] = {"type": _type(element, meta.extra_json_schema or {}), "help": meta.description}
@@ -83,15 +86,15 @@ def _option(field: msgspec.structs.FieldInfo, option: str, prefix: str) -> Calla
             shown["callback"] = lambda _context, _parameter, values: values or None
     elif field.default not in (None, msgspec.NODEFAULT):
         shown |= {"default": field.default, "show_default": True}
-    if element is str and option != "--title":
+    if element is str:
         shown["metavar"] = _metavar(field.name, option)
     if isinstance(shown["type"], click.Choice) and len("|".join(shown["type"].choices)) > _WIDEST_CHOICE:
-        shown["metavar"] = option.removeprefix("--").upper()
-    return click.option(option, prefix + field.name, **shown)
+        shown["metavar"] = names[-1].removeprefix("--").upper()
+    return click.option(*names, prefix + field.name, **shown)
 
 
 def _type(element: Any, bounds: Mapping[str, Any]) -> click.ParamType[Any]:
-    """Return the type of an option for values of a field, or of one element of it."""
+    """Return the type of an option for a field, or for one element of it."""
     least, most = bounds.get("minimum"), bounds.get("maximum")
     if get_origin(element) is Literal:
         return click.Choice(get_args(element))
@@ -109,22 +112,46 @@ def _metavar(field: str, option: str) -> str:
     return "ID" if is_id or field in ("in_channel", "used") else "TEXT"
 
 
-class SectionedCommand(click.Command):
-    """A command with help in sections: the options that `sections` does not name first, then each section."""
+_EXCLUDE = "exclude_"
 
-    def __init__(self, *arguments: Any, sections: Mapping[str, tuple[str, ...]], **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._sections = {**sections, "Daemon and settings": CONNECTION}
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
-        rows = {tuple(one.opts): row for one in options if (row := one.get_help_record(ctx)) is not None}
-        in_sections = {option for names in self._sections.values() for option in names}
-        first = [row for names, row in rows.items() if in_sections.isdisjoint(names)]
-        shown = {"Options": first} | {
-            title: [row for own, row in rows.items() if not set(names).isdisjoint(own)]
-            for title, names in self._sections.items()
-        }
-        for title, definitions in shown.items():
-            with formatter.section(title):
-                formatter.write_dl(definitions)
+def filter_options(command: Verb) -> Verb:
+    """Add the options of a filter, and pass them as a `MemoryFilter` named `filter`."""
+    return _filtered(command, ())
+
+
+def selection_options(command: Verb) -> Verb:
+    """As `filter_options` without --session, for a command in which --session selects more than memories."""
+    return _filtered(command, ("session_id",))
+
+
+def _filtered(command: Verb, but: Sequence[str]) -> Verb:
+    fields, excluded = documented(MemoryFilter).keys() - set(but), documented(Exclusion)
+
+    @functools.wraps(command)
+    def with_filter(*arguments: Any, **named: Any) -> Any:
+        own = {name: named.pop(name) for name in fields}
+        exclude = Exclusion(**{name: named.pop(_EXCLUDE + name) for name in excluded})
+        own["metadata"] = _by_path(own["metadata"])
+        chosen = MemoryFilter(exclude=None if exclude == Exclusion() else exclude, **own)
+        return command(*arguments, filter=chosen, **named)
+
+    return field_options(MemoryFilter, but=but)(field_options(Exclusion, prefix=_EXCLUDE)(with_filter))
+
+
+def _by_path(metadata: Sequence[Pair]) -> dict[str, Any]:
+    wanted: dict[str, Any] = {}
+    for path, value in metadata:
+        wanted[path] = (*wanted.get(path, ()), value)
+    return wanted
+
+
+def _names_of_filter() -> tuple[str, ...]:
+    command = click.command()(filter_options(lambda: None))
+    return tuple(option for one in command.params for option in one.opts)
+
+
+FILTERS = _names_of_filter()
+"""The options of a filter, for a section of the help."""
+FURTHER_FILTERS = tuple(name for name in FILTERS if name not in ("--kind", "--since", "--session"))
+"""The options of a filter that are used less often."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import click
 import msgspec
 
 from memory_agent.cli.access import authorize, note_unknown_user, open_client, uses_daemon
+from memory_agent.cli.command import SectionedCommand, as_struct
 from memory_agent.cli.failure import confirm, note
-from memory_agent.cli.filters import selection_options
+from memory_agent.cli.fields import FURTHER_FILTERS, selection_options
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import waiting
 from memory_agent.cli.render import counted, plain, print_document, print_figures
@@ -17,7 +19,29 @@ from memory_agent.erasure.request import ErasureReceipt, Selection
 from memory_agent.records.memories import MemoryFilter
 
 
-@click.command(context_settings={"allow_extra_args": True})
+class _Chosen(NamedTuple):
+    """What to erase."""
+
+    ids: tuple[str, ...]
+    session_id: str | None
+    filter: MemoryFilter
+    expired: bool
+    user_all: bool
+
+    def selection(self, target: Target) -> Selection:
+        """Return the selection. Raises `click.UsageError` for options that are missing or exclude each other."""
+        filter = None if self.filter == MemoryFilter() else self.filter
+        selection = Selection(ids=self.ids, session_id=self.session_id, filter=filter, expired=self.expired)
+        if self.user_all == (selection != Selection()):
+            raise click.UsageError("name what to forget: --id, --session, a filter, --expired, or --user-all (alone)")
+        if self.user_all and not target.user_named:
+            raise click.UsageError("--user-all needs --user")
+        if self.expired and not uses_daemon(target) and not target.settings.retention.rules:
+            raise click.UsageError("no retention rule is set (retention.rules), so nothing expires")
+        return Selection(everything=True) if self.user_all else selection
+
+
+@click.command(cls=SectionedCommand, sections={"Filters": FURTHER_FILTERS}, context_settings={"allow_extra_args": True})
 @click.option("--id", "ids", multiple=True, metavar="ID", help="This memory. May be repeated.")
 @click.option("--session", "session_id", help="Everything of this session: memories, runs, recalls, events.")
 @selection_options
@@ -26,19 +50,11 @@ from memory_agent.records.memories import MemoryFilter
 @click.option("--dry-run", is_flag=True, help="Only print what would be erased.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @daemon_options
-def forget(
-    target: Target,
-    ids: tuple[str, ...],
-    session_id: str | None,
-    filter: MemoryFilter,
-    expired: bool,
-    user_all: bool,
-    dry_run: bool,
-    yes: bool,
-) -> None:
+@as_struct("chosen", _Chosen)
+def forget(target: Target, chosen: _Chosen, dry_run: bool, yes: bool) -> None:
     """Erase memories, and the events they came from, from every file, and print a receipt.
 
-    Of the filters (--kind to --exclude-since), all that are given must match. This cannot be undone. Backups, and
+    A memory must match all filters that are given. This cannot be undone. Backups, and
     events that publishers have not sent yet, are not covered. Unknown ids are listed. Exit code 1: the erasure is not
     complete yet, for the reason on the last line; the receipt's `complete` is false then.
 
@@ -54,24 +70,15 @@ def forget(
     if unnamed := click.get_current_context().args:
         ids_named = " ".join(f"--id {plain(word)}" for word in unnamed)
         raise click.UsageError(f"an id of a memory is named with --id: forget {ids_named}")
-    asked = None if filter == MemoryFilter() else filter
-    selection = Selection(ids=ids, session_id=session_id, filter=asked, expired=expired)
-    if user_all == (selection != Selection()):
-        raise click.UsageError("name what to forget: --id, --session, a filter, --expired, or --user-all (alone)")
-    if user_all and not target.user_named:
-        raise click.UsageError("--user-all needs --user")
-    if expired and not uses_daemon(target) and not target.settings.retention.rules:
-        raise click.UsageError("no retention rule is set (retention.rules), so nothing expires")
-    if user_all:
-        selection = Selection(everything=True)
+    selection = chosen.selection(target)
     if not uses_daemon(target):
         target = authorize(target, "erase")
     if not dry_run and not yes:
         planned = _erase(target, selection, dry_run=True)
-        said = "everything" if user_all else counted(planned.memories, "memory", "memories")
+        what = "everything" if selection.everything else counted(planned.memories, "memory", "memories")
         shared = planned.unpublished + planned.offers + planned.ratings
         with_shared = f" and {counted(shared, 'thing')} that others see or count" if shared else ""
-        confirm(f"erase {said} of {planned.user_id}, {counted(planned.events, 'event')}{with_shared}, for good?")
+        confirm(f"erase {what} of {planned.user_id}, {counted(planned.events, 'event')}{with_shared}, for good?")
     with waiting("erasing, from the journal's file too"):
         receipt = _erase(target, selection, dry_run=dry_run)
     if target.as_json:
@@ -83,7 +90,7 @@ def forget(
 
 
 def _print(receipt: ErasureReceipt) -> None:
-    """Print a receipt in words; --json has it as it is."""
+    """Print a receipt in words."""
     counts = {
         "memories": receipt.memories,
         "events in the journal": receipt.events,

@@ -1,7 +1,7 @@
 """The root of the command line: find a command, import only its file, and turn our errors into one line.
 
-A command's file is imported when the command is named, so that `recall` does not pay for what `serve` needs, and the
-help for none of them.
+A command's file is imported when the command is named, so that `recall` does not import what `serve` needs, and the
+help imports no command.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from relay import RelayError
 
 
 class Verb(NamedTuple):
-    """A command: the file of this package and the function that hold it, and its line in the help."""
+    """A command: its module in this package, its function there, and its line in the help."""
 
     module: str
     function: str
@@ -32,7 +32,7 @@ VERBS = {
     "recall": Verb("recall", "recall", "Find memories that resemble a text, best first."),
     "blocks": Verb("blocks", "blocks", "Follow the blocks that memory publishes for a role."),
     "connect": Verb("connect", "connect", "Connect a coding agent, through its settings."),
-    "disconnect": Verb("connect", "disconnect", "Remove from them what `connect` wrote."),
+    "disconnect": Verb("connect", "disconnect", "Remove what `connect` wrote."),
     "mcp": Verb("mcp", "mcp", "Serve tools to a coding agent (MCP)."),
     "hook": Verb("hook", "hook", "Answer a hook of a coding agent."),
     "remember": Verb("recall", "remember", "Store one memory, or replace one."),
@@ -73,7 +73,7 @@ class FailureGroup(click.Group):
     """A group of commands whose errors end as one line on standard error, never as a traceback."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Where parsing fails, --json is known from the raw arguments alone; the parsed option overrides this.
+        # If parsing fails, only the raw arguments tell whether --json was given; the parsed option overrides this.
         ctx.meta.setdefault(JSON_KEY, "--json" in itertools.takewhile(lambda word: word != "--", args))
         try:
             return super().parse_args(ctx, args)
@@ -103,13 +103,13 @@ def _failure(error: OSError) -> Exception:
 
 
 def _refusal(error: click.UsageError, ctx: click.Context) -> click.ClickException:
-    """Return what to raise: with --json a document, else an error that click shows with the usage, for a person."""
+    """Return the error to raise: a JSON document with --json, otherwise click's own, which shows the usage."""
     hinted = _with_hint(error)
     return Misuse("usage", hinted.format_message()) if ctx.meta[JSON_KEY] else hinted
 
 
 def _with_hint(error: click.UsageError) -> click.UsageError:
-    """Return the error with a hint that mends a common slip, if it is one. The hint is not added twice."""
+    """Return the error with a hint if it is a common mistake. The hint is not added twice."""
     context = error.ctx
     if context is None:
         return error
@@ -127,7 +127,7 @@ def _takes_text(command: click.Command) -> bool:
 
 
 class VerbGroup(FailureGroup):
-    """The commands, imported when they are named."""
+    """The commands, each imported when it is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)

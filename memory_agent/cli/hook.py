@@ -1,4 +1,4 @@
-"""`hook`: answers one hook of a coding agent."""
+"""`hook`: answer one hook of a coding agent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from memory_agent.cli.command import as_struct
 from memory_agent.hooks.answering import Options
 from memory_agent.hooks.deadline import LONGEST_MS, USUAL_MS
 from memory_agent.hooks.inputs import LISTENED
@@ -27,29 +28,21 @@ from memory_agent.layout import CONFIG_VARIABLE, DATA_DIR_VARIABLE, TOKEN_VARIAB
               help=f"Settings as TOML, which may name the data folder. Default: ${CONFIG_VARIABLE}.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="One setting, likewise. May be repeated.")
 @click.option("--json", is_flag=True, expose_value=False, help="Changes nothing here: all output is JSON.")
-def hook(
-    client: str,
-    data_dir: Path | None,
-    channel: str | None,
-    user: str | None,
-    url: str | None,
-    deadline_ms: int,
-    config: Path | None,
-    settings: tuple[str, ...],
-) -> None:
+@as_struct("options", Options)
+def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> None:
     """Answer one hook of a coding agent, whose JSON is on standard input. `memory-agent connect` sets it up.
 
     Prompts, results of commands and edits, failures and answers become events of the project's channel. A prompt, and
     the start of a session, is answered with the memories of the project that bear on it: at most 9,000 characters, or
-    nothing, within .3 s. Without a daemon the events wait for the next hook, nothing is answered, the exit code is 0.
+    nothing, within .3 s. Without a daemon the events wait for the next hook, the answer is empty and the exit code 0.
 
     \b
     Examples:
       memory-agent hook claude-code
       memory-agent hook codex --data-dir ~/memory --channel project:shop
     """
-    if data_dir is None and (config is not None or settings):
-        from memory_agent.cli.options import configured_folder  # late: for those who configure
+    if options.data_dir is None and (config is not None or settings):
+        from memory_agent.cli.options import configured_folder  # late: most hooks read no settings
 
-        data_dir = configured_folder(config, settings)
-    run_hook(Options(client, data_dir, channel, user, url, deadline_ms))
+        options = options._replace(data_dir=configured_folder(config, settings))
+    run_hook(options)

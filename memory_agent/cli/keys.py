@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import msgspec
 
+from memory_agent.cli.command import SectionedCommand, as_struct
 from memory_agent.cli.options import UNUSED, Target, options_where_user
 from memory_agent.cli.render import print_document, print_table
 from relay import (
@@ -39,10 +41,10 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 
 @click.group()
 def keys() -> None:
-    """Access keys for others than the owner of the data folder: for one user or all, with scopes.
+    """Access keys for anyone but the owner of the data folder: for one user or all, with scopes.
 
-    The owner needs none: the file `token` in the data folder is the key `local`, for all users and scopes. Commands
-    change the key file, whether a daemon runs or not; changes take effect with the next request.
+    The owner has the key `local` for all users and scopes: the file `token` in the data folder. These commands change
+    the key file, whether a daemon runs or not; a change takes effect with the next request.
 
     \b
     Scopes, none of which implies another:
@@ -62,11 +64,19 @@ def keys() -> None:
     """
 
 
-@keys.command(short_help="Create a key and print it once.")
+class _Rights(NamedTuple):
+    """What a key permits, and the groups whose shared items it finds."""
+
+    scopes: frozenset[Scope]
+    orgs: tuple[str, ...]
+    tier: str | None
+
+
+@keys.command(cls=SectionedCommand, short_help="Create a key and print it once.")
 @click.argument("name")
 @click.option("--all-users", is_flag=True, help="For all users, instead of --user.")
 @click.option("--scope", "scopes", default="publish,recall", show_default=True, callback=_scopes, metavar="LIST",
-              help="Scopes, comma-separated; `memory-agent keys --help` says what each permits.")  # fmt: skip
+              help="Scopes, comma-separated; see `memory-agent keys --help`.")  # fmt: skip
 @click.option("--org", "orgs", multiple=True, metavar="NAME",
               help="An organisation: the key finds what is shared with it. May be repeated.")  # fmt: skip
 @click.option("--tier", metavar="NAME", help="The tier: the key finds what is shared with it.")
@@ -74,20 +84,12 @@ def keys() -> None:
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write the key there (0600), for --key-file, instead of printing it.")  # fmt: skip
 @options_where_user("Whose memory the key is for.")
-def create(
-    target: Target,
-    name: str,
-    all_users: bool,
-    scopes: frozenset[Scope],
-    orgs: tuple[str, ...],
-    tier: str | None,
-    curve: bool,
-    out: Path | None,
-) -> None:
+@as_struct("rights", _Rights)
+def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: bool, out: Path | None) -> None:
     """Create the key NAME for one user or for all. It is shown once; the data folder keeps only its digest.
 
     A token is for the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
-    Organisations and tiers have names of 1 to 64 ASCII letters, digits and ._-, and exist by being named in keys.
+    Names of organisations and tiers have 1 to 64 ASCII letters, digits and ._-; naming one in a key creates it.
 
     \b
     Examples:
@@ -103,7 +105,8 @@ def create(
     ensure_local_key(target.data_dir)
     pair = curve_pair() if curve else None
     user_id = None if all_users else target.user_id
-    document = create_key(target.data_dir, name, user_id, scopes, pair, orgs=frozenset(orgs), tier=tier)
+    orgs = frozenset(rights.orgs)
+    document = create_key(target.data_dir, name, user_id, rights.scopes, pair, orgs=orgs, tier=rights.tier)
     if curve:
         document = msgspec.structs.replace(document, server=server_pair(target.data_dir, curve_pair).public)
     _hand_out(target, document, out)
@@ -154,7 +157,7 @@ def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
 @keys.command("list", short_help="List keys, also revoked ones.")
 @options_where_user(UNUSED)
 def list_keys(target: Target) -> None:
-    """List the keys of the data folder, also revoked ones; without tokens, which are stored nowhere.
+    """List the keys of the data folder, also revoked ones. Tokens are not shown: they are not stored.
 
     \b
     Examples:

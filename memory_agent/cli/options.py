@@ -1,7 +1,7 @@
 """The options that commands share, and the types of their values.
 
-A command is a function whose first argument is a `Target`; the decorators add the options and build it. Opening what
-the target names is left to `access`.
+A command is a function whose first argument is a `Target`; the decorators add the options and build it. `access` opens
+the memory of a target.
 """
 
 from __future__ import annotations
@@ -166,12 +166,12 @@ def daemon_options(command: Verb) -> Verb:
 
 
 def typed(option: str) -> bool:
-    """Whether an option of the running command was given on the command line, not in a variable."""
+    """Return whether an option of the running command was given on the command line, not in a variable."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def given(option: str) -> bool:
-    """Whether an option of the running command was given, on the command line or in a variable."""
+    """Return whether an option of the running command was given, on the command line or in a variable."""
     return click.get_current_context().get_parameter_source(option) not in (ParameterSource.DEFAULT, None)
 
 

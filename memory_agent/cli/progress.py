@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 Report = Callable[[str, int, int], None]
-"""Called with (what is being done, how much is done, of how much; 0 when that is not known)."""
+"""Called with the name of the work, the amount done, and the total, 0 if unknown."""
 
 _COLUMNS: dict[str, tuple[Callable[[], ProgressColumn], ...]] = {
     "items": (MofNCompleteColumn, TimeElapsedColumn),
@@ -32,7 +32,7 @@ _COLUMNS: dict[str, tuple[Callable[[], ProgressColumn], ...]] = {
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show on a terminal that something without steps is under way, and for how long."""
+    """Show a spinner with the elapsed time, on a terminal, for work without steps."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield
@@ -45,7 +45,7 @@ def waiting(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bars(unit: Literal["items", "bytes"] = "items") -> Iterator[Report]:
-    """Yield a function that draws one bar for each thing reported to it, on a terminal; elsewhere nothing is drawn."""
+    """Yield a function that draws one bar for each name reported to it. Draws nothing except on a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _what, _done, _total: None

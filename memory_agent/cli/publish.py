@@ -1,22 +1,26 @@
-"""`publish`: send events, as JSON Lines, through the relay, and wait for the acks."""
+"""`publish`: send events, as JSON Lines, through the relay, and wait for the acks.
+
+`import-sessions` sends its events with `send` too. Ctrl-C ends both between two steps (`Interrupts`).
+"""
 
 from __future__ import annotations
 
 import codecs
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from types import FrameType
+from typing import IO, Any, NamedTuple, Self, TypeVar
 
 import click
 import msgspec
 
 from memory_agent.cli.access import listens, open_client
 from memory_agent.cli.failure import note
-from memory_agent.cli.interrupts import Interrupts
 from memory_agent.cli.options import Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
 from memory_agent.cli.render import counted, plain, print_document
@@ -24,9 +28,7 @@ from memory_agent.client import MemoryClient
 from memory_agent.errors import DeadlineExceededError, UnavailableError
 from memory_agent.signals import SignalTable
 from relay import (
-    BusSettings,
     FlushReport,
-    Identity,
     MalformedEventError,
     Progress,
     Publisher,
@@ -41,6 +43,50 @@ _MOST_TYPES_SHOWN = 10
 _SLICE_S = 1.0
 _LAST_ACKS_S = 5.0
 INTERRUPTED = "interrupted"
+
+
+_Result = TypeVar("_Result")
+
+
+class Interrupts:
+    """Lets a command end on Ctrl-C between two steps, and print what it has done.
+
+    In this block the first Ctrl-C sets `heard` and ends what `cut_short` runs; the second one raises at once. If SIGINT
+    is ignored, as in a background job of a shell, it stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.heard = False
+        self._may_cut = False
+
+    def __enter__(self) -> Self:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if signal.getsignal(signal.SIGINT) == self._hear:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def cut_short(self, step: Callable[[], _Result]) -> _Result | None:
+        """Return what `step` returns, or None if Ctrl-C ends it or came before.
+
+        >>> with Interrupts() as interrupts:
+        ...     interrupts.cut_short(lambda: "the next line")
+        'the next line'
+        """
+        try:
+            self._may_cut = True
+            return None if self.heard else step()
+        except KeyboardInterrupt:
+            return None
+        finally:
+            self._may_cut = False
+
+    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+        is_second, self.heard = self.heard, True
+        if self._may_cut or is_second:
+            raise KeyboardInterrupt
 
 
 @click.command()
@@ -58,9 +104,9 @@ def publish(
     """Send events, one JSON object a line, from FILE or standard input, and wait until the relay has stored them.
 
     Bad lines are reported on standard error and counted; the others are sent, and the exit code is 1. A duplicate (same
-    event_id) is recognised and counted. An explicit --user owns the events that name no user. With --wait, events of
-    types that the table of signals does not keep are counted by type. Interrupted, it sends no more, waits up to 5 s
-    for acks, and says what was acknowledged; a second Ctrl-C ends it at once.
+    event_id) is recognised and counted. With --user, events that name no user belong to that user. With --wait, events
+    of types that the table of signals does not keep are counted by type. Interrupted, it sends no more, waits up to 5 s
+    for acks, and prints what was acknowledged; a second Ctrl-C ends it at once.
 
     \b
     Examples:
@@ -79,20 +125,9 @@ def publish(
     with progress_bars() as report, Interrupts() as interrupts, ExitStack() as stack:
         client = stack.enter_context(open_client(target)) if wait else None
         lines = EventLines(file, target.user_id if target.user_named else None)
-        bar = _SendingBar(report, count_lines(file))
+        sending = Sending(endpoint, timeout_s if reachable else 0, _SendingBar(report, count_lines(file)), spool)
         started_s = time.monotonic()
-        patience_s = timeout_s if reachable else 0
-        summary = send(
-            lines,
-            endpoint,
-            target.identity,
-            target.settings.relay,
-            spool,
-            patience_s,
-            bar.on_progress,
-            bar.on_bad_line,
-            interrupts,
-        )
+        summary = send(target, lines, sending, interrupts)
         if client is not None and not interrupts.heard and summary.all_arrived():
             through, events = summary.acked_through, summary.published
             interrupts.cut_short(lambda: wait_until_recallable(client, through, events, timeout_s, report))
@@ -109,7 +144,7 @@ def publish(
 
 
 def unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: bool) -> str:
-    """Return that no relay listens at an endpoint, and what to do."""
+    """Return the message that no relay listens at an endpoint, with advice."""
     spool = " (or give --spool DIR to keep the events until one does)" if may_spool else ""
     if is_named:
         return f"no relay listens at {endpoint}; a daemon listens there with the setting relay.broker.listen{spool}"
@@ -121,8 +156,19 @@ def unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: boo
     return f"no relay listens at {endpoint}; start one with: memory-agent serve --data-dir {target.data_dir}{spool}"
 
 
-class _SendingBar:
-    """Shows the progress of sending."""
+class Observer:
+    """Reports on events while they are sent. This one only prints bad lines, as notes."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """Show acks; called in the publisher's thread."""
+
+    def on_bad_line(self, bad: BadLine) -> None:
+        """Report a bad line."""
+        note(str(bad))
+
+
+class _SendingBar(Observer):
+    """Shows a progress bar, and bad lines as errors."""
 
     def __init__(self, report: Report, lines: int) -> None:
         self._report = report
@@ -130,12 +176,10 @@ class _SendingBar:
         self._settled = self._bad = 0
 
     def on_progress(self, progress: Progress) -> None:
-        """Show acks; called in the publisher's thread."""
         self._settled = progress.acked + progress.duplicates
         self._show()
 
     def on_bad_line(self, bad: BadLine) -> None:
-        """Report a bad line."""
         click.echo(f"error: {bad}", err=True)
         self._bad += 1
         self._show()
@@ -176,7 +220,7 @@ def print_summary(summary: Summary) -> None:
 
 
 def not_kept(types: Mapping[str, int], table: SignalTable) -> dict[str, int]:
-    """Return those of the counted event types that no row of a table keeps."""
+    """Return the counts of event types that no row of the table keeps."""
     return {event_type: count for event_type, count in types.items() if table.match(event_type) is None}
 
 
@@ -192,11 +236,8 @@ class BadLine(msgspec.Struct, frozen=True, kw_only=True):
         return f"{place}{self.field}: {self.reason}"
 
 
-OnBadLine = Callable[[BadLine], None]
-
-
 class EventLines:
-    """The lines of a stream as mappings. `user_id`, unless None, is added to those without a user."""
+    """The lines of a stream as mappings. `user_id`, unless None, is added to events without a user."""
 
     def __init__(self, stream: IO[bytes], user_id: str | None) -> None:
         self._stream = stream
@@ -205,7 +246,7 @@ class EventLines:
         """How many events of each type were read."""
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
-        """Yield the number and the content of each line that is not blank."""
+        """Yield number and content of each line that is not blank."""
         for number, line in enumerate(self._stream, 1):
             if number == 1:
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -241,10 +282,10 @@ def count_lines(stream: IO[bytes]) -> int:
 class Summary(msgspec.Struct, kw_only=True):
     """The result for all lines. Times are seconds since the first line was sent, None if that stage was not reached.
 
-    `published` lines were events. Each is then acknowledged (new and durable at the relay), a duplicate, rejected by
+    `published` lines were events. Each of them is acknowledged (new and durable at the relay), a duplicate, rejected by
     the relay, spooled on this disk, or unacknowledged. `rejected` also counts lines that are not events; the first
-    thousand rejected lines are in `bad_lines`. `failure` is the reason why sending stopped early. `not_kept` counts by
-    type, once all is handled, the events whose type no row of the table of signals keeps.
+    thousand rejected lines are in `bad_lines`. `failure` is the reason why sending stopped early. `not_kept` counts, by
+    type, the events whose type no row of the table of signals keeps; it is set when all events are handled.
     """
 
     published: int = 0
@@ -260,22 +301,22 @@ class Summary(msgspec.Struct, kw_only=True):
     failure: str | None = None
     not_kept: dict[str, int] = {}
 
-    def reject(self, bad: BadLine, on_bad_line: OnBadLine) -> None:
+    def reject(self, bad: BadLine, observer: Observer) -> None:
         """Count a bad line, and report it."""
-        on_bad_line(bad)
+        observer.on_bad_line(bad)
         self.rejected += 1
         if len(self.bad_lines) < _MOST_LINES_KEPT:
             self.bad_lines.append(bad)
 
     def all_arrived(self) -> bool:
-        """Whether the relay has stored or rejected every event; sets `failure` if not."""
+        """Return whether the relay has stored or rejected every event; set `failure` if not."""
         missing = self.spooled + self.unacknowledged
         if missing and self.failure is None:
             self.failure = f"{counted(missing, 'event')} did not arrive at the relay, so there is nothing to wait for"
         return self.failure is None
 
-    def settle(self, report: FlushReport, on_bad_line: OnBadLine, *, spools: bool) -> None:
-        """Take over a publisher's report. Pending events go to its spool, if it has one, when it closes."""
+    def settle(self, report: FlushReport, observer: Observer, *, spools: bool) -> None:
+        """Add a publisher's report. Pending events go to its spool, if it has one, when it closes."""
         self.published = report.published
         self.acknowledged, self.duplicates = report.acked, report.duplicates
         self.spooled = report.spooled + (report.pending if spools else 0)
@@ -283,45 +324,46 @@ class Summary(msgspec.Struct, kw_only=True):
         self.acked_through = report.acked_through
         for rejection in report.rejections:
             field = f"event {rejection.event_id}, {rejection.field}"
-            self.reject(BadLine(line=0, field=field, reason=rejection.reason), on_bad_line)
+            self.reject(BadLine(line=0, field=field, reason=rejection.reason), observer)
+
+
+class Sending(NamedTuple):
+    """How to send: the relay's endpoint, the time to wait for acks, who observes, and a spool for unsent events."""
+
+    endpoint: str
+    patience_s: float
+    observer: Observer
+    spool: Path | None = None
 
 
 def send(
-    lines: Iterable[tuple[int, dict[str, Any] | BadLine]],
-    ingest: str,
-    identity: Identity,
-    settings: BusSettings,
-    spool: Path | None,
-    flush_timeout_s: float,
-    on_progress: Callable[[Progress], None],
-    on_bad_line: OnBadLine,
-    interrupts: Interrupts,
+    target: Target, lines: Iterable[tuple[int, dict[str, Any] | BadLine]], sending: Sending, interrupts: Interrupts
 ) -> Summary:
-    """Publish every line that is an event and wait for the acks, at most `flush_timeout_s`.
+    """Publish every line that is an event, and wait for the acks.
 
-    Interrupted, it sends no more, and waits a short time for acks. Bad lines are reported to `on_bad_line` and raise
-    nothing. Raises `JournalInUseError` if another publisher has the spool.
+    Interrupted, it sends no more, and waits a short time for acks. A bad line raises nothing: the observer reports it.
+    Raises `JournalInUseError` if another publisher has the spool.
     """
-    summary = Summary()
+    summary, spool = Summary(), sending.spool
     publisher = Publisher(
-        ingest,
-        settings=settings.publisher,
-        limits=settings.events,
+        sending.endpoint,
+        settings=target.settings.relay.publisher,
+        limits=target.settings.relay.events,
         spool=spool,
-        on_progress=on_progress,
-        identity=identity,
+        on_progress=sending.observer.on_progress,
+        identity=target.identity,
     )
     started_s = time.monotonic()
     try:
-        _publish_all(publisher, lines, summary, on_bad_line, interrupts)
-        wait_s = 0 if summary.failure else flush_timeout_s
+        _publish_all(publisher, lines, summary, sending.observer, interrupts)
+        wait_s = 0 if summary.failure else sending.patience_s
         report = interrupts.cut_short(lambda: publisher.flush(wait_s)) or _last_acks(publisher, wait_s)
-        summary.settle(report, on_bad_line, spools=spool is not None)
+        summary.settle(report, sending.observer, spools=spool is not None)
         summary.acknowledged_s = round(time.monotonic() - started_s, 3)
     except RelayError as error:
         summary.failure = str(error)
     finally:
-        with suppress(RelayUnavailableError):  # events without ack and spool are in the summary
+        with suppress(RelayUnavailableError):  # the summary counts events without an ack or a spool
             publisher.close(0)
     return summary
 
@@ -335,22 +377,22 @@ def _publish_all(
     publisher: Publisher,
     lines: Iterable[tuple[int, dict[str, Any] | BadLine]],
     summary: Summary,
-    on_bad_line: OnBadLine,
+    observer: Observer,
     interrupts: Interrupts,
 ) -> None:
-    """Publish line by line; stop, with the reason, when the publisher accepts no more."""
+    """Publish line by line. Stop, with the reason in the summary, when the publisher accepts no more."""
     rest = iter(lines)
     while (read := interrupts.cut_short(lambda: next(rest, None))) is not None:
         number, line = read
         if isinstance(line, BadLine):
-            summary.reject(line, on_bad_line)
+            summary.reject(line, observer)
             continue
         try:
             interrupts.cut_short(partial(publisher.publish, line))
         except MalformedEventError as error:
             names_no_user = error.field == "user_id" and not line.get("user_id")
             hint = "; --user NAME is the user of events that name none" if names_no_user else ""
-            summary.reject(BadLine(line=number, field=error.field, reason=f"{error.reason}{hint}"), on_bad_line)
+            summary.reject(BadLine(line=number, field=error.field, reason=f"{error.reason}{hint}"), observer)
         except RelayError as error:
             summary.failure = f"stopped at line {number}: {error}"
             return
@@ -379,5 +421,5 @@ def wait_until_recallable(
 
 
 def relay_ingest(target: Target, named: str | None) -> str:
-    """Return the relay's endpoint for events: as named, else from the settings, else of the data folder."""
+    """Return the relay's endpoint for events: the named one, or that of the settings or the data folder."""
     return named or target.settings.relay.broker.ingest or relay_endpoints(target.data_dir).ingest

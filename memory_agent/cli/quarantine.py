@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import click
 
 from memory_agent.cli.access import authorize, open_client, uses_daemon
+from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options
-from memory_agent.cli.render import print_document, print_table, size
+from memory_agent.cli.render import print_document, print_done, print_table, size
+from memory_agent.verbs.params import QuarantineParams
 from memory_agent.verbs.protocol import QuarantinedEvent
 
 _ids = click.argument("ids", nargs=-1, type=click.IntRange(min=1), metavar="[ID]...")
@@ -17,7 +19,7 @@ _all = click.option("--all", "every", is_flag=True, help="Every entry, instead o
 
 @click.group()
 def quarantine() -> None:
-    """Events that could not be decoded or ingested: they are kept here, and not retried for ever.
+    """Events that could not be decoded or ingested. They are kept here instead of being retried for ever.
 
     \b
     Examples:
@@ -28,8 +30,7 @@ def quarantine() -> None:
 
 
 @quarantine.command("list", short_help="Show quarantined events, with the reason.")
-@click.option("--after", type=click.IntRange(min=0), default=0, show_default=True, help="Only ids after this one.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Maximum number.")
+@field_options(QuarantineParams)
 @daemon_options
 def list_entries(target: Target, after: int, limit: int) -> None:
     """Show quarantined events, oldest first, with the reason and without their content.
@@ -64,10 +65,8 @@ def retry(target: Target, ids: tuple[int, ...], every: bool) -> None:
     """
     with open_client(target) as client:
         report = client.retry_quarantined(_chosen(ids, every))
-    if target.as_json:
-        print_document({"handled": report.handled, "still_failing": report.still_failing})
-    else:
-        click.echo(f"handled {report.handled}, still failing {report.still_failing}")
+    counts = {"handled": report.handled, "still_failing": report.still_failing}
+    print_done(target.as_json, counts, f"handled {report.handled}, still failing {report.still_failing}")
     if report.still_failing:
         raise SystemExit(1)
 
@@ -86,10 +85,7 @@ def drop(target: Target, ids: tuple[int, ...], every: bool) -> None:
     """
     with open_client(target) as client:
         dropped = client.drop_quarantined(_chosen(ids, every))
-    if target.as_json:
-        print_document({"dropped": dropped})
-    else:
-        click.echo(f"dropped {dropped}")
+    print_done(target.as_json, {"dropped": dropped}, f"dropped {dropped}")
 
 
 def _chosen(ids: tuple[int, ...], every: bool) -> tuple[int, ...]:

@@ -8,16 +8,17 @@ from typing import Any
 import click
 import msgspec
 
-from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
+from memory_agent.cli.access import note_unknown_user, open_memory
+from memory_agent.cli.command import SectionedCommand, as_struct
 from memory_agent.cli.failure import note
-from memory_agent.cli.fields import Pair, SectionedCommand, field_options
-from memory_agent.cli.filters import FILTERS, filter_options
+from memory_agent.cli.fields import FILTERS, FURTHER_FILTERS, Pair, field_options, filter_options
 from memory_agent.cli.options import Target, daemon_options, read_text
 from memory_agent.cli.render import (
     counted,
     one_line,
     plain,
     print_document,
+    print_done,
     print_memories,
     print_record,
     print_table,
@@ -27,61 +28,42 @@ from memory_agent.cli.render import (
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import USUAL_TOKENS
 from memory_agent.recall.query import profile_defaults
-from memory_agent.records.memories import Dates, MemoryFilter, MemoryRecord, Order, Profile, RecallResult
+from memory_agent.records.memories import MemoryFilter, MemoryRecord, Order, Profile, RecallResult
 from memory_agent.verbs.params import ListParams, RecallParams, RememberParams
 
 _SHOWN_CHARS = 100
 
 
 class _Output(msgspec.Struct, frozen=True, kw_only=True):
-    """How to print what was recalled. `max_tokens` is the limit of the block, None for the usual one."""
+    """How to print an answer. `max_tokens` is the limit of the block, None for the default."""
 
-    as_json: bool
     explained: bool
     as_context: bool
     max_tokens: int | None
-    with_embedding: bool
 
-    def check(self) -> None:
+    def check(self, as_json: bool, with_embedding: bool) -> None:
         """Reject options that would have no effect."""
         if self.max_tokens is not None and not self.as_context:
             raise click.UsageError("--max-tokens is the limit of --context, which is not given")
-        if self.with_embedding and (not self.as_json or self.as_context):
+        if with_embedding and (not as_json or self.as_context):
             raise click.UsageError("--with-embedding is for the records of --json, and not with --context")
         if self.explained and self.as_context:
             raise click.UsageError("--explain and --context print different things: give one of them")
-        if self.explained and self.as_json:
+        if self.explained and as_json:
             raise click.UsageError("--explain is for people: --json has every explanation anyway")
-
-
-_OF_RECALL = {
-    "top_k": "",
-    "profile": "",
-    "tiers": "",
-    "min_relevance": "",
-    "mode": "",
-    "dates": "",
-    "reference_time": "--at",
-    "by_run": "",
-    "by_session": "",
-    "by_event": "",
-    "runs": "",
-    "with_embedding": "",
-}
-_FIRST_FILTERS = ("--kind", "--since", "--session")
 
 
 @click.command(
     cls=SectionedCommand,
     sections={
-        "Filters": tuple(name for name in FILTERS if name not in _FIRST_FILTERS),
+        "Filters": FURTHER_FILTERS,
         "How to search": ("--mode", "--min-relevance", "--deadline-ms", "--dates", "--at", "--runs"),
-        "Who asks, to leave out the caller's own words": ("--by-run", "--by-session", "--by-event"),
+        "The caller, whose own words are left out": ("--by-run", "--by-session", "--by-event"),
         "Output": ("--max-tokens", "--with-embedding"),
     },
 )
 @click.argument("text")
-@field_options(RecallParams, _OF_RECALL)
+@field_options(RecallParams, reference_time="--at")
 @filter_options
 @click.option(
     "--deadline-ms",
@@ -92,12 +74,13 @@ _FIRST_FILTERS = ("--kind", "--since", "--session")
 @click.option("--context", "as_context", is_flag=True, help="Print a block of text for a planner's prompt.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help=f"Maximum length of --context. Default: {USUAL_TOKENS}.")
 @daemon_options
-def recall(target: Target, text: str, filter: MemoryFilter, **given: Any) -> None:
+@as_struct("output", _Output)
+def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **given: Any) -> None:
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
     Only memories that match all filters are found. Uses the daemon of the data folder, or
     the files if none runs. Parts that were unavailable (no model, a deadline) are listed as degraded. Memories that
-    do not bear on TEXT are left out, so there may be none, which is not an error.
+    are not relevant to TEXT are left out; an empty answer is not an error.
 
     \b
     Examples:
@@ -113,41 +96,33 @@ def recall(target: Target, text: str, filter: MemoryFilter, **given: Any) -> Non
       memory-agent recall "deploy hangs" --exclude-session s-16 --exclude-since 1d
       memory-agent recall "deploy hangs" --tier local --tier global
     """
-    output = _Output(
-        as_json=target.as_json,
-        with_embedding=given["with_embedding"],
-        **{name: given.pop(name) for name in ("explained", "as_context", "max_tokens")},
-    )
-    output.check()
+    output.check(target.as_json, given["with_embedding"])
     context_tokens = (output.max_tokens or USUAL_TOKENS) if output.as_context else None
     wanted = _with_kinds(filter, given["profile"])
     total = 0
-    with open_for_reading(target, "recall") as memory:
+    with open_memory(target, "recall") as memory:
         result = memory.recall(read_text(text), filter=filter, context_tokens=context_tokens, **given)
         if not (result.memories or target.as_json or given["tiers"] == ("global",)):
             total = memory.list(msgspec.structs.replace(wanted, min_score=None), limit=1).total
-    _print(result, output, given["reference_time"] or datetime.now(UTC), wanted, given["dates"])
+    now = given["reference_time"] or datetime.now(UTC)
+    if output.as_context:
+        _print_context(result, target.as_json)
+    elif target.as_json:
+        print_document(result_document(result, given["with_embedding"]))
+    elif output.explained:
+        from memory_agent.cli.explanation import Asked, print_explanation  # imports the phrases of dates
+
+        print_explanation(result, now, Asked(wanted, given["dates"]))
+    else:
+        print_memories(result, now)
     if total:
         _note_none(total, is_filtered=filter != MemoryFilter(), is_strict=given["min_relevance"] != 0)
     elif not result.memories:
         note_unknown_user(target)
 
 
-def _print(result: RecallResult, output: _Output, now: datetime, wanted: MemoryFilter, dates: Dates | None) -> None:
-    if output.as_context:
-        _print_context(result, output.as_json)
-    elif output.as_json:
-        print_document(result_document(result, output.with_embedding))
-    elif output.explained:
-        from memory_agent.cli.explanation import Asked, print_explanation  # imports the words of times
-
-        print_explanation(result, now, Asked(wanted, dates))
-    else:
-        print_memories(result, now)
-
-
 def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
-    """Note how many memories were looked at in vain, and how to see the nearest of them."""
+    """Note how many memories were searched without a result, and how to see the nearest."""
     if total == 1:
         none = f"the only memory{' that matches' if is_filtered else ''} does not bear on this"
     else:
@@ -169,25 +144,6 @@ def _print_context(result: RecallResult, as_json: bool) -> None:
         note(f"degraded: {', '.join(result.degraded)}")
 
 
-_OF_REMEMBER = {
-    "id": "--id",
-    "kind": "",
-    "tags": "",
-    "title": "",
-    "source": "",
-    "type": "",
-    "phase": "",
-    "provenance": "",
-    "metadata": "",
-    "quality_score": "--quality",
-    "timestamp": "--at",
-    "session_id": "",
-    "run_id": "",
-    "channel_id": "",
-    "agent_id": "",
-}
-
-
 @click.command(
     cls=SectionedCommand,
     sections={
@@ -196,13 +152,13 @@ _OF_REMEMBER = {
     },
 )
 @click.argument("text")
-@field_options(RememberParams, _OF_REMEMBER)
+@field_options(RememberParams, quality_score="--quality", timestamp="--at")
 @daemon_options
 def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: Any) -> None:
     """Store TEXT as a memory; it is durable on return. TEXT may be - for standard input.
 
-    With --id, the memory that has this id is replaced as a whole; its time stays unless --at is given, and so do its
-    recalls. Repeating such a command is harmless.
+    With --id, the memory with this id is replaced as a whole, but keeps its recalls, and its time unless --at is given.
+    Repeating such a command is harmless.
 
     \b
     Examples:
@@ -212,23 +168,21 @@ def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: An
     """
     with open_memory(target, "remember") as memory:
         record = memory.remember(read_text(text), metadata=dict(metadata), **fields)
-    if target.as_json:
-        print_document(record_document(record))
-    else:
-        done = "remembered" if record.updated_at is None else "replaced"
-        click.echo(f"{done} {one_line(record.id)} ({record.kind}, {record.source})")
+    done = "remembered" if record.updated_at is None else "replaced"
+    sentence = f"{done} {one_line(record.id)} ({record.kind}, {record.source})"
+    print_done(target.as_json, record_document(record), sentence)
 
 
 @click.command("list", cls=SectionedCommand, sections={"Filters": FILTERS})
 @filter_options
-@field_options(ListParams, {"order": "", "limit": "", "after": ""})
+@field_options(ListParams)
 @daemon_options
 def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
     """List memories that match all filters, a page at a time: time, kind, id, and the beginning of the text.
 
-    Memories that arrive between two pages neither repeat nor hide others; one that gets another time meanwhile, or by
-    `updated` is replaced, may be missed or shown twice. By `updated`, memories that were replaced come first, by when.
-    --json has the whole records, and the cursor as `next_cursor`.
+    Memories that arrive between two pages neither repeat nor hide others. A memory whose time changes between two pages
+    may be missed or shown twice; with --order updated, so may one that is replaced. That order begins with the memory
+    that was replaced last. --json has the whole records, and the cursor as `next_cursor`.
 
     \b
     Examples:
@@ -237,7 +191,7 @@ def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int
       memory-agent list --metadata report.status=open --metadata report.status=late --json
       memory-agent list --order updated --limit 10 --user alice
     """
-    with open_for_reading(target, "list") as memory:
+    with open_memory(target, "list") as memory:
         page = memory.list(filter, order, limit, after)
     if target.as_json:
         records = [record_document(record) for record in page.records]
@@ -267,14 +221,14 @@ def _beginning(record: MemoryRecord) -> str:
 def get(target: Target, record_id: str) -> None:
     """Show the memory ID in full: its text, and every field that is set.
 
-    Ids are those that recall, list and trajectory show print.
+    `recall`, `list` and `trajectory show` print ids.
 
     \b
     Examples:
       memory-agent get 01KHJY9080NWG22H9Q8BBD7B80
       memory-agent get staging-vpn --json
     """
-    with open_for_reading(target, "get") as memory:
+    with open_memory(target, "get") as memory:
         found = memory.get([record_id])
     if not found:
         note_unknown_user(target)

@@ -39,7 +39,7 @@ _QUOTED = "| "
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _NAMES_WIDTH = 24
 _LEAST_WIDTH = 20
-"""Of a column of a table whose texts are longer."""
+"""The least width of a column whose texts are longer."""
 _GAP = 2
 _LEFT_OUT = {
     "event": "of the calling event",
@@ -53,6 +53,14 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 def print_document(value: object) -> None:
     """Print the JSON document of a command."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+def print_done(as_json: bool, document: object, sentence: str) -> None:
+    """Print the document of a command, or for a person a sentence."""
+    if as_json:
+        print_document(document)
+    else:
+        click.echo(plain(sentence))
 
 
 def result_document(result: RecallResult, with_embedding: bool) -> dict[str, Any]:
@@ -95,9 +103,9 @@ def print_memories(result: RecallResult, now: datetime) -> None:
 
 
 def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, is_whole: bool = False) -> None:
-    """Print one memory of several, or one that was asked for and has no place and score.
+    """Print a memory of an answer, or one found by its id, which has no place and score.
 
-    A long one of another user's is printed in part, unless `is_whole`.
+    A long memory of another user is printed in part, unless `is_whole`.
     """
     emit(_heading(place, memory, now))
     shown_part = None if is_whole else excerpt(memory)
@@ -111,7 +119,7 @@ def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, i
 
 
 def _beside(memory: RetrievedMemory, shown_part: Excerpt | None) -> Iterable[str]:
-    """Yield what there is to read and to fetch beside what is shown."""
+    """Yield how to read the rest of a text that is shown in part, and how to fetch an attachment."""
     if shown_part is not None:
         yield f"{shown_part.length}; all of it: memory-agent shared show {memory.record.id}"
     if memory.shared is not None:
@@ -119,7 +127,7 @@ def _beside(memory: RetrievedMemory, shown_part: Excerpt | None) -> Iterable[str
 
 
 def beside_text(origin: SharedOrigin) -> Iterable[str]:
-    """Yield what a shared item has beside its text."""
+    """Yield the reference and the attachment of a shared item."""
     if origin.reference is not None:
         yield f"reference: {one_line(origin.reference)}"
     if origin.attachment is not None:
@@ -128,7 +136,7 @@ def beside_text(origin: SharedOrigin) -> Iterable[str]:
 
 
 def _quoted(text: Text) -> Text:
-    """Return others' words with a bar before each line as it is printed: none can look like the facts around them."""
+    """Return another user's text with a bar before each printed line, so that it cannot pass as our own output."""
     console = _console()
     lines = text.wrap(console, console.width - _INDENT - len(_QUOTED))
     return Text("\n").join([Text.assemble(_QUOTED, line) for line in lines])
@@ -149,7 +157,7 @@ def print_record(record: MemoryRecord) -> None:
 
 
 def left_out(result: RecallResult) -> list[str]:
-    """Return how many of the caller's own words a recall left out, and why, a text for each reason."""
+    """Return, for each reason, how many memories a recall left out as the caller's own words."""
     return [f"{count} {_LEFT_OUT.get(reason, reason)}" for reason, count in result.excluded.items()]
 
 
@@ -167,7 +175,7 @@ def print_figures(title: str, figures: Mapping[str, object]) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], whole: str | None = None) -> None:
     """Print rows under their column names, numbers right-aligned.
 
-    The column `whole`, of ids to copy, is never broken: where it has no room, each row is printed as a paragraph.
+    The column `whole`, of ids to copy, is never broken: if it does not fit, each row is printed as a paragraph.
     """
     rows = [list(row) for row in rows]
     cells = [[plain(shown(value)) for value in row] for row in rows]
@@ -188,7 +196,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def _width(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: str) -> int:
-    """Return the least width of a table with a column that is not broken."""
+    """Return the least width of a table whose column `whole` is not broken."""
     widths = {name: max(map(cell_len, (name, *column))) for name, *column in zip(columns, *rows, strict=True)}
     least = (width if name == whole else min(width, _LEAST_WIDTH) for name, width in widths.items())
     return sum(least) + _GAP * (len(widths) - 1)
@@ -259,9 +267,9 @@ def _is_plain(character: str) -> bool:
 
 
 def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
-    """Our facts on the first line, the memory's own title and tags below it, where they cannot pass as ours.
+    """Return the heading: our facts on the first line, and below it, where they cannot pass as ours, title and tags.
 
-    Of what another user shared, who shared it stands between the two.
+    For a shared memory, its author is on a line between them.
     """
     record, shared = memory.record, shared_origin(memory)
     what = [record.kind, record.source] if shared is None else [shared.content_type]

@@ -8,17 +8,27 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
 from memory_agent.cli.access import listens, open_client, open_memory, uses_daemon
+from memory_agent.cli.command import SectionedCommand, as_struct
 from memory_agent.cli.failure import note
-from memory_agent.cli.interrupts import Interrupts
 from memory_agent.cli.options import Moment, Target, daemon_options
 from memory_agent.cli.progress import Report, progress_bars
-from memory_agent.cli.publish import INTERRUPTED, BadLine, relay_ingest, send, unreachable, wait_until_recallable
+from memory_agent.cli.publish import (
+    INTERRUPTED,
+    BadLine,
+    Interrupts,
+    Observer,
+    Sending,
+    relay_ingest,
+    send,
+    unreachable,
+    wait_until_recallable,
+)
 from memory_agent.cli.render import counted, print_document
 from memory_agent.errors import UnavailableError
 from memory_agent.sessions.finding import NAMES, Places
@@ -34,10 +44,10 @@ _MOST_PRINTED = 20
 
 
 class Delivered(msgspec.Struct, kw_only=True):
-    """What became of the events: `new`, `known` from before, or `rejected`; `noise` made no memory, by reason.
+    """The numbers of events that were `new`, `known` from before, or `rejected`; `noise` made no memory, by reason.
 
-    Through the relay, noise is dropped later and counted by `stats`. The memories of `forgotten` events were forgotten,
-    and stay so; by the history of erasures in the data folder.
+    The relay drops noise later, and `stats` counts it. `forgotten` events had a memory that was forgotten, according to
+    the history of erasures in the data folder; it stays forgotten.
     """
 
     new: int = 0
@@ -57,7 +67,24 @@ class _Result(msgspec.Struct, kw_only=True):
     looked_in: list[str]
 
 
-@click.command("import-sessions")
+class _Wanted(NamedTuple):
+    """Which sessions to import."""
+
+    paths: tuple[Path, ...]
+    clients: tuple[str, ...]
+    since: datetime | None
+    project: Path | None
+
+    def places(self) -> Places:
+        """Return where to look for them."""
+        return Places(self.paths, Path.home(), os.environ, self.clients or NAMES)
+
+    def scope(self, user_id: str) -> Scope:
+        """Return whose they are, and what is taken of them."""
+        return Scope(user_id, self.since, None if self.project is None else str(self.project.expanduser().absolute()))
+
+
+@click.command("import-sessions", cls=SectionedCommand)
 @click.argument("paths", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option(
     "--client",
@@ -72,29 +99,22 @@ class _Result(msgspec.Struct, kw_only=True):
     "--project", type=click.Path(path_type=Path), metavar="DIR", help="Only sessions in this folder or below it."
 )
 @click.option("--dry-run", is_flag=True, help="Read and count; import nothing.")
-@click.option("--watch", is_flag=True, help="Go on with what is added to the files, until interrupted.")
+@click.option("--watch", is_flag=True, help="Continue with what is added to the files, until interrupted.")
 @click.option("--wait", is_flag=True, help="Return when everything is recallable, or in quarantine.")
 @click.option("--relay", "ingest", metavar="URL", help="The relay's endpoint. Default: that of the data folder.")
 @daemon_options
+@as_struct("wanted", _Wanted)
 def import_sessions(
-    target: Target,
-    paths: tuple[Path, ...],
-    clients: tuple[str, ...],
-    since: datetime | None,
-    project: Path | None,
-    dry_run: bool,
-    watch: bool,
-    wait: bool,
-    ingest: str | None,
+    target: Target, wanted: _Wanted, dry_run: bool, watch: bool, wait: bool, ingest: str | None
 ) -> None:
     """Import past sessions from PATHS, files or folders, or from where the clients on this machine keep them.
 
-    Known are Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS also SWE-agent, the data exports of
-    ChatGPT and Claude.ai (also as .zip) and ATIF. What was said and run is published with its own time, through the
-    relay where one runs, else onto the files; secrets are masked. Turns and runs come with their outcome. A session's
-    project is its channel: `recall --channel project:DIR`. Left out and counted: what the client or a memory put into
-    the prompt, output of tools that only read, and what cannot be read, which is named (exit code 1). Repeating an
-    import changes nothing, and brings nothing back that was forgotten. Interrupted, it says what was imported.
+    Reads sessions of Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS also of SWE-agent, the data
+    exports of ChatGPT and Claude.ai (also as .zip) and ATIF. What was said and run is published with its own time,
+    through the relay if one runs, otherwise on the files; secrets are masked. Turns and runs come with their outcome. A
+    session's project is its channel: `recall --channel project:DIR`. Left out and counted: what the client or a memory
+    added to the prompt, and output of tools that only read. What cannot be read is named (exit code 1). Repeating an
+    import changes nothing, and does not restore what was forgotten. Interrupted, it prints what was imported.
 
     \b
     Examples:
@@ -107,11 +127,10 @@ def import_sessions(
         raise click.UsageError("--dry-run imports nothing to watch or wait for")
     if watch and wait:
         raise click.UsageError("--watch does not end, so there is nothing to wait for")
-    folder = None if project is None else str(project.expanduser().absolute())
-    places = Places(paths, Path.home(), os.environ, clients or NAMES)
+    places = wanted.places()
     delivered = None if dry_run else Delivered()
     with progress_bars("bytes") as report, Interrupts() as interrupts:
-        imported = SessionImport(places, Scope(target.user_id, since, folder), report)
+        imported = SessionImport(places, wanted.scope(target.user_id), report)
         if delivered is None:
             interrupts.cut_short(lambda: sum(1 for _ in imported.events()))
         elif watch:
@@ -133,7 +152,7 @@ def import_sessions(
 def _follow(
     target: Target, ingest: str | None, imported: SessionImport, delivered: Delivered, interrupts: Interrupts
 ) -> None:
-    """Import what is there, then what is added, until the user interrupts or the relay fails."""
+    """Import what the files hold, then what is added to them, until interrupted or the relay fails."""
     while delivered.failure is None and not interrupts.heard:
         news = _with_forgotten(target, imported.events(is_growing=True), delivered)
         _deliver(target, ingest, news, delivered, interrupts)
@@ -155,7 +174,7 @@ def _with_forgotten(target: Target, events: Iterator[dict[str, Any]], delivered:
 def _deliver(
     target: Target, ingest: str | None, events: Iterator[dict[str, Any]], delivered: Delivered, interrupts: Interrupts
 ) -> None:
-    """Send events through the relay, or ingest them into the files where no daemon runs."""
+    """Send events through the relay, or ingest them on the files if no daemon runs."""
     first = interrupts.cut_short(lambda: next(events, None))
     if first is None:
         return
@@ -173,8 +192,7 @@ def _deliver(
 def _publish(
     target: Target, endpoint: str, events: Iterator[dict[str, Any]], delivered: Delivered, interrupts: Interrupts
 ) -> None:
-    lines, settings = enumerate(events, 1), target.settings.relay
-    summary = send(lines, endpoint, target.identity, settings, None, _FLUSH_S, lambda _: None, _warn, interrupts)
+    summary = send(target, enumerate(events, 1), Sending(endpoint, _FLUSH_S, Observer()), interrupts)
     delivered.new += summary.acknowledged
     delivered.known += summary.duplicates
     delivered.rejected += summary.rejected
@@ -194,11 +212,7 @@ def _ingest(memory: Memory, events: Iterator[dict[str, Any]], delivered: Deliver
         for reason, count in report.dropped.items():
             noise[reason] = noise.get(reason, 0) + count
         for one in report.rejected:
-            _warn(BadLine(line=0, field=f"event {one.event_id}", reason=one.reason))
-
-
-def _warn(bad: BadLine) -> None:
-    note(str(bad))
+            note(str(BadLine(line=0, field=f"event {one.event_id}", reason=one.reason)))
 
 
 def _wait(target: Target, delivered: Delivered, report: Report) -> None:

@@ -109,7 +109,7 @@ def doctor(target: Target) -> None:
       memory-agent doctor
       memory-agent doctor --data-dir /srv/memory --json
     """
-    from memory_agent.cli.doctor import Check, examine  # engines
+    from memory_agent.cli.doctor import Check, examine  # imports the engines
 
     made: list[Check] = []
     for check in examine(target.settings, target.data_dir):
@@ -121,8 +121,8 @@ def doctor(target: Target) -> None:
         print_document({"healthy": not failed, "checks": made})
     elif not failed:
         warned = sum(check.state == "warning" for check in made)
-        told = f"; {warned} to look at, above" if warned else ""
-        emit(Text(f"everything that is needed works{told}", style="bold"))
+        warnings = f"; {warned} to look at, above" if warned else ""
+        emit(Text(f"everything that is needed works{warnings}", style="bold"))
     if failed:
         raise SystemExit(1)
 

@@ -1,4 +1,4 @@
-"""`shared …`: see to what one has published, and find what others did. `publishing` has the steps of publishing."""
+"""`shared …`: manage the items that a user published, and find those of others. `preview` publishes them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import click
 import msgspec
 from rich.text import Text
 
-from memory_agent.cli.access import open_client, open_for_reading
+from memory_agent.cli.access import open_client, open_memory
+from memory_agent.cli.blocks import Followed, following_options
+from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.failure import note
 from memory_agent.cli.fields import field_options
-from memory_agent.cli.following import Followed, following_options
 from memory_agent.cli.options import Target, daemon_options, read_text
-from memory_agent.cli.publishing import confirm, offer, preview
+from memory_agent.cli.preview import confirm, offer, preview
 from memory_agent.cli.render import (
     counted,
     emit,
@@ -32,7 +33,7 @@ from memory_agent.cli.render import (
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import worth
 from memory_agent.records.shared import FoundItem, GlobalRecord
-from memory_agent.verbs.params import SearchSharedParams
+from memory_agent.verbs.shared_params import RateParams, SearchSharedParams
 from relay.disk import write_private
 
 _STANDARD_STREAM = Path("-")
@@ -42,10 +43,10 @@ _item = click.argument("item_id", metavar="ID")
 
 @click.group()
 def shared() -> None:
-    """What users share: publish something for others, see to it, find and rate what others published.
+    """What users share: publish items for others, manage them, find and rate what others published.
 
-    Nothing leaves a user but by `confirm` and `offer`, and then exactly what the preview showed. Others see a
-    pseudonym, or the name that `name` sets. (`memory-agent publish` sends events to your own memory.)
+    Only `confirm` and `offer` send anything to others, and exactly what the preview showed. Others see a pseudonym, or
+    the name that `name` sets. (`memory-agent publish` sends events to your own memory.)
 
     \b
     Examples:
@@ -64,14 +65,14 @@ for _command in (preview, confirm, offer):
 @shared.command(short_help="List the patterns that you offer.")
 @daemon_options
 def offered(target: Target) -> None:
-    """List the offers of --user, newest first, with the item that was made of one and of others' offers.
+    """List the offers of --user, newest first, each with the item that it became part of.
 
     \b
     Examples:
       memory-agent shared offered
       memory-agent shared offered --user alice --json
     """
-    with open_for_reading(target, "offered") as memory:
+    with open_memory(target, "offered") as memory:
         found = memory.shared.offered()
     if target.as_json:
         print_document(found)
@@ -83,21 +84,21 @@ def offered(target: Target) -> None:
     print_table(counted(len(found), "offer"), ("offered", "for", "shown as", "id", "title"), rows, whole="id")
 
 
-@shared.command(short_help="Take an item away from everybody, at once, or an offer back.")
+@shared.command(short_help="Withdraw an item from everybody, at once, or an offer.")
 @_item
 @daemon_options
 def unpublish(target: Target, item_id: str) -> None:
-    """Take the item ID away, with its figures: no answer shows it from now on. Or take the offer ID back.
+    """Withdraw the item or the offer ID, with its figures: no answer shows it from now on.
 
-    Its bytes leave the files within the daemon's next upkeep, or now where no daemon runs. Only its author can, and who
-    holds a key with the scope shared-admin. Exit code 1: there is no such item of the user's.
+    Its bytes leave the files at the daemon's next upkeep, or now if no daemon runs. Only its author may withdraw an
+    item, and the holder of a key with the scope shared-admin. Exit code 1: the user has no such item.
 
     \b
     Examples:
       memory-agent shared unpublish 01KHJY9080NWG22H9Q8BBD7B80
       memory-agent shared unpublish 01KHJY9080NWG22H9Q8BBD7B80 --user alice --json
     """
-    with open_for_reading(target, "unpublish") as memory:
+    with open_memory(target, "unpublish") as memory:
         receipt = memory.shared.unpublish(item_id)
     if target.as_json:
         print_document(receipt)
@@ -109,16 +110,16 @@ def unpublish(target: Target, item_id: str) -> None:
         raise SystemExit(1)
 
 
-@shared.command(short_help="Rate an item of another user, or take a rating back.")
+@shared.command(short_help="Rate an item of another user, or withdraw a rating.")
 @_item
 @click.argument("rating", required=False, type=click.FloatRange(0, 1))
-@click.option("--version", help="The version that is rated. Default: the present one.")
-@click.option("--take-back", is_flag=True, help="Take your rating back.")
+@field_options(RateParams)
+@click.option("--take-back", is_flag=True, help="Withdraw your rating.")
 @daemon_options
 def rate(target: Target, item_id: str, rating: float | None, version: str | None, take_back: bool) -> None:
-    """Rate the item ID, from 0 to 1, in place of your former RATING.
+    """Rate the item ID, from 0 to 1. Replaces your former RATING.
 
-    Prints the figures that everybody sees, which change when enough different users have rated.
+    Prints the figures that everybody sees; they change once enough different users have rated.
 
     \b
     Examples:
@@ -128,7 +129,7 @@ def rate(target: Target, item_id: str, rating: float | None, version: str | None
     """
     if take_back == (rating is not None):
         raise click.UsageError("give a RATING from 0 to 1, or --take-back (not both)")
-    with open_for_reading(target, "rate") as memory:
+    with open_memory(target, "rate") as memory:
         figures = memory.shared.rate(item_id, rating, version)
     if target.as_json:
         print_document(figures)
@@ -149,7 +150,7 @@ def published(target: Target) -> None:
       memory-agent shared published
       memory-agent shared published --user alice --json
     """
-    with open_for_reading(target, "published") as memory:
+    with open_memory(target, "published") as memory:
         items = memory.shared.published()
     if target.as_json:
         print_document([item_document(item) for item in items])
@@ -161,14 +162,12 @@ def published(target: Target) -> None:
 
 @shared.command(short_help="Find what others published.")
 @click.argument("text", metavar="QUERY")
-@click.option("-k", "--top-k", type=click.IntRange(min=1), default=5, show_default=True,
-              help="Maximum number of items.")  # fmt: skip
-@field_options(SearchSharedParams, {"content_types": "--type", "tags": "", "min_relevance": ""})
+@field_options(SearchSharedParams, top_k="-k --top-k", content_types="--type")
 @daemon_options
-def search(target: Target, text: str, top_k: int, **fields: Any) -> None:
+def search(target: Target, text: str, **fields: Any) -> None:
     """Find the shared items that resemble QUERY and that the user may see, best first; - is standard input.
 
-    Their texts are others' words. Nothing of QUERY is kept. `memory-agent recall --tier local --tier global` finds them
+    Other users wrote them. QUERY is not stored. `memory-agent recall --tier local --tier global` finds them
     beside your own memories.
 
     \b
@@ -177,8 +176,8 @@ def search(target: Target, text: str, top_k: int, **fields: Any) -> None:
       memory-agent shared search "review SQL" --type agent --type app --tag sql -k 3
       memory-agent shared search - --json < question.txt
     """
-    with open_for_reading(target, "search_shared") as memory:
-        found = memory.shared.search(read_text(text), top_k, **fields)
+    with open_memory(target, "search_shared") as memory:
+        found = memory.shared.search(read_text(text), **fields)
     if target.as_json:
         print_document([{**msgspec.to_builtins(one), "item": item_document(one.item)} for one in found])
     else:
@@ -190,14 +189,14 @@ def search(target: Target, text: str, top_k: int, **fields: Any) -> None:
 @_item
 @daemon_options
 def show(target: Target, item_id: str) -> None:
-    """Show the item ID, which others published for the user or the user for others. Its text is its author's words.
+    """Show the item ID, published by the user or visible to the user. Its author wrote the text.
 
     \b
     Examples:
       memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80
       memory-agent shared show 01KHJY9080NWG22H9Q8BBD7B80 --json
     """
-    with open_for_reading(target, "shared_item") as memory:
+    with open_memory(target, "shared_item") as memory:
         item = memory.shared.item(item_id)
     if target.as_json:
         print_document(item_document(item))
@@ -205,20 +204,16 @@ def show(target: Target, item_id: str) -> None:
         _print_items([FoundItem(item=item, score=None, sona_score=0.0)], is_ranked=False)
 
 
-@shared.command(short_help="Follow what is published, unpublished and rated.")
+@shared.command(cls=SectionedCommand, short_help="Follow what is published, unpublished and rated.")
 @click.option("--after", type=click.IntRange(min=0), metavar="NUMBER",
-              help="Go on after this number of the journal (`seq` in --json). Default: from now on.")  # fmt: skip
+              help="Continue after this number of the journal (`seq` in --json). Default: from now on.")  # fmt: skip
 @following_options
 @daemon_options
-def follow(
-    target: Target,
-    after: int | None,
-    followed: Followed,
-) -> None:
-    """Print what becomes of shared items, as far as the key admits: published, unpublished, or a new rating.
+def follow(target: Target, after: int | None, followed: Followed) -> None:
+    """Print the changes of shared items that the key may see: published, unpublished, or newly rated.
 
-    What is gone has no id any more, but the fingerprint (`item`) that it had before. With --json each change is an
-    object on a line.
+    An unpublished item has no id any more, only the fingerprint (`item`) of it. With --json each change is an object on
+    a line.
 
     \b
     Examples:
@@ -228,7 +223,7 @@ def follow(
     relay = followed.relay(target)
     with open_client(target) as client, client.shared_changes(after, relay=relay) as following:
         if not target.as_json:
-            note("following what becomes of shared items; end with Ctrl-C")
+            note("following the changes of shared items; end with Ctrl-C")
         for change in followed.each(following):
             if target.as_json:
                 click.echo(msgspec.json.encode({"seq": following.seq, **msgspec.to_builtins(change)}))
@@ -243,7 +238,7 @@ def follow(
 @click.option("--replace", is_flag=True, help="Replace an existing file.")
 @daemon_options
 def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
-    """Write the attachment of the item ID to a file. It is another user's: look at it before you use it.
+    """Write the attachment of the item ID to a file. Another user made it: check it before you use it.
 
     \b
     Examples:
@@ -254,7 +249,7 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
         raise click.UsageError("--json and - both take standard output: name a file")
     if out != _STANDARD_STREAM and out.exists() and not (replace and out.is_file()):
         raise InvalidInputError("out", f"{out} exists; name another file or give --replace")
-    with open_for_reading(target, "shared_attachment") as memory:
+    with open_memory(target, "shared_attachment") as memory:
         found = memory.shared.attachment(item_id)
     if out == _STANDARD_STREAM:
         sys.stdout.buffer.write(found.data)
@@ -271,9 +266,9 @@ def attachment(target: Target, item_id: str, out: Path, replace: bool) -> None:
 @click.option("--none", "is_none", is_flag=True, help="No name: others see a pseudonym again.")
 @daemon_options
 def name(target: Target, name: str | None, is_none: bool) -> None:
-    """Show what others see as the author of the items of --user; with NAME, set it, also for those that are published.
+    """Show the author's name that others see on the items of --user; with NAME, set it, also on published items.
 
-    A part of the user's pseudonym is added, as in "Ann #3f2a9c": nobody else can look the same.
+    A part of the user's pseudonym is added, as in "Ann #3f2a9c", so that nobody else can have the same name.
 
     \b
     Examples:
@@ -284,7 +279,7 @@ def name(target: Target, name: str | None, is_none: bool) -> None:
     if is_none and name is not None:
         raise click.UsageError("give a NAME, or --none (not both)")
     is_read = name is None and not is_none
-    with open_for_reading(target, "own_name" if is_read else "shared_name") as memory:
+    with open_memory(target, "own_name" if is_read else "shared_name") as memory:
         seen = memory.shared.name() if is_read else memory.shared.set_name(name)
     if target.as_json:
         print_document({"name": seen})
@@ -295,7 +290,7 @@ def name(target: Target, name: str | None, is_none: bool) -> None:
 
 
 def _print_items(found: list[FoundItem], *, is_ranked: bool = True) -> None:
-    """Print items that were found, or one that was asked for by its id, which is whole and has no rank and score."""
+    """Print items of a search; or one item found by its id, which is printed whole, without rank and score."""
     from memory_agent.recall.shared import as_memories
 
     now = datetime.now(UTC)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
+from memory_agent.cli.access import note_unknown_user, open_memory
 from memory_agent.cli.failure import confirm
 from memory_agent.cli.options import Target, daemon_options
-from memory_agent.cli.render import print_document, print_figures, size
+from memory_agent.cli.render import print_document, print_done, print_figures, size
 from memory_agent.records.trajectories import GateEvidence, SonaStatus
 from sona import HARM_THRESHOLD, SHADOW_LESSONS
 
@@ -40,18 +40,19 @@ def sona() -> None:
 def status(target: Target) -> None:
     """Show whether what was learned changes rankings, on what evidence, and what it was learned from.
 
-    A lesson is a recall whose run has ended; it has credit when it is known which of its memories the run used. The
+    A lesson is a recall whose run has ended; it has credit if it is known which of its memories the run used. The
     gate begins in `shadow`: learning without effect. In `trial` the learned ranking is compared with the usual one,
-    which answers: the ranking that puts the memories used higher wins the recall. The gate goes `on` when the wealth of
-    a bet on the learned ranking reaches the threshold, which by chance alone happens at most once in that many trials,
-    and `off` when the bet against it reaches 20. While it is on, a tenth of the recalls are interleaved from both.
+    which still answers: the ranking that puts the used memories higher wins the recall. The gate turns `on` when the
+    wealth of a bet on the learned ranking reaches the threshold, which by chance alone happens at most once in that
+    many trials, and `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the recalls are
+    interleaved from both.
 
     \b
     Examples:
       memory-agent sona status
       memory-agent sona status --user alice --json
     """
-    with open_for_reading(target, "sona_status") as memory:
+    with open_memory(target, "sona_status") as memory:
         found = memory.sona.status()
     if target.as_json:
         print_document(found)
@@ -76,10 +77,8 @@ def reset(target: Target, yes: bool) -> None:
         confirm("forget what was learned from the runs so far, for good?")
     with open_memory(target, "sona_reset") as memory:
         left_out = memory.sona.reset()
-    if target.as_json:
-        print_document({"left_out": left_out})
-    else:
-        click.echo(f"forgot what was learned; runs that are left out from now on: {left_out}")
+    sentence = f"forgot what was learned; runs that are left out from now on: {left_out}"
+    print_done(target.as_json, {"left_out": left_out}, sentence)
 
 
 @sona.command(short_help="Write the runs that were learned from to a file.")
@@ -98,7 +97,7 @@ def export(target: Target, file: Path) -> None:
     """
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - both take standard output: name a file")
-    with open_for_reading(target, "sona_export") as memory:
+    with open_memory(target, "sona_export") as memory:
         data = memory.sona.export()
         note_unknown_user(target)
     if file == _STANDARD_STREAM:
@@ -107,7 +106,7 @@ def export(target: Target, file: Path) -> None:
         from memory_agent.care.export import write_file  # imports the engines
 
         write_file(file, [data])
-        _tell(target, {"file": str(file), "bytes": len(data)}, f"wrote {size(len(data))} to {file}")
+        print_done(target.as_json, {"file": str(file), "bytes": len(data)}, f"wrote {size(len(data))} to {file}")
 
 
 @sona.command("import", short_help="Also learn from what `sona export` wrote.")
@@ -127,7 +126,7 @@ def import_file(target: Target, file: Path) -> None:
     data = sys.stdin.buffer.read() if file == _STANDARD_STREAM else file.read_bytes()
     with open_memory(target, "sona_import") as memory:
         added = memory.sona.load(data)
-    _tell(target, {"added": added}, f"runs that were new here: {added}")
+    print_done(target.as_json, {"added": added}, f"runs that were new here: {added}")
 
 
 def print_status(found: SonaStatus) -> None:
@@ -166,10 +165,3 @@ def gain_sentence(found: SonaStatus) -> str:
     low, high = found.gain_low, found.gain_high
     interval = "" if low is None or high is None else f" (95 %: {low:+.3f} to {high:+.3f})"
     return f"{found.gain:+.3f}{interval} of the decided interleaved recalls, above the half that chance wins"
-
-
-def _tell(target: Target, document: dict[str, object], sentence: str) -> None:
-    if target.as_json:
-        print_document(document)
-    else:
-        click.echo(sentence)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from memory_agent.cli.access import note_unknown_user, open_for_reading, open_memory
+from memory_agent.cli.access import note_unknown_user, open_memory
+from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, read_text
-from memory_agent.cli.render import counted, one_line, plain, print_document, print_figures, print_table
+from memory_agent.cli.render import counted, one_line, plain, print_document, print_done, print_figures, print_table
 from memory_agent.errors import InvalidInputError
 from memory_agent.recall.context import run_text
 from memory_agent.records.trajectories import FeedbackReport, RunState, Trajectory
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
 
+Rows = Sequence[tuple[object, ...]]
+
 _HEAD_CHARS = 60
-_PAGE = 200  # memories that are asked for at a time
+_PAGE = 200  # memories per request
 _run = click.argument("run_id", metavar="RUN")
 
 
@@ -52,7 +55,7 @@ def trajectory() -> None:
 
 @trajectory.command(short_help="Begin a run.")
 @click.argument("objective")
-@field_options(RunBeginParams, {"run_id": "", "session_id": "", "recall_ids": "", "event_id": "--event-id"})
+@field_options(RunBeginParams, event_id="--event-id")
 @daemon_options
 def begin(target: Target, objective: str, **fields: Any) -> None:
     """Begin a run for OBJECTIVE; it is durable on return. OBJECTIVE may be - for standard input.
@@ -66,13 +69,13 @@ def begin(target: Target, objective: str, **fields: Any) -> None:
     text = read_text(objective)
     with open_memory(target, "run_begin") as memory:
         run = memory.runs.begin(text, **fields)
-    _tell(target, run, f"began {run.id}")
+    print_done(target.as_json, run, f"began {run.id}")
 
 
 @trajectory.command(short_help="Record a step of a run.")
 @_run
 @click.argument("text")
-@field_options(RunStepParams, {"memory_ids": "--used", "event_id": "--event-id"})
+@field_options(RunStepParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
     """Record a step of RUN and the memories it used. TEXT may be - for standard input. An ended run takes no steps.
@@ -85,21 +88,18 @@ def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
     said = read_text(text)
     with open_memory(target, "run_step") as memory:
         run = memory.runs.step(run_id, said, **fields)
-    _tell(target, run, f"{run.id} has {counted(len(run.steps), 'step')}")
+    print_done(target.as_json, run, f"{run.id} has {counted(len(run.steps), 'step')}")
 
 
-@trajectory.command(short_help="Record how a run ended.")
+@trajectory.command(cls=SectionedCommand, short_help="Record how a run ended.")
 @_run
-@field_options(
-    RunEndParams,
-    {"outcome": "", "summary": "", "quality": "", "memory_ids": "--used", "event_id": "--event-id"},
-)
+@field_options(RunEndParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def end(target: Target, run_id: str, **fields: Any) -> None:
     """Record how RUN ended, and which memories it used. An end is not replaced: `feedback RUN` revises its quality.
 
     Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it; a
-    cancelled one counts as neither.
+    cancelled one has none.
 
     \b
     Examples:
@@ -109,14 +109,15 @@ def end(target: Target, run_id: str, **fields: Any) -> None:
     """
     with open_memory(target, "run_end") as memory:
         run = memory.runs.end(run_id, **fields)
-    _tell(target, run, f"ended {run.id}: {quality_of(run)}, {counted(len(run.used), 'memory', 'memories')} used")
+    used = counted(len(run.used), "memory", "memories")
+    print_done(target.as_json, run, f"ended {run.id}: {quality_of(run)}, {used} used")
 
 
 @trajectory.command("list", short_help="List runs, newest first.")
-@field_options(RunListParams, ("state", "limit"))
+@field_options(RunListParams)
 @daemon_options
 def list_runs(target: Target, state: RunState | None, limit: int) -> None:
-    """List runs, newest first: state, quality with its reason, number of memories used, objective.
+    """List runs, newest first: state, quality with its reason, number of used memories, objective.
 
     \b
     Examples:
@@ -124,7 +125,7 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
       memory-agent trajectory list --state open --limit 5
       memory-agent trajectory list --user alice --json
     """
-    with open_for_reading(target, "run_list") as memory:
+    with open_memory(target, "run_list") as memory:
         runs = memory.runs.list(state, limit)
     if target.as_json:
         print_document(runs)
@@ -137,10 +138,10 @@ def list_runs(target: Target, state: RunState | None, limit: int) -> None:
 
 @trajectory.command("similar", short_help="Find ended runs whose request resembles a text.")
 @click.argument("text")
-@field_options(RunSimilarParams, ("top_k", "min_relevance"))
+@field_options(RunSimilarParams)
 @daemon_options
 def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | None) -> None:
-    """Find ended runs whose request resembles TEXT, best first: what they did, how they ended, and why.
+    """Find ended runs whose request resembles TEXT, best first: their steps, how they ended, and why.
 
     TEXT may be - for standard input.
 
@@ -150,7 +151,7 @@ def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | N
       memory-agent trajectory similar - --top-k 3 --json < task.txt
     """
     query = read_text(text)
-    with open_for_reading(target, "run_similar") as memory:
+    with open_memory(target, "run_similar") as memory:
         runs = memory.runs.similar(query, top_k, min_relevance)
     if target.as_json:
         print_document(runs)
@@ -166,14 +167,14 @@ def similar_runs(target: Target, text: str, top_k: int, min_relevance: float | N
 @_run
 @daemon_options
 def show(target: Target, run_id: str) -> None:
-    """Show RUN in full: steps, how it ended and what was said of it, memories it used, revisions of its quality.
+    """Show RUN in full: steps, ending, feedback, memories it used, revisions of its quality.
 
     \b
     Examples:
       memory-agent trajectory show run-7
       memory-agent trajectory show run-7 --json
     """
-    with open_for_reading(target, "run_get") as memory:
+    with open_memory(target, "run_get") as memory:
         run = memory.runs.get(run_id)
         words = {} if run is None or target.as_json else _words_of(memory, run)
     if run is None:
@@ -185,7 +186,7 @@ def show(target: Target, run_id: str) -> None:
 
 
 def _words_of(memory: MemoryClient | Memory, run: Trajectory) -> dict[str, str]:
-    """Return the texts of the memories of its steps, of its conclusions and of those it used, by id."""
+    """Return the texts of the memories that a run made or used, by id."""
     named = [one.record_id for one in (*run.steps, *run.conclusions)] + [one.record_id for one in run.used]
     ids = list(dict.fromkeys(name for name in named if name is not None))
     pages = (ids[start : start + _PAGE] for start in range(0, len(ids), _PAGE))
@@ -200,7 +201,7 @@ def print_runs(runs: list[Trajectory]) -> None:
 
 
 def _about(run: Trajectory) -> str:
-    """Return what a run was for; a recall that got feedback and belongs to no run has no words of its own."""
+    """Return the objective of a run. A recall with feedback that belongs to no run has none."""
     return run.objective or ("(a recall with feedback, of no run)" if run.recall_ids == (run.id,) else "-")
 
 
@@ -217,30 +218,29 @@ def print_run(run: Trajectory, words: Mapping[str, str] = MappingProxyType({})) 
         "recalls": run.recall_ids,
     }
     print_figures(f"run {plain(run.id)}", figures)
-    if run.steps:
-        click.echo()
-        steps = [
-            (step.timestamp, step.event_type, step.record_id or step.event_id, _head(words.get(step.record_id or "")))
-            for step in run.steps
-        ]
-        print_table("steps", ("when", "what", "memory or event", "text"), steps, whole="memory or event")
-    if run.conclusions:
-        click.echo()
-        said = [
-            (one.timestamp, one.event_type, words.get(one.record_id or "", one.record_id or "-"))
-            for one in run.conclusions
-        ]
-        print_table("how it ended, and what was said of it", ("when", "what", "text"), said)
-    if run.used:
-        click.echo()
-        used = [
-            (one.record_id, one.credit, one.how, one.recall_id, _head(words.get(one.record_id))) for one in run.used
-        ]
-        print_table("memories used", ("memory", "credit", "known from", "recall", "text"), used, whole="memory")
-    if run.revisions:
-        click.echo()
-        revisions = [(one.at, one.quality, _because(one.reason), one.cause) for one in run.revisions]
-        print_table("quality, as it changed", ("when", "quality", "reason", "cause"), revisions)
+    for title, columns, rows, whole in _tables(run, words):
+        if rows:
+            click.echo()
+            print_table(title, columns, rows, whole=whole)
+
+
+def _tables(run: Trajectory, words: Mapping[str, str]) -> Iterable[tuple[str, tuple[str, ...], Rows, str | None]]:
+    """Yield the tables of a run: title, columns, rows, and the column that is never broken."""
+    steps: Rows = [
+        (step.timestamp, step.event_type, step.record_id or step.event_id, _head(words.get(step.record_id or "")))
+        for step in run.steps
+    ]
+    yield "steps", ("when", "what", "memory or event", "text"), steps, "memory or event"
+    conclusions: Rows = [
+        (one.timestamp, one.event_type, words.get(one.record_id or "", one.record_id or "-")) for one in run.conclusions
+    ]
+    yield "how it ended, and what was said of it", ("when", "what", "text"), conclusions, None
+    used: Rows = [
+        (one.record_id, one.credit, one.how, one.recall_id, _head(words.get(one.record_id))) for one in run.used
+    ]
+    yield "memories used", ("memory", "credit", "known from", "recall", "text"), used, "memory"
+    revisions: Rows = [(one.at, one.quality, _because(one.reason), one.cause) for one in run.revisions]
+    yield "quality, as it changed", ("when", "quality", "reason", "cause"), revisions, None
 
 
 def quality_of(run: Trajectory) -> str:
@@ -260,23 +260,16 @@ def _head(text: str | None) -> str:
     return head if len(head) <= _HEAD_CHARS else f"{head[: _HEAD_CHARS - 1]}…"
 
 
-def _tell(target: Target, run: Trajectory, sentence: str) -> None:
-    if target.as_json:
-        print_document(run)
-    else:
-        click.echo(plain(sentence))
-
-
 @click.command()
 @click.argument("recall_id")
-@field_options(FeedbackParams, {"used": "--used", "quality": "", "comment": "", "event_id": "--event-id"})
+@field_options(FeedbackParams, event_id="--event-id")
 @daemon_options
 def feedback(target: Target, recall_id: str, **fields: Any) -> None:
     """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
 
     RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only what was
-    used: naming all of four or more memories carries no information, all of two or three counts half. What cannot be
-    credited is listed with the reason, and is not an error.
+    used: naming all of four or more memories carries no information, and all of two or three counts half. Memories that
+    cannot be credited are listed with the reason, which is not an error.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`export`, `import` and `index`: memories in files: exported ones, plain ones, documents."""
+"""`export`, `import` and `index`: memories as files: exports, plain JSON, Markdown documents."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from memory_agent.cli.access import open_memory
+from memory_agent.cli.command import SectionedCommand
 from memory_agent.cli.failure import note
-from memory_agent.cli.filters import filter_options
+from memory_agent.cli.fields import FURTHER_FILTERS, filter_options
 from memory_agent.cli.options import Target, common_options, daemon_options
 from memory_agent.cli.progress import progress_bars
 from memory_agent.cli.render import counted, print_document
@@ -31,7 +32,7 @@ _STANDARD_STREAM = Path("-")
 _MOST_PRINTED = 20
 
 
-@click.command("export")
+@click.command("export", cls=SectionedCommand, sections={"Filters": FURTHER_FILTERS})
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Replace an existing file.")
 @filter_options
@@ -39,11 +40,11 @@ _MOST_PRINTED = 20
 def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFilter) -> None:
     """Write the memories of --user to FILE, one JSON document a line, or to standard output with -.
 
-    A line has everything of a memory: usage, vector, and the ids of its events. Without filters (--session to
-    --min-quality), events whose memory was deleted are included; with filters, only memories that match all are
-    written. Runs beside a daemon. An existing file is refused, or replaced as a whole with --replace. What was learned
-    from runs is not included: `memory-agent sona export` writes that. With --user shared-knowledge, the lines are what
-    users share, with attachments, without figures and chosen names.
+    A line has everything of a memory: usage, vector, and the ids of its events. Without filters, events whose memory
+    was deleted are included; with filters, only memories that match all are written. Runs beside a daemon. An existing
+    file is refused, or replaced as a whole with --replace. What was learned from runs is not included: `memory-agent
+    sona export` writes that. With --user shared-knowledge, the lines are the shared items, with attachments, without
+    figures and chosen names.
 
     \b
     Examples:
@@ -91,11 +92,11 @@ _FORMS = (
 def import_memories(target: Target, file: Path) -> None:
     """Import FILE for --user; - is standard input.
 
-    FILE is one of three. What `memory-agent export` wrote: stop the daemon first; every line is checked before anything
-    is imported, bad lines are named by number, and nothing is imported then; vectors of another model are recomputed.
-    Plain memories, as JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any arguments of
-    `remember`; bad ones are named and the others taken (exit code 1). A Markdown document (.md): as `memory-agent
-    index`. What is there already is left alone, so importing is idempotent.
+    FILE has one of three formats. An export of `memory-agent export`: stop the daemon first; every line is checked
+    before anything is imported; if any is bad, they are named by number and nothing is imported; vectors of another
+    model are recomputed. Plain memories, as JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and
+    any arguments of `remember`; bad ones are named and the others imported (exit code 1). A Markdown document (.md): as
+    `memory-agent index`. Existing memories are left alone, so importing is idempotent.
 
     \b
     Examples:
@@ -153,9 +154,9 @@ def _import_plain(target: Target, opened: BinaryIO, file: Path) -> StoredNotes:
 def index_documents(target: Target, path: Path) -> None:
     """Remember the sections of the Markdown documents below PATH, a folder or a file, each with its file and heading.
 
-    Repeat it when documents have changed: changed sections replace theirs, those that are gone are forgotten, the rest
-    is left alone. Folders that begin with a dot, and those of installed packages, are left out; what cannot be read is
-    named (exit code 1). Of GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md each item of a list is a memory of its own.
+    Repeat it when documents have changed: changed sections are replaced, removed sections are forgotten, the rest is
+    left alone. Folders that begin with a dot, and those of installed packages, are left out; files that cannot be read
+    are named (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md each item of a list is a memory.
 
     \b
     Examples:
@@ -179,7 +180,7 @@ def _index(target: Target, path: Path) -> StoredNotes:
 
 
 def _present(target: Target, stored: StoredNotes) -> None:
-    """Print what became of notes; exit with 1 if there were bad ones."""
+    """Print the counts of stored notes; exit with 1 if there were bad ones."""
     if target.as_json:
         print_document(stored)
     else:

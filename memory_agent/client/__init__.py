@@ -1,6 +1,7 @@
 """Clients of a daemon: `MemoryClient` blocks, `AsyncMemoryClient` awaits, `in_ray.ActorMemoryProvider` calls actors.
 
-All have the same methods, which `python -m ops.documents` writes from the table of verbs.
+All have the same methods, which `python -m ops.documents` writes from the table of verbs. Read `blocking` first.
+`in_ray` is not part of the face, because it imports Ray.
 """
 
 from __future__ import annotations
@@ -8,5 +9,6 @@ from __future__ import annotations
 from memory_agent.client.address import Address, find_daemon
 from memory_agent.client.awaiting import AsyncMemoryClient
 from memory_agent.client.blocking import MemoryClient
+from memory_agent.client.following import AsyncBlocks, Blocks, Following
 
-__all__ = ["Address", "AsyncMemoryClient", "MemoryClient", "find_daemon"]
+__all__ = ["Address", "AsyncBlocks", "AsyncMemoryClient", "Blocks", "Following", "MemoryClient", "find_daemon"]

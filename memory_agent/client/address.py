@@ -11,12 +11,12 @@ from memory_agent.layout import KEY_FILE_VARIABLE, TOKEN_VARIABLE, Layout, defau
 from relay import Identity, RelaySettingsError, identity_of, read_key_file
 
 GRACE_S = 0.5
-"""How much longer a client waits than it tells the daemon, so that the daemon's own answer arrives."""
+"""Added to the client's timeout, so that the daemon's own report of a missed deadline arrives."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a daemon listens. `is_local`: at the socket file of `layout`; `named_token` overrides the layout's."""
+    """Where a daemon listens. `is_local`: at the socket file of `layout`. `named_token` replaces that of `layout`."""
 
     endpoint: str
     layout: Layout
@@ -30,7 +30,7 @@ class Address:
         return self.layout.token() if self.named_token is None else self.named_token
 
     def require(self) -> None:
-        """Raise `UnavailableError` when it is known that no daemon runs there."""
+        """Raise `UnavailableError` if certainly no daemon runs there."""
         if self.is_local and not self.layout.daemon_runs():
             raise UnavailableError(
                 f"no daemon serves {self.layout.data_dir}; start it with: "
@@ -56,7 +56,7 @@ def find_daemon(
 
 
 def check_named(user_id: str | None) -> str:
-    """Return the user that requests name, empty for none. Raises `InvalidInputError` for an empty name."""
+    """Return the user to name in requests, "" for None. Raises `InvalidInputError` for an empty name."""
     if user_id == "":
         raise InvalidInputError("user_id", "is empty: leave it out, or name a user")
     return user_id or ""

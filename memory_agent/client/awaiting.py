@@ -8,8 +8,7 @@ from typing import Any, Self
 
 from memory_agent.client.address import GRACE_S, check_named, find_daemon
 from memory_agent.client.async_methods import AsyncMemoryMethods
-from memory_agent.client.blocks import AsyncBlocks
-from memory_agent.client.following import AsyncFollowing, Feed
+from memory_agent.client.following import AsyncBlocks, AsyncFollowing, Feed
 from memory_agent.records.shared import SharedChange
 from memory_agent.triggers.block import Wanted
 from memory_agent.verbs.protocol import DEFAULT_USER, decode_reply
@@ -19,7 +18,7 @@ from relay.net import AsyncRequestSocket
 
 
 class AsyncMemoryClient(AsyncMemoryMethods):
-    """One user's memory through the daemon, inside an event loop. Takes any number of requests at a time.
+    """One user's memory through the daemon, inside an event loop. Any number of requests may run at a time.
 
     Every method raises what the method of `MemoryClient` raises.
     """
@@ -57,7 +56,7 @@ class AsyncMemoryClient(AsyncMemoryMethods):
         *,
         relay: Endpoints | None = None,
     ) -> AsyncBlocks:
-        """As `MemoryClient.blocks`; follows from `async with`, `begin` or the first block on."""
+        """As `MemoryClient.blocks`, but follow from `async with`, `begin` or the first block on."""
         wanted = Wanted(role, run, session)
         self._address.require()
         ask = partial(self.owner, run) if run is not None else partial(self.owner, None, session)
@@ -66,7 +65,7 @@ class AsyncMemoryClient(AsyncMemoryMethods):
     def shared_changes(
         self, after: int | None = None, *, relay: Endpoints | None = None
     ) -> AsyncFollowing[SharedChange]:
-        """As `MemoryClient.shared_changes`; follows from `async with`, `begin` or the first change on."""
+        """As `MemoryClient.shared_changes`, but follow from `async with`, `begin` or the first change on."""
         self._address.require()
         return AsyncFollowing(Feed.of(self._address, relay), SHARED_USER, SharedChange.in_entry, after=after)
 

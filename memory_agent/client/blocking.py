@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from memory_agent.client.address import GRACE_S, check_named, find_daemon
-from memory_agent.client.blocks import Blocks
-from memory_agent.client.following import Feed, Following
+from memory_agent.client.following import Blocks, Feed, Following
 from memory_agent.client.methods import MemoryMethods
 from memory_agent.errors import DeadlineExceededError
 from memory_agent.records.shared import SharedChange
@@ -72,11 +71,11 @@ class MemoryClient(MemoryMethods):
         *,
         relay: Endpoints | None = None,
     ) -> Blocks:
-        """Follow the blocks that memory publishes of its own accord (`triggers.toml`), from this call on.
+        """Follow the blocks that memory publishes by itself (`triggers.toml`), from this call on.
 
-        Only those for a role, about a run or a session, where these are named. As the user `system`, follow the owner
-        of the run or session. `relay` are the endpoints of the daemon's relay, if the daemon was named by an endpoint.
-        The result is for one thread; the caller closes it. Raises `UnavailableError`, `InvalidInputError`.
+        `role`, `run` and `session` restrict them. As the user `system`, follow the owner of the run or session. `relay`
+        has the endpoints of the daemon's relay, which must be given if the client was made with an endpoint. The result
+        is for one thread; the caller closes it. Raises `UnavailableError`, `InvalidInputError`.
 
         >>> with memory.blocks(role="conductor") as blocks:
         ...     text = {"text": "Staging needs the VPN"}
@@ -90,9 +89,9 @@ class MemoryClient(MemoryMethods):
         return Blocks(Feed.of(self._address, relay), self.user_id, wanted, ask)
 
     def shared_changes(self, after: int | None = None, *, relay: Endpoints | None = None) -> Following[SharedChange]:
-        """Follow what becomes of shared items that the key admits, from this call on or after a number of the journal.
+        """Follow the changes of shared items that the key may see, from this call on or after a number of the journal.
 
-        The number of the last one is `seq` of the result. The rest is as in `blocks`.
+        `seq` of the result is the number of the last change. Everything else is as for `blocks`.
 
         >>> with memory.shared_changes() as changes:
         ...     item = memory.shared.confirm(memory.shared.preview("Staging needs the VPN", "Connect before a deploy"))
@@ -120,7 +119,7 @@ class MemoryClient(MemoryMethods):
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Lend a socket to one request, so that there are as many sockets as requests at a time, not as threads."""
+        """Lend a socket to one request, so that there are as many sockets as concurrent requests, not as threads."""
         with self._guard:
             socket = self._idle.pop() if self._idle else None
         socket = socket or RequestSocket(self._address.endpoint, self._address.identity)

@@ -1,6 +1,6 @@
 """The methods that only a daemon answers, with their signatures and documentation.
 
-Those that a user's memory answers are declared by `Memory`. `ops/documents/clients.py` reads both.
+`Memory` declares those that a user's memory answers. `ops/documents/clients.py` reads both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memory_agent.verbs.protocol import DaemonStatus, HostAddress, QuarantinedEv
 
 
 class DaemonMethods(Protocol):
-    """What every client of a daemon has besides the methods of `Memory`.
+    """The methods that every client of a daemon has besides those of `Memory`.
 
     In the examples, `memory` is `MemoryClient("alice")`, `publisher` sends to the daemon's relay, and the quarantine
     has one entry: bytes that are no event.
@@ -49,7 +49,7 @@ class DaemonMethods(Protocol):
         ...
 
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
-        """Return the user that owns a run or a session, whose events a conductor publishes as `system`; None unknown.
+        """Return the user that owns a run or a session whose events a conductor publishes as `system`; None if unknown.
 
         Needs a key for all users. Raises `InvalidInputError` unless one of the two is named.
 
@@ -86,7 +86,7 @@ class DaemonMethods(Protocol):
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Requests wait meanwhile and then meet an empty memory, to which events published meanwhile belong.
+        Meanwhile requests wait; then an empty memory answers them, which also gets events published in between.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> receipt = memory.erasure.erase_user()

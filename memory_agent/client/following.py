@@ -1,8 +1,8 @@
-"""Follows what memory says of its own accord: the blocks for one user, and what becomes of shared items.
+"""Follow what the daemon publishes: the blocks for one user, and the changes of shared items.
 
-The relay's live feed says that there is something new, the journal says what: a subscriber that stops reading costs
-nobody anything, and one that continues misses only what the journal no longer keeps. Only what the data folder's own
-key published counts, which is the daemon's: no other key can fake it.
+The relay's live feed announces new entries and the journal holds them. A subscriber that stops reading therefore blocks
+nobody, and one that continues misses only what the journal has deleted. Only entries published with the data folder's
+own key, which is the daemon's, are accepted: no other key can fake them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 from memory_agent.client.address import Address
 from memory_agent.errors import InvalidInputError, UnavailableError
+from memory_agent.triggers.block import Block, Wanted
 from relay import (
     SYSTEM_USER,
     AsyncSubscriber,
@@ -35,18 +36,21 @@ _PAUSE_S = 0.2
 
 T = TypeVar("T")
 Take = Callable[[JournalEntry], T | None]
-"""Returns what an entry says, None to pass it over."""
+"""Decodes an entry, or returns None to skip it."""
 
 
 class Feed(NamedTuple):
-    """Where a relay listens, and what to present there; None for the token of the data folder."""
+    """Where a relay listens, and the credentials to present; None for the token of the data folder."""
 
     endpoints: Endpoints
     identity: Identity | None
 
     @classmethod
     def of(cls, address: Address, relay: Endpoints | None) -> Self:
-        """Return the feed of the daemon at `address`: of its data folder, or at `relay`. Raises `InvalidInputError`."""
+        """Return the feed of the daemon at `address`: that of its data folder, or `relay`.
+
+        Raises `InvalidInputError` if `address` names another endpoint and `relay` is not given.
+        """
         if relay is None and address.endpoint != address.layout.gateway:
             raise InvalidInputError("relay", "name the relay's endpoints, as its daemon listens at another one")
         shown = address.identity
@@ -60,10 +64,10 @@ async def _nobody() -> None:
 
 
 class Following(Generic[T]):
-    """What is taken of one user's entries, for one thread.
+    """One user's entries as they arrive, decoded, for one thread.
 
-    Iterating waits for ever and survives restarts of daemon and relay. Raises, while following, what the key is
-    refused: `UnauthorizedError`, `ScopeMissingError`, `UserNotAllowedError`.
+    Iterating waits for ever and survives restarts of daemon and relay. While following, it raises `UnauthorizedError`,
+    `ScopeMissingError` or `UserNotAllowedError` if the key is refused.
     """
 
     def __init__(
@@ -74,9 +78,9 @@ class Following(Generic[T]):
         owner: Callable[[], str | None] = lambda: None,
         after: int | None = None,
     ) -> None:
-        """Follow from after a number of the journal, or from its end.
+        """Follow from after the journal number `after`, or from the journal's end.
 
-        `owner` returns whose entries `system` follows, None while unknown. Raises `UnavailableError`.
+        `owner` returns the user whose entries `system` follows, or None while unknown. Raises `UnavailableError`.
         """
         self._reading = _Reading(user_id, take)
         self._owner = owner
@@ -92,11 +96,11 @@ class Following(Generic[T]):
 
     @property
     def seq(self) -> int:
-        """The journal number of what was returned last, to go on after it; before that, where following began."""
+        """The journal number of the entry that was returned last, to continue after it; at first, that of the start."""
         return self._reading.returned_seq
 
     def wait(self, timeout_s: float) -> T | None:
-        """Return the next one, or None after `timeout_s`."""
+        """Return the next entry, or None after `timeout_s`."""
         end_s = time.monotonic() + timeout_s
         while not self._reading.ready:
             try:
@@ -128,7 +132,7 @@ class Following(Generic[T]):
         self.close()
 
     def _look(self, end_s: float) -> bool:
-        """Read on, or wait for more; return whether the time is over."""
+        """Read more, or wait for more; return whether the time is over."""
         reading = self._reading
         if reading.user_id is None:
             reading.user_id = self._owner()
@@ -150,14 +154,14 @@ class AsyncFollowing(Generic[T]):
         owner: Callable[[], Awaitable[str | None]] = _nobody,
         after: int | None = None,
     ) -> None:
-        """As `Following`, which follows from `begin` on."""
+        """As for `Following`, but follow from `begin` on."""
         self._reading = _Reading(user_id, take)
         self._owner = owner
         self._after = after
         self._subscriber = AsyncSubscriber(*feed.endpoints, identity=feed.identity)
 
     async def begin(self) -> Self:
-        """Follow from the journal's end, now instead of with the first `wait`. Raises `UnavailableError`."""
+        """Start to follow now instead of at the first `wait`. Raises `UnavailableError`."""
         try:
             last = await self._subscriber.fetch(0, 0, user_id=self._reading.key_user_id)
             self._reading.begin(last, self._after)
@@ -171,7 +175,7 @@ class AsyncFollowing(Generic[T]):
         return self._reading.returned_seq
 
     async def wait(self, timeout_s: float) -> T | None:
-        """Return the next one, or None after `timeout_s`."""
+        """Return the next entry, or None after `timeout_s`."""
         if not self._reading.has_begun:
             await self.begin()
         end_s = time.monotonic() + timeout_s
@@ -215,8 +219,26 @@ class AsyncFollowing(Generic[T]):
         return _rest_s(end_s, 1.0) <= 0
 
 
+class Blocks(Following[Block]):
+    """The blocks that memory publishes for one user, from now on."""
+
+    def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], str | None]) -> None:
+        """Follow from the journal's end. Raises `UnavailableError`, `InvalidInputError`."""
+        wanted.check(user_id)
+        super().__init__(feed, user_id, wanted.block_in, owner)
+
+
+class AsyncBlocks(AsyncFollowing[Block]):
+    """`Blocks` inside an event loop."""
+
+    def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], Awaitable[str | None]]) -> None:
+        """As for `Blocks`, but follow from `begin` on."""
+        wanted.check(user_id)
+        super().__init__(feed, user_id, wanted.block_in, owner)
+
+
 class _Reading(Generic[T]):
-    """How far the journal was read for whom, and what was taken of it and waits to be returned."""
+    """The position in the journal, and the decoded entries that wait to be returned."""
 
     def __init__(self, user_id: str, take: Take[T]) -> None:
         self.key_user_id = user_id
@@ -227,19 +249,19 @@ class _Reading(Generic[T]):
         self._take = take
 
     def begin(self, batch: Batch, after: int | None) -> None:
-        """Begin after a number, or after the journal's last."""
+        """Begin after the number `after`, or after the journal's last entry."""
         self.seq = batch.last_seq if after is None else min(after, batch.last_seq)
         self.returned_seq, self.has_begun = self.seq, True
 
     def advance(self, batch: Batch) -> bool:
-        """Take what is wanted of a batch; return whether there may be more at once."""
+        """Decode the entries of a batch; return whether there may be more to read at once."""
         self.ready.extend((entry.seq, found) for entry in batch.entries if (found := self._take(entry)) is not None)
-        # Without entries, the rest is other users'. A restored journal may end before what was read.
+        # Without entries, the rest belongs to other users. A restored journal may end before what was read.
         self.seq = batch.entries[-1].seq if batch.entries else batch.last_seq
         return bool(batch.entries) or batch.has_more
 
     def take_next(self) -> T:
-        """Return the next one that is ready."""
+        """Return the next entry that is ready."""
         self.returned_seq, found = self.ready.popleft()
         return found
 

@@ -1,4 +1,4 @@
-"""A user's memory from inside Ray, without the gateway in between: for planners that are Ray tasks, actors or drivers.
+"""A user's memory from inside Ray, bypassing the gateway: for planners that are Ray tasks, actors or drivers.
 
 The client wakes the user, finds its actor, and then sends requests to the actor directly.
 """
@@ -20,8 +20,8 @@ from memory_agent.verbs.table import BY_METHOD, Call
 def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
     """Join the Ray of the daemon that serves `data_dir` on this machine. `options` are those of `ray.init`.
 
-    `ray.init` itself does not reach it: it replaces loopback addresses by the outer one. Raises `UnavailableError`,
-    also where Ray was imported before this package without its token mode (`RAY_AUTH_MODE=token`).
+    `ray.init` itself does not reach it, because it replaces loopback addresses with the external one. Raises
+    `UnavailableError`, also if Ray was imported before this package without its token mode (`RAY_AUTH_MODE=token`).
     """
     layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
     with MemoryClient(data_dir=data_dir, token=layout.token()) as client:  # only the folder's owner may join
@@ -32,8 +32,8 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
 class ActorMemoryProvider(MemoryMethods):
     """One user's memory through the Ray actor that hosts it; verbs of the daemon go to the daemon.
 
-    Every method raises what that of `MemoryClient` raises, and `HostDiedError` when the host died: for a repeatable
-    request at the second attempt, for another at once, because it may have taken effect.
+    Every method raises what that of `MemoryClient` raises, and `HostDiedError` if the host died: after a second attempt
+    for a repeatable request, at once for any other, because it may have taken effect.
     """
 
     def __init__(
@@ -74,9 +74,9 @@ class ActorMemoryProvider(MemoryMethods):
             reply = self._reply(call)
         try:
             return decode_reply(reply, call.verb.result)
-        except NothingSharedError:  # only the daemon creates the store
+        except NothingSharedError:  # only the daemon creates the store of shared items
             return self._client.send(call)
-        except HostDiedError:  # the user sleeps, or lives elsewhere by now: nothing was done
+        except HostDiedError:  # the host no longer has this user: nothing was done
             self._address = None
             return decode_reply(self._reply(call), call.verb.result)
 

@@ -354,7 +354,7 @@ class ErasureMethods:
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Requests wait meanwhile and then meet an empty memory, to which events published meanwhile belong.
+        Meanwhile requests wait; then an empty memory answers them, which also gets events published in between.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> receipt = memory.erasure.erase_user()
@@ -512,7 +512,7 @@ class MemoryMethods:
         return self._ask("wait", through=through, timeout_s=timeout_s)
 
     def owner(self, run_id: str | None = None, session_id: str | None = None) -> str | None:
-        """Return the user that owns a run or a session, whose events a conductor publishes as `system`; None unknown.
+        """Return the user that owns a run or a session whose events a conductor publishes as `system`; None if unknown.
 
         Needs a key for all users. Raises `InvalidInputError` unless one of the two is named.
 

@@ -46,8 +46,9 @@ from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import keys_of
 from memory_agent.storage.user_key import open_user_key
-from memory_agent.verbs.params import AskSharedParams, EraseParams, NoParams
+from memory_agent.verbs.params import EraseParams, NoParams
 from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, decode_reply, encode, encode_fields
+from memory_agent.verbs.shared_params import AskSharedParams
 from relay import SHARED_USER, AsyncSubscriber, EncryptionSettings, Erasable, Erased, RelayError
 from relay.log import log
 

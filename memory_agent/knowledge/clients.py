@@ -44,8 +44,8 @@ from memory_agent.records.shared_requests import (
     Unpublish,
 )
 from memory_agent.settings import EmbedderSettings
-from memory_agent.verbs.params import AskSharedParams
 from memory_agent.verbs.protocol import HostRequest, decode_reply, encode
+from memory_agent.verbs.shared_params import AskSharedParams
 from relay import SHARED_USER
 from relay.net import CircuitBreaker, RequestSockets
 

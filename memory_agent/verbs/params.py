@@ -2,8 +2,8 @@
 
 Each struct is the wire format: new fields are added last, with defaults, and the type of a field never changes. `of`
 builds it from the arguments of a call, so that all clients apply the same checks and defaults; `arguments` returns the
-keyword arguments of the method of `Memory` that answers. A write that may be repeated carries an `event_id`, by which
-the repeat is recognised.
+keyword arguments of the method of `Memory` that answers. A write that may be repeated carries an `event_id`, which
+identifies the repeat. A field with documentation is an option of the verb's command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self, get_args, get_origin
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_origin
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -41,15 +42,21 @@ from memory_agent.records.memories import (
     Tier,
     means,
 )
-from memory_agent.records.shared import ContentType, PublishPreview
-from memory_agent.records.shared_requests import AnySharedRequest, Caller
 from memory_agent.records.trajectories import RunEnd, RunState
 from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCOL_VERSION
 
 AGED_AT_ONCE = 20_000
-"""A limit in memories: their ids and those of their events take a few megabytes in one request to the journal."""
+"""The most memories that one request may age; their ids take a few megabytes in one request to the journal."""
 _MOST_IMPORT_BYTES = 32 << 20
-"""Many times the size of a learner. A frame above the socket's limit would end the connection without an answer."""
+"""Many times the size of a learner. A frame above the limit of the socket would close it without an answer."""
+
+
+class OptionHelp(NamedTuple):
+    """Documentation of a field for the command line alone. That by `means` is in the HTTP description as well."""
+
+    description: str
+    extra_json_schema: Mapping[str, Any] = MappingProxyType({})
+
 
 MinRelevance = Annotated[
     float | None,
@@ -64,7 +71,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Parameters of one verb."""
 
     implied: ClassVar[frozenset[str]] = frozenset()
-    """Fields that follow from the others and from the deadline. Callers of HTTP omit them."""
+    """Fields that are derived from the other fields and the deadline. Callers of HTTP omit them."""
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -78,7 +85,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def stated(cls, fields: Mapping[str, Any], deadline_ms: float | None) -> Self:
-        """Build from the fields without the implied ones. `deadline_ms` is that of the request."""
+        """Build from the fields that are not implied, and the deadline of the request."""
         return cls.of(**fields)
 
     @classmethod
@@ -111,9 +118,10 @@ class NoParams(Params, frozen=True, kw_only=True):
 class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`.
 
-    With `usual_deadline` the caller gave no deadline: that of the daemon's settings applies, if it is shorter than the
-    request's. A time on the wire is UTC, but days begin in the caller's zone: `reference_offset_s` is the offset of
-    `reference_time` from UTC, and `reference_zone` the zone's IANA name, if any, which defines when clocks change.
+    With `usual_deadline` the caller gave no deadline, and the one in the daemon's settings applies if it is shorter
+    than that of the request. A time on the wire is UTC, but days begin in the caller's zone: `reference_offset_s` is
+    the offset of `reference_time` from UTC, and `reference_zone` the zone's IANA name, if any, which defines when
+    clocks change.
     """
 
     implied: ClassVar[frozenset[str]] = frozenset({"usual_deadline", "reference_offset_s", "reference_zone"})
@@ -271,7 +279,7 @@ class ListParams(Params, frozen=True, kw_only=True):
 class RebuildParams(Params, frozen=True, kw_only=True):
     """Parameters of `rebuild`."""
 
-    vectors: bool = False
+    vectors: Annotated[bool, OptionHelp("Embed all memories again after a change of the model.")] = False
 
     @property
     def protocol_version(self) -> int:
@@ -459,7 +467,7 @@ class AgeParams(Params, frozen=True, kw_only=True):
 
 
 class WaitParams(Params, frozen=True, kw_only=True):
-    """Parameters of `wait`: for each user the journal number that must have been handled."""
+    """Parameters of `wait`: for each user, the journal number up to which events must be handled."""
 
     through: dict[str, int]
 
@@ -482,83 +490,11 @@ class WaitParams(Params, frozen=True, kw_only=True):
         return tuple(self.through)
 
 
-class PreviewParams(Params, frozen=True, kw_only=True):
-    """Parameters of `publish_preview`."""
-
-    title: str | None = None
-    summary: str | None = None
-    content_type: ContentType | None = None
-    body: str | None = None
-    memory_id: str | None = None
-    reference: str | None = None
-    version: str = "1"
-    tags: tuple[str, ...] = ()
-    access_policy: str | None = None
-    item_id: str | None = None
-    attachment: bytes | None = None
-    attachment_name: str | None = None
-    offer: bool = False
-
-
-class ConfirmParams(Params, frozen=True, kw_only=True):
-    """Parameters of `publish_confirm`: the preview, and the bytes of its attachment."""
-
-    preview: PublishPreview
-    attachment: bytes | None = None
-
-
-class OfferParams(Params, frozen=True, kw_only=True):
-    """Parameters of `offer`."""
-
-    preview: PublishPreview
-
-
-class ItemParams(Params, frozen=True, kw_only=True):
-    """Parameters of `unpublish`, `shared_item` and `shared_attachment`."""
-
-    item_id: str
-
-
-class RateParams(Params, frozen=True, kw_only=True):
-    """Parameters of `rate`. `rating` is 0..1, None to take it back."""
-
-    item_id: str
-    rating: float | None
-    version: str | None = None
-
-
-class SearchSharedParams(Params, frozen=True, kw_only=True):
-    """Parameters of `search_shared`."""
-
-    query: str
-    top_k: Annotated[int, means("Maximum number of items.", 1)] = 5
-    content_types: Annotated[tuple[ContentType, ...], means("Of this type.")] = ()
-    tags: Annotated[tuple[str, ...], means("With this tag; of several, at least one.")] = ()
-    min_relevance: MinRelevance = None
-
-
-class NameParams(Params, frozen=True, kw_only=True):
-    """Parameters of `shared_name`."""
-
-    name: str | None
-
-
-class AskSharedParams(Params, frozen=True, kw_only=True):
-    """Parameters of `ask_shared`: a request of a user's memory to the store of shared items."""
-
-    caller: Caller
-    ask: AnySharedRequest
-
-    def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
-        """Add the remaining time."""
-        return {"caller": self.caller, "ask": self.ask, "timeout_s": remaining_ms / 1000}
-
-
 class QuarantineParams(Params, frozen=True, kw_only=True):
     """Parameters of `quarantine_list`: at most `limit` entries after `after`."""
 
-    after: int = 0
-    limit: int = 100
+    after: Annotated[int, OptionHelp("Only entries with a higher id.", {"minimum": 0})] = 0
+    limit: Annotated[int, OptionHelp("Maximum number.", {"minimum": 1})] = 100
 
 
 class QuarantineIdsParams(Params, frozen=True, kw_only=True):

@@ -30,8 +30,6 @@ from memory_agent.records.trajectories import FeedbackReport, SimilarRun, SonaSt
 from memory_agent.triggers.block import Block
 from memory_agent.verbs.params import (
     AgeParams,
-    AskSharedParams,
-    ConfirmParams,
     EraseExpiredParams,
     EraseFinishParams,
     EraseParams,
@@ -39,17 +37,12 @@ from memory_agent.verbs.params import (
     FeedbackParams,
     GetParams,
     IdsParams,
-    ItemParams,
     ListParams,
-    NameParams,
     NoParams,
-    OfferParams,
     OwnerParams,
     Params,
-    PreviewParams,
     QuarantineIdsParams,
     QuarantineParams,
-    RateParams,
     ReactParams,
     RebuildParams,
     RecallParams,
@@ -60,7 +53,6 @@ from memory_agent.verbs.params import (
     RunListParams,
     RunSimilarParams,
     RunStepParams,
-    SearchSharedParams,
     SessionParams,
     SonaImportParams,
     WaitParams,
@@ -72,6 +64,16 @@ from memory_agent.verbs.protocol import (
     Request,
     RetryReport,
     encode_fields,
+)
+from memory_agent.verbs.shared_params import (
+    AskSharedParams,
+    ConfirmParams,
+    ItemParams,
+    NameParams,
+    OfferParams,
+    PreviewParams,
+    RateParams,
+    SearchSharedParams,
 )
 from relay import Scope
 
@@ -251,7 +253,7 @@ VERBS: tuple[Verb, ...] = (
          "Try quarantined events again.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
     Verb("quarantine_drop", "drop_quarantined", QuarantineIdsParams, int,
          "Delete quarantined events.", about="daemon", answered_by="relay", patience_ms=_MINUTE_MS),
-    # The last one: in the clients' classes, annotations below a method `list` could not name the type.
+    # Must be last: below a method `list`, annotations in the clients' classes could not name the type `list`.
     Verb("list", "list", ListParams, MemoryPage,
          "Return memories by time, a page at a time.", scope=Scope.RECALL, repeat="read"),
 )

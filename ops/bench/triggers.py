@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent import MemoryClient
-from memory_agent.client.blocks import Blocks
+from memory_agent.client import Blocks
 from memory_agent.evaluation import temporary_daemon
 from memory_agent.settings import Settings
 from memory_agent.storage.folders import user_folder

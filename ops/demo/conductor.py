@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent import MemoryClient
-from memory_agent.client.blocks import Blocks
+from memory_agent.client import Blocks
 from relay import Publisher, relay_endpoints
 
 _PATIENCE_S = 10.0

@@ -1,4 +1,4 @@
-"""`python -m ops.documents`: write what is made from code and `meanings.toml`: pages, clients, tools and the plugin."""
+"""`python -m ops.documents`: write the pages, clients, MCP catalogue and plugin from the code and `meanings.toml`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the methods of the clients from the table of verbs, with the signatures and documentation of `Memory`."""
+"""Write the methods of the clients from the table of verbs, with the signatures and documentation of `Memory`."""
 
 from __future__ import annotations
 

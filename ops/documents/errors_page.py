@@ -1,4 +1,4 @@
-"""Makes `ops/ERRORS.md`: every error code, its meaning, whether it is retryable, and what to do."""
+"""Write `ops/ERRORS.md`: every error code, its meaning, whether it is retryable, and what to do."""
 
 from __future__ import annotations
 

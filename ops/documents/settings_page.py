@@ -16,7 +16,7 @@ _OPEN_ENDED = {">= 0": "0 or more", "> 0": "above 0"}
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its dotted name, what it may be, and what it is when nobody sets it."""
+    """One setting: its dotted name, its type and its default, as text."""
 
     name: str
     type: str
@@ -28,26 +28,27 @@ def all_settings() -> list[Setting]:
     return list(_walk(inspect.type_info(Settings), ""))
 
 
+_INTRODUCTION = """# Settings
+
+Made by `python -m ops.documents`; change `ops/documents/meanings.toml`, not this page.
+
+Defaults, then the TOML file of `--config`, then variables, then `--set NAME=VALUE`: the later wins.
+The variable of `recall.mode` is `MEMORY_AGENT_RECALL__MODE`. A name that does not exist and a value out of
+its bounds are refused by name. Sizes are bytes, durations seconds (`_s`) or milliseconds (`_ms`). Read
+once, when a program starts; a daemon keeps its own.
+
+```toml
+[recall]
+vector_weight = 0.4
+
+[relay.broker]
+pub_bind = ["tcp://127.0.0.1:5555"]
+```"""
+
+
 def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> str:
     """Return the page. Raises KeyError with the name of a setting that has no meaning."""
-    lines = [
-        "# Settings",
-        "",
-        "Made by `python -m ops.documents`; change `ops/documents/meanings.toml`, not this page.",
-        "",
-        "Defaults, then the TOML file of `--config`, then variables, then `--set NAME=VALUE`: the later wins.",
-        "The variable of `recall.mode` is `MEMORY_AGENT_RECALL__MODE`. A name that does not exist and a value out of",
-        "its bounds are refused by name. Sizes are bytes, durations seconds (`_s`) or milliseconds (`_ms`). Read",
-        "once, when a program starts; a daemon keeps its own.",
-        "",
-        "```toml",
-        "[recall]",
-        "vector_weight = 0.4",
-        "",
-        "[relay.broker]",
-        'pub_bind = ["tcp://127.0.0.1:5555"]',
-        "```",
-    ]
+    lines = [_INTRODUCTION]
     table = None
     for setting in all_settings():
         part, _, name = setting.name.rpartition(".")
@@ -55,23 +56,12 @@ def settings_page(meanings: Mapping[str, str], variables: Mapping[str, str]) -> 
             lines += _head(part)
             table = part
         lines.append(f"| `{name}` | {setting.type} | {setting.default} | {meanings[setting.name]} |")
-    lines += [
-        "",
-        "## Renamed settings",
-        "",
-        "Former names are still read, with a warning; both together are an error.",
-    ]
+    lines += ["", "## Renamed settings", ""]
+    lines += ["Former names are still read, with a warning; both together are an error."]
     lines += ["", "| former name | name |", "|---|---|"]
     lines += [f"| `{former}` | `{present}` |" for former, present in RENAMED.items()]
-    lines += [
-        "",
-        "## Removed settings",
-        "",
-        "They have no effect; a warning says so.",
-        "",
-        "| setting | why |",
-        "|---|---|",
-    ]
+    lines += ["", "## Removed settings", "", "They have no effect; a warning says so."]
+    lines += ["", "| setting | why |", "|---|---|"]
     lines += [f"| `{setting}` | {reason} |" for setting, reason in REMOVED.items()]
     lines += ["", "## Variables that are no settings", "", "| variable | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in variables.items()]

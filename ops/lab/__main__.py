@@ -6,11 +6,13 @@ import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import msgspec
 
 from memory_agent.__main__ import INTERRUPTED
+from memory_agent.cli.command import as_struct
 from memory_agent.cli.group import FailureGroup
 from memory_agent.cli.options import Target, common_options
 from memory_agent.cli.progress import progress_bars
@@ -19,6 +21,9 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.evaluation import read_locomo, results_file
 from ops.lab.airline import read_airline
 from ops.lab.arms import SIGNALS, Signal
+
+if TYPE_CHECKING:
+    from ops.lab.protocol import Protocol
 
 _SEEDS, _QUICK_SEEDS = 5, 1
 
@@ -33,6 +38,36 @@ def lab() -> None:
       python -m ops.lab instant locomo10.json
       python -m ops.lab sona --help
     """
+
+
+class _Options(NamedTuple):
+    """The options of `sona`."""
+
+    file: Path | None
+    runs_file: Path | None
+    signals: tuple[Signal, ...]
+    seeds: int | None
+    quick: bool
+    shown: int
+    processes: int | None
+    results: Path | None
+    plot: Path | None
+
+    def protocol(self, target: Target) -> Protocol:
+        """Return what to measure. Raises `click.UsageError` without a file."""
+        from ops.lab.protocol import Protocol
+
+        if self.file is None and self.runs_file is None:
+            raise click.UsageError("Missing argument 'FILE' (or runs of the airline agent alone: --runs FILE).")
+        return Protocol(
+            settings=target.settings,
+            conversations=None if self.file is None else read_locomo(self.file),
+            runs=None if self.runs_file is None else read_airline(self.runs_file),
+            seeds=self.seeds or (_QUICK_SEEDS if self.quick else _SEEDS),
+            signals=_with_controls(self.signals or SIGNALS),
+            shown=self.shown,
+            processes=self.processes or os.cpu_count() or 1,
+        )
 
 
 @lab.command(short_help="What is learned from how runs end.")
@@ -52,18 +87,8 @@ def lab() -> None:
 @click.option("--plot", type=click.Path(path_type=Path), metavar="PNG",
               help="Draw the learning curve to this file (needs `pip install memory-agent[plot]`).")  # fmt: skip
 @common_options
-def sona(
-    target: Target,
-    file: Path | None,
-    runs_file: Path | None,
-    signals: tuple[Signal, ...],
-    seeds: int | None,
-    quick: bool,
-    shown: int,
-    processes: int | None,
-    results: Path | None,
-    plot: Path | None,
-) -> None:
+@as_struct("options", _Options)
+def sona(target: Target, options: _Options) -> None:
     """Teach memories by feedback, ask them again, and compare their gain with controls.
 
     FILE holds LoCoMo conversations; categories 1 to 4 count. Everything is asked of the real memory, in this process,
@@ -99,34 +124,24 @@ def sona(
       python -m ops.lab sona --runs airline.json
     """
     from ops.lab.plot import check_plot, draw_curve
-    from ops.lab.protocol import Protocol, run_protocol
+    from ops.lab.protocol import run_protocol
     from ops.lab.report import summarise
     from ops.lab.tables import print_learning
 
-    if file is None and runs_file is None:
-        raise click.UsageError("Missing argument 'FILE' (or runs of the airline agent alone: --runs FILE).")
-    if plot is not None:
-        check_plot(plot)
-    protocol = Protocol(
-        settings=target.settings,
-        conversations=None if file is None else read_locomo(file),
-        runs=None if runs_file is None else read_airline(runs_file),
-        seeds=seeds or (_QUICK_SEEDS if quick else _SEEDS),
-        signals=_with_controls(signals or SIGNALS),
-        shown=shown,
-        processes=processes or os.cpu_count() or 1,
-    )
+    if options.plot is not None:
+        check_plot(options.plot)
+    protocol = options.protocol(target)
     if not protocol.histories and protocol.runs is None:
-        raise InvalidInputError(str(file), "has no questions with evidence; there is nothing to measure")
+        raise InvalidInputError(str(options.file), "has no questions with evidence; there is nothing to measure")
     with ExitStack() as stack:
-        place = stack.enter_context(results_file(results)) if results else None
+        place = stack.enter_context(results_file(options.results)) if options.results else None
         with progress_bars() as progress:
             evidence = run_protocol(protocol, progress)
         if place is not None:
             place.write_bytes(msgspec.json.encode(evidence))
     report = summarise(protocol, evidence)
-    if plot is not None and report.curve:
-        draw_curve(report.curve, f"{report.users} conversations, {report.seeds} seeds", plot)
+    if options.plot is not None and report.curve:
+        draw_curve(report.curve, f"{report.users} conversations, {report.seeds} seeds", options.plot)
     print_document(report) if target.as_json else print_learning(report)
 
 

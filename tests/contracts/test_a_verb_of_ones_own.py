@@ -127,6 +127,6 @@ def test_its_row_says_which_keys_may_ask_and_that_an_absent_user_is_not_woken(
     assert "alcie" not in known_users(served.data_dir)
 
 
-def test_its_parameters_travel_as_every_others(doors: dict[str, Any]) -> None:
+def test_its_parameters_are_encoded_like_those_of_other_verbs(doors: dict[str, Any]) -> None:
     encoded = msgspec.msgpack.decode(ROW.call({"words": ("a", "b")}).encode("alice", "t"))
     assert encoded["params"] == {"words": ["a", "b"]}

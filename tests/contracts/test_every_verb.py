@@ -205,7 +205,7 @@ def test_every_method_of_a_door_is_a_verb() -> None:
         assert made - methods <= {"blocks", "close", "send", "shared_changes"}, owner
 
 
-def test_whatever_is_embedded_or_blocks_is_a_memory_provider(
+def test_an_embedded_memory_and_every_blocking_client_is_a_memory_provider(
     served: Served, embedder: RemoteEmbedder, tmp_path: Path
 ) -> None:
     with (

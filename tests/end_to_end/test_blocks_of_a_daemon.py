@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from memory_agent import MemoryClient
-from memory_agent.client.blocks import Blocks
+from memory_agent.client import Blocks
 from memory_agent.layout import CONSUMER
 from memory_agent.triggers.block import RECALLED, Block
 from relay import (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_agent import MemoryClient
-from memory_agent.client.blocks import Blocks
+from memory_agent.client import Blocks
 from memory_agent.triggers.block import Block
 
 from .conftest import DaemonProcess

@@ -1,7 +1,7 @@
 """Results of verbs as a model reads them: one text, in `content` and in `structuredContent`. Pure.
 
-Some clients show a model the text alone, others the structured content alone, so the text is in both. Memories stand in
-the fenced block of `context_block`, as data; outside of it are only our own words, ids and numbers.
+Some clients show a model only the text, others only the structured content, so the text is in both. Memories are in the
+fenced block of `context_block`, as data; outside of it are only our own words, ids and numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(result: RecallResult) -> str:
-    """Return the block of a recall with the ids of its memories, or a line that says that nothing was found."""
+    """Return the block of a recall with the ids of its memories, or a line that reports that nothing was found."""
     return context_block(result, _RECALL_TOKENS, with_ids=True) or "Nothing that is remembered bears on this."
 
 
@@ -63,7 +63,7 @@ def _recall(result: RecallResult, _: dict[str, Any]) -> tuple[str, dict[str, Any
 
 
 def _tier(memory: RetrievedMemory) -> dict[str, Any]:
-    """Return that a memory is another user's, whether it is proven and has a file; nothing for the user's own."""
+    """Return the fields of a shared memory: its tier, whether it is proven and has a file; {} for the user's own."""
     shared = shared_origin(memory)
     if shared is None:
         return {}
@@ -158,7 +158,7 @@ _SHOWN: dict[str, Any] = {
 
 
 def check_task(arguments: Any) -> str:
-    """Return the task among the arguments of the prompt. Raises `InvalidInputError`."""
+    """Return the argument `task` of the prompt. Raises `InvalidInputError`."""
     task = arguments.get("task") if isinstance(arguments, dict) else None
     if not isinstance(task, str) or not task.strip():
         raise InvalidInputError("task", "say what is to be done")

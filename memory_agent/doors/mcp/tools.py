@@ -1,8 +1,8 @@
-"""The tools: which verb each calls, with which of its parameters, and which the context of the connection fills in.
+"""The tools: the verb that each calls, the parameters it takes, and those that the connection's context fills in.
 
-A tool of the standard set is a verb with some of its parameters, whose types, defaults and checks are the verb's own.
-The classic set has names and parameters that agents of other systems know; it calls the same verbs. Users, sessions
-and runs come from the context, so that a model cannot name somebody else's.
+A tool of the standard set is a verb with some of its parameters; their types, defaults and checks are those of the
+verb. The classic set has names and parameters that agents know from other systems, and calls the same verbs. Users,
+sessions and runs come from the context, so that a model cannot name those of somebody else.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from memory_agent.version import VERSION
 Scope = Literal["user", "session", "run"]
 Fields = dict[str, Any]
 _OWN_WORDS: Fields = {"by_session": None, "by_run": None}
-"""For a recall within a session or a run: its own words are then what is searched."""
+"""For a recall that filters by session or run: the session's own words are then what it searches."""
 EVERYWHERE = "everywhere"
-"""The parameter of tools that find memories by which they look beyond the connection's channel."""
+"""The parameter by which a tool also finds memories outside of the connection's channel."""
 PLANNED_RUNS = 2
-"""Past runs in a block for planning; as many as a block that the memory renders has by default."""
+"""The number of past runs in a block for planning, equal to the default of a block that the memory renders."""
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a connection names once, and no call of a tool can change. `tools` is the set that is listed."""
+    """What a connection names once, and no call of a tool can change. `tools` is the set of tools on offer."""
 
     tools: ToolSet = "standard"
     user_id: str | None = None
@@ -42,7 +42,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     channel_id: str | None = None
 
     def scope(self, scope: Scope) -> Fields:
-        """Return the field of a filter for a scope. Raises `InvalidInputError` where the context does not name it."""
+        """Return the field of a filter for a scope. Raises `InvalidInputError` if the context does not name it."""
         if scope == "user":
             return {}
         named = getattr(self, f"{scope}_id")
@@ -51,7 +51,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {f"{scope}_id": named}
 
     def of_project(self, chosen: MemoryFilter | None) -> MemoryFilter | None:
-        """Return the filter with the connection's channel, if it names one: its memories and those of none."""
+        """Return the filter, restricted to memories of the connection's channel, if it names one, and of no channel."""
         if self.channel_id is None:
             return chosen
         return msgspec.structs.replace(chosen or MemoryFilter(), in_channel=self.channel_id)
@@ -83,7 +83,7 @@ class Tool:
         return request_in(context, self.verb, with_key(self.verb, self.fields(given, context), key), token)
 
     def _effect(self) -> dict[str, bool]:
-        """Return what the tool does to memories; what the protocol takes for granted is left out."""
+        """Return the annotations on what the tool does to memories, less those that are the protocol's defaults."""
         if self.verb.repeat == "read":
             return {"readOnlyHint": True}
         return {} if self.verb.name == "forget" else {"destructiveHint": False}
@@ -140,7 +140,7 @@ def _verb_tool(
 
 
 def _some(struct: type[msgspec.Struct], names: list[str], types: dict[str, Any]) -> type[msgspec.Struct]:
-    """Return a struct with some fields of another, and their defaults, and `EVERYWHERE` where it is named.
+    """Return a struct with these fields of another, and `EVERYWHERE` if it is among the names.
 
     `types` replaces types of fields.
     """
@@ -357,7 +357,7 @@ def describe_catalogue() -> dict[str, Any]:
 
 
 def request_in(context: Context, verb: Verb, fields: Mapping[str, Any], token: str) -> Request:
-    """Return the request of a verb. The context says whose a memory is, and whose words a recall leaves out.
+    """Return the request of a verb. The context determines who owns a memory, and whose words a recall leaves out.
 
     Raises `InvalidInputError` (with the parameter's name).
     """
@@ -375,7 +375,7 @@ def request_in(context: Context, verb: Verb, fields: Mapping[str, Any], token: s
 
 
 def _stated(given: msgspec.Struct) -> Fields:
-    """Return the fields as the verb takes them: the filter of a tool, which has fewer fields, as a `MemoryFilter`."""
+    """Return the fields as the verb takes them, with the tool's smaller filter as a `MemoryFilter`."""
     fields = msgspec.structs.asdict(given)
     if (of_filter := fields.get("filter")) is not None and not isinstance(of_filter, MemoryFilter):
         fields["filter"] = MemoryFilter(**msgspec.structs.asdict(of_filter))
@@ -386,7 +386,7 @@ _LEFT_OUT = ("title", "description", "default", "minimum", "maximum")
 
 
 def _short(schema: Any, components: dict[str, Any]) -> Any:
-    """Return a schema without references, titles and descriptions, and without null and default of optional fields."""
+    """Return a schema without references, titles, descriptions and defaults; optional fields do not mention null."""
     if isinstance(schema, list | tuple):
         return [_short(one, components) for one in schema]
     if not isinstance(schema, dict):

@@ -112,7 +112,7 @@ def test_rebuild_and_compact_work_on_all_users_or_on_one(two_users: Path, run_js
     assert run("verify").exit_code == 0
 
 
-def test_all_is_embedded_again_by_the_present_model_with_a_bar(
+def test_all_memories_are_embedded_again_by_the_present_model_with_a_progress_bar(
     two_users: Path, run_json: RunJson, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run_json("rebuild", "--vectors") == {"users": {"alice": 0, "bob": 0}}  # the model has not changed
@@ -170,7 +170,7 @@ def test_a_file_that_is_not_an_export_is_refused_and_creates_no_user(
     assert not data_dir.exists()
 
 
-def test_what_is_no_export_is_said_beside_a_daemon_too(run: Run, data_dir: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_export_is_named_beside_a_daemon_too(run: Run, data_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "diary.txt").write_text("a diary\n")
     layout = Layout(data_dir)
     layout.create()

@@ -42,7 +42,7 @@ def test_a_dry_run_shows_the_change_and_writes_nothing(run: Run, home: Path) -> 
     assert [path.name for path in home.iterdir()] == ["shop"]
 
 
-def test_connecting_writes_absolute_paths_and_says_what_comes_next(run: Run, home: Path, data_dir: Path) -> None:
+def test_connecting_writes_absolute_paths_and_prints_what_to_do_next(run: Run, home: Path, data_dir: Path) -> None:
     result = run("connect", "codex", "--user", "alice")
     assert result.exit_code == 0, result.output
     assert "Codex is connected" in result.stderr
@@ -79,7 +79,7 @@ def test_the_data_folder_of_the_settings_is_that_of_the_entries(home: Path) -> N
     assert server["args"][server["args"].index("--data-dir") + 1] == str(home / "memories")
 
 
-def test_an_unknown_client_is_told_which_are_known(run: Run) -> None:
+def test_an_unknown_client_is_refused_with_the_known_ones(run: Run) -> None:
     result = run("connect", "windsurf")
     assert result.exit_code == 2
     assert "connect [OPTIONS] CLIENT\n" in result.stderr
@@ -148,7 +148,7 @@ def test_the_plugin_folder_is_a_marketplace(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("answer", "is_written"), [(b"y\n", True), (b"n\n", False)])
-def test_a_person_is_asked(home: Path, data_dir: Path, answer: bytes, is_written: bool) -> None:
+def test_connecting_asks_a_person_first(home: Path, data_dir: Path, answer: bytes, is_written: bool) -> None:
     command = [sys.executable, "-m", "memory_agent", "connect", "zed", "--data-dir", str(data_dir)]
     controller, terminal = pty.openpty()
     try:

@@ -13,9 +13,23 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from memory_agent.cli.fields import documented
 from memory_agent.cli.group import VERBS, cli
 from memory_agent.records.arguments import MOST_SIMILAR_RUNS
-from memory_agent.verbs.params import RunSimilarParams
+from memory_agent.verbs.params import (
+    FeedbackParams,
+    ListParams,
+    QuarantineParams,
+    RebuildParams,
+    RecallParams,
+    RememberParams,
+    RunBeginParams,
+    RunEndParams,
+    RunListParams,
+    RunSimilarParams,
+    RunStepParams,
+)
+from memory_agent.verbs.shared_params import PreviewParams, RateParams, SearchSharedParams
 
 ENGINES = ("ray", "onnxruntime", "onnx", "tokenizers", "safetensors", "usearch")
 COMMON = ("--user", "--data-dir", "--config", "--set", "--json", "--help")
@@ -107,13 +121,46 @@ def test_help_loads_no_engine(words: tuple[str, ...]) -> None:
 
 def test_the_help_of_recall_begins_with_the_ten_options_that_people_use_first() -> None:
     first, *sections = re.split(r"\n\n(?=\S.*:\n)", help_of("recall").partition("\nOptions:\n")[2])
-    assert len(re.findall(r"^  --", first, re.MULTILINE)) == 10
-    assert {"--top-k", "--kind", "--since", "--context", "--user", "--json"} <= set(
-        re.findall(r"^  (--\S+)", first, re.M)
-    )
+    names = set(re.findall(r"^  (--\S+)", first, re.MULTILINE)) - {"--help"}
+    assert len(names) == 10
+    assert {"--top-k", "--kind", "--since", "--context", "--user", "--json"} <= names
     titles = [section.partition(":")[0] for section in sections]
     assert titles[:2] == ["Filters", "How to search"]
     assert titles[-1] == "Daemon and settings"
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_a_command_with_more_than_a_dozen_options_shows_at_most_a_dozen_before_the_first_section(
+    words: tuple[str, ...],
+) -> None:
+    first = re.split(r"\n\n(?=\S.*:\n)", help_of(*words).partition("\nOptions:\n")[2])[0]
+    assert len(re.findall(r"^  (?:-\w, )?--", first, re.MULTILINE)) <= 12
+
+
+STRUCTS: dict[tuple[str, ...], type[msgspec.Struct]] = {
+    ("recall",): RecallParams,
+    ("remember",): RememberParams,
+    ("list",): ListParams,
+    ("feedback",): FeedbackParams,
+    ("rebuild",): RebuildParams,
+    ("quarantine", "list"): QuarantineParams,
+    ("trajectory", "begin"): RunBeginParams,
+    ("trajectory", "step"): RunStepParams,
+    ("trajectory", "end"): RunEndParams,
+    ("trajectory", "list"): RunListParams,
+    ("trajectory", "similar"): RunSimilarParams,
+    ("shared", "preview"): PreviewParams,
+    ("shared", "rate"): RateParams,
+    ("shared", "search"): SearchSharedParams,
+}
+"""The parameters of the verb that each command calls. The other verbs take nothing but ids, or a selection."""
+
+
+@pytest.mark.parametrize("words", STRUCTS, ids=" ".join)
+def test_every_documented_parameter_of_a_verb_is_an_option_of_its_command(words: tuple[str, ...]) -> None:
+    options = {one.name: one.help for one in commands()[words].params if isinstance(one, click.Option)}
+    for name, field in documented(STRUCTS[words]).items():
+        assert (options[name] or "").startswith(get_args(field.type)[1].description)
 
 
 def test_an_option_has_the_help_the_bounds_and_the_default_of_its_field() -> None:

@@ -49,7 +49,7 @@ def test_a_second_import_changes_nothing(run: Run, run_json: RunJson, sessions: 
     assert PROMPT in [memory["record"]["text"] for memory in found["memories"]]
 
 
-def test_what_was_forgotten_is_counted_apart_and_stays_so(run: Run, run_json: RunJson, sessions: Path) -> None:
+def test_forgotten_events_are_counted_apart_and_stay_forgotten(run: Run, run_json: RunJson, sessions: Path) -> None:
     run("import-sessions", str(sessions))
     session = min(one["session_id"] for one in run_json("list", "--limit", "100")["records"])
     assert run("forget", "--session", session, "--yes").exit_code == 0
@@ -62,7 +62,7 @@ def test_what_was_forgotten_is_counted_apart_and_stays_so(run: Run, run_json: Ru
     assert run_json("list", "--limit", "100")["total"] == left
 
 
-def test_an_import_that_finds_nothing_says_where_it_looked(
+def test_an_import_that_finds_nothing_names_where_it_looked(
     run: Run, run_json: RunJson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from memory_agent.cli.interrupts import Interrupts
+from memory_agent.cli.publish import Interrupts
 from relay import Journal, journal_folder
 from tests.memory_agent.sessions.samples import claude_line, write_lines
 from tests.relay.relays import RelayProcess, wait_until
@@ -92,7 +92,7 @@ def counts(summary: Any) -> tuple[int, ...]:
     return tuple(summary[name] for name in ("published", "acknowledged", "duplicates", "unacknowledged"))
 
 
-def test_publish_that_reads_a_pipe_says_what_was_acknowledged(relay: RelayProcess) -> None:
+def test_publish_that_reads_a_pipe_prints_what_was_acknowledged(relay: RelayProcess) -> None:
     with started("publish", "--data-dir", folder(relay)) as process:
         feed(process, 1, 2, 3)
         wait_until(lambda: journaled(relay) == 3)
@@ -119,7 +119,7 @@ def many(tmp_path: Path) -> str:
     return str(write_lines(tmp_path / "events.jsonl", lines))
 
 
-def test_publish_that_waits_for_acks_says_which_came_then(relay: RelayProcess, many: str) -> None:
+def test_publish_that_waits_for_acks_prints_those_that_came(relay: RelayProcess, many: str) -> None:
     """And the next one sends the rest, and nothing twice."""
     words = ("publish", many, "--data-dir", folder(relay))
     with started(*words) as process:
@@ -132,13 +132,13 @@ def test_publish_that_waits_for_acks_says_which_came_then(relay: RelayProcess, m
     assert counts(repeated(*words)) == (MORE_THAN_A_WINDOW, MORE_THAN_A_WINDOW - done, done, 0)
 
 
-def test_a_second_one_ends_publish_at_once(relay: RelayProcess, many: str) -> None:
+def test_a_second_ctrl_c_ends_publish_at_once(relay: RelayProcess, many: str) -> None:
     with started("publish", many, "--data-dir", folder(relay)) as process, interrupted(process, relay):
         process.send_signal(signal.SIGINT)
         assert finished(process)[:2] == (130, None)
 
 
-def test_what_is_followed_counts_what_was_acknowledged(relay: RelayProcess, tmp_path: Path) -> None:
+def test_watching_counts_what_was_acknowledged(relay: RelayProcess, tmp_path: Path) -> None:
     """And the next one takes the rest, and nothing twice."""
     lines = [claude_line(number, "user", f"Write test number {number}") for number in range(MORE_THAN_A_WINDOW)]
     words = ("import-sessions", str(write_lines(tmp_path / "s.jsonl", lines)), "--data-dir", folder(relay))
@@ -166,7 +166,7 @@ def test_an_import_onto_the_files_counts_what_it_stored(tmp_path: Path) -> None:
     assert (again["known"], again["new"] > 0) == (result["delivered"]["new"], True)
 
 
-def test_where_a_shell_ignores_ctrl_c_so_does_publish(relay: RelayProcess) -> None:
+def test_publish_ignores_ctrl_c_if_its_shell_does(relay: RelayProcess) -> None:
     with started("publish", "--data-dir", folder(relay), is_ignored=True) as process:
         feed(process, 1)
         wait_until(lambda: journaled(relay) == 1)
@@ -176,7 +176,7 @@ def test_where_a_shell_ignores_ctrl_c_so_does_publish(relay: RelayProcess) -> No
     assert (code, counts(summary)) == (0, (2, 2, 0, 0))
 
 
-def test_a_step_that_ctrl_c_does_not_cut_short_ends_before_it_is_heeded() -> None:
+def test_ctrl_c_waits_for_a_step_that_it_may_not_cut_short() -> None:
     former = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
     try:
         with Interrupts() as interrupts:

@@ -72,7 +72,7 @@ def test_a_recall_with_feedback_and_without_a_run_is_listed_as_one(run: Run, run
     assert "(a recall with feedback, of no run)" in " ".join(run("trajectory", "show", recall_id).stdout.split())
 
 
-def test_runs_like_a_text_are_printed_and_said_in_the_block_of_a_recall(run: Run, run_json: RunJson) -> None:
+def test_runs_that_resemble_a_text_are_printed_and_are_in_the_block_of_a_recall(run: Run, run_json: RunJson) -> None:
     for run_id, outcome, summary in (
         ("run-7", "completed", "It holds"),
         ("run-8", "failed", "The suite hung"),

@@ -14,7 +14,7 @@ import pytest
 from served_gateway import Served, gateway_without_ray
 
 from memory_agent import AsyncMemoryClient, MemoryClient
-from memory_agent.client.blocks import Blocks
+from memory_agent.client import Blocks
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import InvalidInputError, UserNotAllowedError
 from memory_agent.layout import Layout

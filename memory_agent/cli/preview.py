@@ -1,4 +1,4 @@
-"""`shared preview`, `confirm` and `offer`: what would leave a user is shown before, word for word; then it is sent."""
+"""`shared preview`, `confirm` and `offer`: show what would leave a user, word for word, and then send exactly that."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 from rich.text import Text
 
-from memory_agent.cli.access import open_for_reading
+from memory_agent.cli.access import open_memory
+from memory_agent.cli.command import SectionedCommand, as_struct
 from memory_agent.cli.failure import confirm as ask_person
 from memory_agent.cli.failure import note
+from memory_agent.cli.fields import field_options
 from memory_agent.cli.options import Target, daemon_options, given, read_text
 from memory_agent.cli.progress import waiting
-from memory_agent.cli.render import emit, file_facts, item_document, one_line, plain, print_document, shown
+from memory_agent.cli.render import emit, file_facts, item_document, one_line, plain, print_document, print_done, shown
 from memory_agent.errors import InvalidInputError, ScopeMissingError, UnavailableError
-from memory_agent.records.shared import CONTENT_TYPES, ContentType, PublishPreview
+from memory_agent.records.shared import PublishPreview
 from memory_agent.records.shared_content import MOST_ATTACHED_BYTES, texts_of
+from memory_agent.verbs.shared_params import PreviewParams
 from relay.disk import write_private
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
 _MARGIN, _MARKED, _REPEATED = "   ", " ! ", " = "
 _OFTEN_REPEATED = ("title", "summary")
-"""Fields that a document's body has too, and the title of a memory its text."""
+"""A document's body repeats both, and the text of a memory may repeat its title."""
 _HEADING = re.compile(r"#{1,6}\s+")
 _MASKED = "[masked:"
 _COMMAND = {False: "`shared confirm`", True: "`shared offer`"}
@@ -38,49 +41,66 @@ _DOES = {False: "publish", True: "offer"}
 _file = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command(short_help="Show what would be published, word for word.")
+class _Source(msgspec.Struct, frozen=True):
+    """What is previewed, and which parts of it."""
+
+    file: Path | None
+    text: str | None
+    with_body: bool
+    attach: Path | None
+
+    def document(self) -> str | None:
+        """Return the text of the document, or None without one. Raises `InvalidInputError`."""
+        if self.file is None:
+            return None if self.text is None else read_text(self.text)
+        from memory_agent.notes.note import BadNote
+        from memory_agent.notes.storing import read_document
+
+        text = read_document(self.file)
+        if isinstance(text, BadNote):
+            raise InvalidInputError("file", f"{text.file} {text.reason}")
+        return text
+
+    def fields(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters of the preview: `fields`, and what the document and the attachment add to them."""
+        added: dict[str, Any] = {}
+        document = self.document()
+        if document is not None:
+            from memory_agent.notes.markdown import outline
+
+            heading, paragraph = outline(document)
+            if fields["title"] is None:
+                added["title"] = heading or (None if self.file is None else self.file.name)
+            if fields["summary"] is None:
+                added["summary"] = paragraph or None
+            if self.with_body:
+                added["body"] = document.strip("\n")
+        if self.attach is not None:
+            added |= {"attachment": _attached(self.attach), "attachment_name": self.attach.name}
+        return fields | added
+
+
+@click.command(
+    cls=SectionedCommand,
+    short_help="Show what would be published, word for word.",
+    sections={"The item": ("--type", "--version", "--item", "--tag", "--policy", "--reference", "--offer")},
+)
 @click.argument("file", required=False, type=_file)
 @click.option("--text", help="The document itself instead of FILE; - for standard input.")
-@click.option("--memory", "memory_id", metavar="ID", help="Title, summary, tags and type are those of this memory.")
-@click.option("--title", help="Default: the first heading of the document, else the name of FILE.")
-@click.option("--summary", help="What is found and shown. Default: the first paragraph of the document.")
+@field_options(PreviewParams, content_type="--type", access_policy="--policy")
 @click.option("--body", "with_body", is_flag=True, help="Publish the whole document too, not the summary alone.")
-@click.option("--type", "content_type", type=click.Choice(CONTENT_TYPES), help="What it is. Default: document.")
-@click.option("--version", default="1", show_default=True, help="The name of this version.")
-@click.option("--item", "item_id", metavar="ID", help="The item of yours of which this is the next version.")
-@click.option("--tag", "tags", multiple=True, help="A tag to find it by. May be repeated.")
-@click.option("--policy", "access_policy", metavar="POLICY",
-              help="Who finds it: public (every user of this deployment, the default), org:NAME or tier:NAME, "
-              "which your key must name.")  # fmt: skip
-@click.option("--reference", metavar="TEXT", help="Where the original lies: a path or an address, which others see.")
 @click.option("--attach", type=_file, metavar="FILE", help="A file of at most 1 MiB that others can fetch.")
-@click.option("--offer", is_flag=True, help="It is to be offered with `shared offer`, as a pattern, and not published.")
 @click.option("--out", type=_file, metavar="FILE", help="Write the preview there (0600), for `shared confirm`.")
 @daemon_options
-def preview(
-    target: Target,
-    file: Path | None,
-    text: str | None,
-    memory_id: str | None,
-    title: str | None,
-    summary: str | None,
-    with_body: bool,
-    content_type: ContentType | None,
-    version: str,
-    item_id: str | None,
-    tags: tuple[str, ...],
-    access_policy: str | None,
-    reference: str | None,
-    attach: Path | None,
-    offer: bool,
-    out: Path | None,
-) -> None:
+@as_struct("source", _Source)
+def preview(target: Target, source: _Source, out: Path | None, **fields: Any) -> None:
     """Show what would be published of a document, a memory or a few words. Sends nothing and stores nothing.
 
-    Secrets are masked. Lines with a masked secret, or with words that may say more than you mean to (names, accounts,
-    addresses, paths), have a ! before them; look at these. A line with a = stands for what is shown above it. Of FILE
-    its name leaves only as a title, its path only by --reference, its text beyond the summary only by --body. With
-    --offer, a pattern that was learned from runs is shown without counts and dates: what the runs did.
+    Secrets are masked. Lines with a masked secret, or with words that may reveal more than you intend (names, accounts,
+    addresses, paths), are marked with !; check these. A line marked with = stands for text that is shown above it. Of
+    FILE, only the title and the summary leave, the name of FILE where it has no heading, the path only with
+    --reference, the whole text only with --body. With --offer, a pattern that was learned from runs is shown without
+    counts and dates: only what the runs did.
 
     \b
     Examples:
@@ -90,60 +110,52 @@ def preview(
       memory-agent shared preview agent.md --type agent --version 1.2 --attach agent.tar.gz --out preview.json
       memory-agent shared preview new.md --item 01KHJY9080NWG22H9Q8BBD7B80 --version 2 --policy public --out new.json
     """
-    if sum(source is not None for source in (file, text, memory_id)) > 1:
-        raise click.UsageError("give one of FILE, --text and --memory")
-    if file is None and text is None:
-        if with_body:
-            raise click.UsageError("--body is for FILE or --text, which is not given")
-        if memory_id is None and (title is None or summary is None):
-            raise click.UsageError("name what to share: FILE, --text, --memory ID, or --title and --summary")
-    if item_id is not None and not given("version"):
-        raise click.UsageError("--item needs --version: the name of the next version")
-    if item_id is not None and access_policy is None:
-        raise click.UsageError("--item needs --policy: for whom the next version is")
-    body = None
-    if file is not None or text is not None:
-        document = _document(file) if file is not None else read_text(text or "")
-        title, summary = _outlined(document, None if file is None else file.name, title, summary)
-        body = document.strip("\n") if with_body else None
+    _check(source, fields)
+    asked = source.fields(fields)
     _refuse_other_file(out)
-    data = None if attach is None else _attached(attach)
-    with open_for_reading(target, "publish_preview") as memory:
-        found = memory.shared.preview(
-            title,
-            summary,
-            content_type=content_type,
-            body=body,
-            memory_id=memory_id,
-            reference=reference,
-            version=version,
-            tags=tags,
-            access_policy=access_policy,
-            item_id=item_id,
-            attachment=data,
-            attachment_name=None if attach is None else attach.name,
-            offer=offer,
-        )
-        author = None if offer or target.as_json else _author(memory)
+    with open_memory(target, "publish_preview") as memory:
+        found = memory.shared.preview(**asked)
+        author = None if found.is_offer or target.as_json else _author(memory)
     if out is not None:
         write_private(out, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if target.as_json:
         print_document(found)
         return
     _print_preview(found, author)
+    does = _DOES[found.is_offer]
     if out is None:
-        click.echo(f"\nnothing has left; to {_DOES[offer]} it, write it to a file with --out first")
+        click.echo(f"\nnothing has left; to {does} it, write it to a file with --out first")
     else:
-        options = {
-            "--attach": attach,
-            "--user": target.user_id if target.user_named else None,
-            "--key-file": target.key_file if given("key_file") else None,
-            "--data-dir": target.data_dir if given("data_dir") else None,
-            "--endpoint": target.endpoint,
-        }
-        words = [str(out), *(str(word) for pair in options.items() if pair[1] is not None for word in pair)]
-        command = f"memory-agent shared {'offer' if offer else 'confirm'} {shlex.join(words)}"
-        click.echo(f"\nnothing has left; to {_DOES[offer]} exactly this: {command}")
+        click.echo(f"\nnothing has left; to {does} exactly this: {_next_command(target, source, out, found.is_offer)}")
+
+
+def _check(source: _Source, fields: Mapping[str, Any]) -> None:
+    """Raise `click.UsageError` for options that are missing or exclude each other."""
+    if sum(one is not None for one in (source.file, source.text, fields["memory_id"])) > 1:
+        raise click.UsageError("give one of FILE, --text and --memory")
+    if source.file is None and source.text is None:
+        if source.with_body:
+            raise click.UsageError("--body is for FILE or --text, which is not given")
+        if fields["memory_id"] is None and (fields["title"] is None or fields["summary"] is None):
+            raise click.UsageError("name what to share: FILE, --text, --memory ID, or --title and --summary")
+    if fields["item_id"] is not None:
+        if not given("version"):
+            raise click.UsageError("--item needs --version: the name of the next version")
+        if fields["access_policy"] is None:
+            raise click.UsageError("--item needs --policy: for whom the next version is")
+
+
+def _next_command(target: Target, source: _Source, out: Path, is_offer: bool) -> str:
+    """Return the command that publishes or offers the preview in `out`, with the options that it needs."""
+    options = {
+        "--attach": source.attach,
+        "--user": target.user_id if target.user_named else None,
+        "--key-file": target.key_file if given("key_file") else None,
+        "--data-dir": target.data_dir if given("data_dir") else None,
+        "--endpoint": target.endpoint,
+    }
+    words = [str(out), *(str(word) for pair in options.items() if pair[1] is not None for word in pair)]
+    return f"memory-agent shared {'offer' if is_offer else 'confirm'} {shlex.join(words)}"
 
 
 @click.command(short_help="Publish exactly what a preview shows.")
@@ -173,17 +185,15 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
     if not yes:
         if target.as_json:
             raise click.UsageError("--json needs --yes: a person is shown the preview before it is published")
-        with open_for_reading(target, "publish_confirm") as memory:
+        with open_memory(target, "publish_confirm") as memory:
             author = _author(memory)
         _print_preview(found, author)
         click.echo()
         ask_person(f"publish this, for {_audience(found.content.access_policy)}?")
-    with waiting("publishing"), open_for_reading(target, "publish_confirm") as memory:
+    with waiting("publishing"), open_memory(target, "publish_confirm") as memory:
         item = memory.shared.confirm(found, data)
-    if target.as_json:
-        print_document(item_document(item))
-    else:
-        click.echo(f"published {item.id}, version {item.version}, as {one_line(item.author)}")
+    sentence = f"published {item.id}, version {item.version}, as {one_line(item.author)}"
+    print_done(target.as_json, item_document(item), sentence)
 
 
 @click.command(short_help="Offer a pattern exactly as a preview shows it.")
@@ -194,7 +204,7 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
     """Offer what the file PREVIEW shows, which `shared preview --offer --out` wrote; it is durable on return.
 
     Shows it again and asks. Nobody sees it until five users (the setting shared.offers_together) offer the same words.
-    Then the next upkeep makes an item of them, by "5 users", which names nobody. `shared unpublish` takes it back.
+    The next upkeep then publishes them as one item by "5 users", which names nobody. `shared unpublish` withdraws it.
 
     \b
     Examples:
@@ -207,34 +217,14 @@ def offer(target: Target, preview: Path, yes: bool) -> None:
         _print_preview(found, None)
         click.echo()
         ask_person(f"offer this, for {_audience(found.content.access_policy)} once enough users offer the same?")
-    with waiting("offering"), open_for_reading(target, "offer") as memory:
+    with waiting("offering"), open_memory(target, "offer") as memory:
         offered = memory.shared.offer(found)
-    if target.as_json:
-        print_document(offered)
-    else:
-        click.echo(f"offered {offered.content.item_id}; nobody else sees it until enough users offer the same words")
-
-
-def _document(file: Path) -> str:
-    """Return the text of a file. Raises `InvalidInputError`."""
-    from memory_agent.notes import read_document
-
-    text = read_document(file)
-    if not isinstance(text, str):
-        raise InvalidInputError("file", f"{text.file} {text.reason}")
-    return text
-
-
-def _outlined(document: str, name: str | None, title: str | None, summary: str | None) -> tuple[str | None, str | None]:
-    """Return title and summary: those that are given, else what the document begins with; `name` where it has none."""
-    from memory_agent.notes import outline
-
-    heading, paragraph = outline(document)
-    return (heading or name) if title is None else title, (paragraph or None) if summary is None else summary
+    sentence = f"offered {offered.content.item_id}; nobody else sees it until enough users offer the same words"
+    print_done(target.as_json, offered, sentence)
 
 
 def _attached(file: Path) -> bytes:
-    """Return the bytes of a file. Raises `InvalidInputError` for more than an item may have, which are not read."""
+    """Return the bytes of a file. Raises `InvalidInputError`, without reading it all, for a file that is too large."""
     with file.open("rb") as opened:
         data = opened.read(MOST_ATTACHED_BYTES + 1)
     if len(data) > MOST_ATTACHED_BYTES:
@@ -243,7 +233,7 @@ def _attached(file: Path) -> bytes:
 
 
 def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
-    """Return the preview in a file, for this use. Raises `InvalidInputError`."""
+    """Return the preview in a file. Raises `InvalidInputError` if it is none, or not one of this kind."""
     found = _read_preview(file)
     if found is None:
         raise InvalidInputError("preview", f"{file} is not what `shared preview {'--offer ' * is_offer}--out` wrote")
@@ -255,7 +245,7 @@ def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
 
 
 def _read_preview(file: Path) -> PublishPreview | None:
-    """Return the preview in a file; None if the file has something else."""
+    """Return the preview in a file, or None if the file holds something else."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=PublishPreview)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -263,13 +253,13 @@ def _read_preview(file: Path) -> PublishPreview | None:
 
 
 def _refuse_other_file(out: Path | None) -> None:
-    """Raise `InvalidInputError` for a file that is there and is no former preview."""
+    """Raise `InvalidInputError` for an existing file that is not a preview."""
     if out is not None and out.exists() and not (out.is_file() and _read_preview(out)):
         raise InvalidInputError("out", f"{out} exists and is not a preview; name another file")
 
 
 def _author(memory: MemoryClient | Memory) -> str | None:
-    """Return what others would see as the author; None if it cannot be known now, or not with this key."""
+    """Return what other users would see as the author; None if it is unavailable, or not readable with this key."""
     try:
         name = memory.shared.name()
     except (ScopeMissingError, UnavailableError):
@@ -278,7 +268,7 @@ def _author(memory: MemoryClient | Memory) -> str | None:
 
 
 def _print_preview(preview: PublishPreview, author: str | None) -> None:
-    """Print all that would leave, by field; `author` is as `_author` returns it."""
+    """Print everything that would leave, by field. `author` is what `_author` returns."""
     content, texts = preview.content, texts_of(preview.content)
     if content.attachment is not None:
         texts["attachment"] = f"{file_facts(content.attachment)}\nIt leaves as it is: nothing in it is masked."
@@ -310,21 +300,21 @@ def _print_preview(preview: PublishPreview, author: str | None) -> None:
 
 
 def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield the lines, and for those that repeat a field of `before` its name: once for all of them."""
+    """Yield each line with ""; where lines repeat a field of `before`, one line for all of them, with its name."""
     left, place = dict(before), 0
     while place < len(lines):
-        repeated = next((field for field, said in left.items() if _says(lines[place : place + len(said)], said)), "")
+        repeated = next((name for name, text in left.items() if _repeats(lines[place : place + len(text)], text)), "")
         yield lines[place], repeated
         place += len(left.pop(repeated)) if repeated else 1
 
 
-def _says(lines: Sequence[str], said: Sequence[str]) -> bool:
-    """Return whether lines are those of a field, or its heading."""
-    return [_HEADING.sub("", line).rstrip() for line in lines] == list(said)
+def _repeats(lines: Sequence[str], field: Sequence[str]) -> bool:
+    """Return whether lines equal those of a field, perhaps as a Markdown heading."""
+    return [_HEADING.sub("", line).rstrip() for line in lines] == list(field)
 
 
 def _marked(line: str, mentioned: Iterable[str]) -> Text:
-    """Return a line with a mark in the margin, and in colour, where it has a masked secret or words to look at."""
+    """Return a line, marked in the margin and in colour if it has a masked secret or a mentioned name."""
     words = [word for word in (*mentioned, _MASKED) if word in line]
     text = Text.assemble((_MARKED if words else _MARGIN, "bold yellow"), line)
     text.highlight_words(words, "bold yellow")

@@ -1,0 +1,51 @@
+"""What commands use beyond click: help in sections, and options that arrive together as one struct.
+
+Imports nothing of the product, because `hook` and `mcp` start for every session of a coding agent.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+_CONNECTION = (
+    *("--endpoint", "--url", "--relay", "--relay-feed", "--key-file"),
+    *("--data-dir", "--config", "--set", "--start"),
+)
+
+
+class SectionedCommand(click.Command):
+    """A command with help in sections: first the options that no section names, then each section."""
+
+    def __init__(self, *arguments: Any, sections: Mapping[str, tuple[str, ...]] | None = None, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._sections = {**(sections or {}), "Daemon and settings": _CONNECTION}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        rows = {tuple(one.opts): row for one in options if (row := one.get_help_record(ctx)) is not None}
+        in_sections = {option for names in self._sections.values() for option in names}
+        shown = {"Options": [row for names, row in rows.items() if in_sections.isdisjoint(names)]} | {
+            title: [row for own, row in rows.items() if not set(names).isdisjoint(own)]
+            for title, names in self._sections.items()
+        }
+        for title, definitions in shown.items():
+            with formatter.section(title):
+                formatter.write_dl(definitions)
+
+
+def as_struct(name: str, struct: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Pass the options that are fields of `struct` to the command as one argument, `name`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def with_struct(*arguments: Any, **options: Any) -> Any:
+            fields = {field: options.pop(field) for field in struct.__annotations__}
+            return command(*arguments, **{name: struct(**fields)}, **options)
+
+        return with_struct
+
+    return decorate

@@ -1,0 +1,99 @@
+"""Parameters of the verbs on shared items. The rules of `params` apply."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from memory_agent.records.memories import means
+from memory_agent.records.shared import ContentType, PublishPreview
+from memory_agent.records.shared_requests import AnySharedRequest, Caller
+from memory_agent.verbs.params import MinRelevance, OptionHelp, Params
+
+
+class PreviewParams(Params, frozen=True, kw_only=True):
+    """Parameters of `publish_preview`."""
+
+    title: Annotated[str | None, OptionHelp("Default: that of the memory, or the first heading of the document.")] = (
+        None
+    )
+    summary: Annotated[
+        str | None,
+        OptionHelp("What is found and shown. Default: that of the memory, or the first paragraph of the document."),
+    ] = None
+    content_type: Annotated[ContentType | None, OptionHelp("What it is. Default: document.")] = None
+    body: str | None = None
+    memory_id: Annotated[
+        str | None, OptionHelp("Share this memory: title, summary, tags and type are taken from it.")
+    ] = None
+    reference: Annotated[
+        str | None, OptionHelp("Where the original is: a path or an address, which other users see.")
+    ] = None
+    version: Annotated[str, OptionHelp("The name of this version.")] = "1"
+    tags: Annotated[tuple[str, ...], OptionHelp("A tag to find it by.")] = ()
+    access_policy: Annotated[
+        str | None,
+        OptionHelp(
+            "Who can find it: public (every user of this deployment, the default), org:NAME or tier:NAME, which your "
+            "key must name."
+        ),
+    ] = None
+    item_id: Annotated[str | None, OptionHelp("Publish a new version of this item of yours.")] = None
+    attachment: bytes | None = None
+    attachment_name: str | None = None
+    offer: Annotated[
+        bool, OptionHelp("Prepare an offer of a pattern, for `shared offer`, instead of something to publish.")
+    ] = False
+
+
+class ConfirmParams(Params, frozen=True, kw_only=True):
+    """Parameters of `publish_confirm`: the preview, and the bytes of its attachment."""
+
+    preview: PublishPreview
+    attachment: bytes | None = None
+
+
+class OfferParams(Params, frozen=True, kw_only=True):
+    """Parameters of `offer`."""
+
+    preview: PublishPreview
+
+
+class ItemParams(Params, frozen=True, kw_only=True):
+    """Parameters of `unpublish`, `shared_item` and `shared_attachment`."""
+
+    item_id: str
+
+
+class RateParams(Params, frozen=True, kw_only=True):
+    """Parameters of `rate`. `rating` is 0..1, None to take it back."""
+
+    item_id: str
+    rating: float | None
+    version: Annotated[str | None, OptionHelp("The version that is rated. Default: the present one.")] = None
+
+
+class SearchSharedParams(Params, frozen=True, kw_only=True):
+    """Parameters of `search_shared`."""
+
+    query: str
+    top_k: Annotated[int, means("Maximum number of items.", 1)] = 5
+    content_types: Annotated[tuple[ContentType, ...], means("Of this type.")] = ()
+    tags: Annotated[tuple[str, ...], means("With this tag; of several, at least one.")] = ()
+    min_relevance: MinRelevance = None
+
+
+class NameParams(Params, frozen=True, kw_only=True):
+    """Parameters of `shared_name`."""
+
+    name: str | None
+
+
+class AskSharedParams(Params, frozen=True, kw_only=True):
+    """Parameters of `ask_shared`: a request of a user's memory to the store of shared items."""
+
+    caller: Caller
+    ask: AnySharedRequest
+
+    def arguments(self, remaining_ms: float, usual_ms: float) -> dict[str, Any]:
+        """Add the remaining time."""
+        return {"caller": self.caller, "ask": self.ask, "timeout_s": remaining_ms / 1000}
