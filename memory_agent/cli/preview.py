@@ -53,11 +53,10 @@ class _Source(msgspec.Struct, frozen=True):
         """Return the text of the document, or None without one. Raises `InvalidInputError`."""
         if self.file is None:
             return None if self.text is None else read_text(self.text)
-        from memory_agent.notes.note import BadNote
-        from memory_agent.notes.storing import read_document
+        from memory_agent.notes import read_document
 
         text = read_document(self.file)
-        if isinstance(text, BadNote):
+        if not isinstance(text, str):
             raise InvalidInputError("file", f"{text.file} {text.reason}")
         return text
 
@@ -66,7 +65,7 @@ class _Source(msgspec.Struct, frozen=True):
         added: dict[str, Any] = {}
         document = self.document()
         if document is not None:
-            from memory_agent.notes.markdown import outline
+            from memory_agent.notes import outline
 
             heading, paragraph = outline(document)
             if fields["title"] is None:

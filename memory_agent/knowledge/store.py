@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import msgspec
 
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import LazyEmbedder
 from memory_agent.erasure.logs import read_history
 from memory_agent.errors import DeadlineExceededError, InvalidInputError, RateLimitedError
 from memory_agent.knowledge.figures import Figures, Rules, check_report

@@ -22,8 +22,7 @@ import msgspec
 from msgspec.structs import replace
 from ulid import ULID
 
-from memory_agent.embedders import Embedder
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import Embedder, LazyEmbedder
 from memory_agent.erasure.eraser import Erasure
 from memory_agent.erasure.forgetting import Forgetting
 from memory_agent.errors import InvalidInputError
@@ -54,8 +53,7 @@ from memory_agent.records.memories import (
 from memory_agent.records.shared_requests import NO_RIGHTS, Caller, Rights, SharedStore
 from memory_agent.records.trajectories import FeedbackReport, SimilarRun
 from memory_agent.settings import EmbedderSettings, Settings, SettingsKeywords, with_keywords
-from memory_agent.signals import EventReader, SignalTable
-from memory_agent.signals.reader import truncate
+from memory_agent.signals import EventReader, SignalTable, truncate
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.folders import is_data_dir
 from memory_agent.storage.open_calls import OpenCalls

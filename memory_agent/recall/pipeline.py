@@ -23,8 +23,7 @@ from datetime import datetime
 from msgspec.structs import replace
 from ulid import ULID
 
-from memory_agent.embedders import Embedder
-from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error
+from memory_agent.embedders import Embedder, LazyEmbedder, failing_as_model_error
 from memory_agent.errors import EmbedderUnavailableError, ModelError
 from memory_agent.learning import USUAL, Advice, UserLearner
 from memory_agent.recall.answer import Answer, answer_of, note_of

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import msgspec
 
-from memory_agent.embedders.lazy_embedder import LazyEmbedder
+from memory_agent.embedders import LazyEmbedder
 from memory_agent.errors import InvalidInputError, ModelError
 from memory_agent.recall.pipeline import RecallPipeline
 from memory_agent.recall.query import Query, QueryDefaults, check_now, make_query
@@ -18,8 +18,7 @@ from memory_agent.records.arguments import RecallOptions
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryFilter, RecallResult
 from memory_agent.settings import RecallSettings, TriggerSettings
-from memory_agent.signals.payloads import roots
-from memory_agent.signals.reader import EventReader, id_of, run_id_of
+from memory_agent.signals import EventReader, id_of, roots, run_id_of
 from memory_agent.storage.open_calls import InUse
 from memory_agent.triggers.block import Block, QuotedMemory
 from memory_agent.triggers.document_query import Revisions, document_query

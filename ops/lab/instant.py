@@ -19,7 +19,7 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
-from memory_agent.evaluation.dataset import History, Question
+from memory_agent.evaluation import History, Question
 from ops.lab.arms import ARMS, BANK, Arm, Signal
 from ops.lab.course import Figures, Setup, course
 from ops.lab.gains import METRICS, Array, Difference, difference

@@ -23,7 +23,7 @@ from memory_agent.knowledge import Knowledge
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.settings import RetentionRule, RetentionSettings, Settings
-from memory_agent.signals.table import SignalTable
+from memory_agent.signals import SignalTable
 from memory_agent.storage.folders import user_folder
 from relay import (
     SHARED_USER,
