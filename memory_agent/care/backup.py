@@ -21,9 +21,8 @@ import msgspec
 from memory_agent.care.checkup import check_user
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment
+from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment, open_user_key, require_plain
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.user_key import open_user_key, require_plain
 from memory_agent.version import VERSION
 from relay import copy_journal, cursors, journal_folder, rewind
 from relay.disk import DATA_FILE, Report, flush, flush_tree, opening

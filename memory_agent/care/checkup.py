@@ -53,13 +53,12 @@ from memory_agent.storage.codec import (
     without_checksum,
     words_body,
 )
+from memory_agent.storage.column import Slots
 from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
-from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records
-from memory_agent.storage.indexes import Slots
-from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
-from memory_agent.storage.passage_vectors import graph_files
-from memory_agent.storage.recall_notes import decode_note, note_entries
+from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, open_environment, open_records
+from memory_agent.storage.owners import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
+from memory_agent.storage.passages import graph_files
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
     CHANGES,
@@ -79,9 +78,8 @@ from memory_agent.storage.snapshot import (
     WORD_BITS,
     Snapshot,
 )
+from memory_agent.storage.stored_runs import decode_note, decode_trajectory, index_entries, note_entries
 from memory_agent.storage.terms import LONGEST_WORD, stems, text_words
-from memory_agent.storage.trajectories import decode_trajectory, index_entries
-from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.view import View
 from relay import SHARED_USER, JournalSettings, check_journal
 from relay.disk import DATA_FILE, UNREADABLE, Checkup, Finding, Findings, Report, Transaction

@@ -26,12 +26,18 @@ from memory_agent.learning.learner_file import discard_learner
 from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import remove_files
-from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment, own, own_records, records_at
+from memory_agent.storage.environment import (
+    RECORDS_FOLDER,
+    UserKey,
+    has_records,
+    open_environment,
+    own,
+    own_records,
+    records_at,
+)
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
-from memory_agent.storage.owners import encrypt_owners
-from memory_agent.storage.ownership import MAP_SIZE_BYTES
+from memory_agent.storage.owners import MAP_SIZE_BYTES, encrypt_owners
 from memory_agent.storage.snapshot import DATABASES
-from memory_agent.storage.user_key import UserKey
 from relay import SYSTEM_USER, Erasable, encrypt_journal, journal_folder, open_key_ring, read_mark
 from relay.crypto import KeyRing, Put, encrypt_in_place
 from relay.disk import DATA_FILE, Report, Transaction, opening

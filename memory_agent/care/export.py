@@ -57,10 +57,9 @@ from memory_agent.storage.codec import (
     with_checksum,
     words_body,
 )
-from memory_agent.storage.environment import open_records
+from memory_agent.storage.environment import UserKey, open_records, open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import EVENTS, PASSAGES, VECTORS, WORD_BITS, Snapshot
-from memory_agent.storage.user_key import UserKey, open_user_key
 from relay import SHARED_USER
 from relay.disk import Report, Transaction, flush
 

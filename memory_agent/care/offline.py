@@ -27,9 +27,9 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, SharedPart, SharedStore
 from memory_agent.settings import RetentionSettings, Settings
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
-from memory_agent.storage.user_key import open_user_key
 from memory_agent.verbs.protocol import QuarantinedEvent
 from relay import (
     LOCAL,

@@ -25,11 +25,10 @@ from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, I
 from memory_agent.knowledge import Knowledge
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import open_records, own
+from memory_agent.storage.environment import UserKey, open_records, open_user_key, own, require_keys
 from memory_agent.storage.folder_moves import has_unfinished_moves, move_folders
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
 from relay import SHARED_USER, Erasable, journal_folder, require_unused, rewind
 from relay.disk import DATA_FILE, Report, find_fault, flush_tree
 

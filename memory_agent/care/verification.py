@@ -12,8 +12,8 @@ from memory_agent.care.encryption import OnMissingKey
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.user_key import open_user_key
 from relay import SYSTEM_USER, journal_folder
 from relay.disk import Finding, Report
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.errors import EncryptionKeyMissingError, StoreError
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import UserKey
 from relay import Erasable
 from relay.disk import add_checksum, flush, verify_checksum, write_private
 from relay.errors import UndecipherableError

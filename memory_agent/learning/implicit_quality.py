@@ -17,7 +17,7 @@ these signs with verdicts to hold them against (decision 0017), which is why the
 
 from __future__ import annotations
 
-from memory_agent.storage.trajectories import StoredSign, StoredTrajectory
+from memory_agent.storage.stored_runs import StoredSign, StoredTrajectory
 
 ASKED_SOON, ASKED_LATER, LATER_SUCCESS, WENT_ON = 0.2, 0.1, 0.1, 0.05
 SOON_US = 300_000_000

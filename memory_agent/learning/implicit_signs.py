@@ -29,10 +29,9 @@ from memory_agent.learning.run_views import RunRequest, likeness, request_of
 from memory_agent.records.memories import SOURCES
 from memory_agent.records.trajectories import SignKind
 from memory_agent.settings import LearningSettings
-from memory_agent.storage.indexes import Slots
-from memory_agent.storage.recall_notes import request_digest
+from memory_agent.storage.column import Slots
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import BEGUN, StoredSign, StoredTrajectory, trajectory_key
+from memory_agent.storage.stored_runs import BEGUN, StoredSign, StoredTrajectory, request_digest, trajectory_key
 from memory_agent.storage.view import NO_NAME, View
 
 FOLLOWED_US = 86_400_000_000

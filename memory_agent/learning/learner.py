@@ -30,7 +30,7 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.trajectories import RecalledRun
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.archive import Archive
-from memory_agent.storage.trajectories import StoredTrajectory
+from memory_agent.storage.stored_runs import StoredTrajectory
 from sona.gate import Evidence, Gain, Route
 from sona.learner import Adaptation, Learner
 from sona.lesson import Lesson

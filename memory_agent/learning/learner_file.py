@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from memory_agent.storage.codec import StoreState
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 from relay import UndecipherableError
 from relay.disk import write_private
 from sona import checkpoint

@@ -14,9 +14,8 @@ from memory_agent.embedders import comparable
 from memory_agent.learning.implicit_quality import taught_quality
 from memory_agent.records.embedded import Embedding
 from memory_agent.storage.codec import vector_bytes
-from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import NUMBERED, StoredTrajectory, StoredUse
+from memory_agent.storage.stored_runs import BASELINE, LEARNED, NUMBERED, RecallNote, StoredTrajectory, StoredUse
 from sona.comparison import compare, mean_of
 from sona.interleaving import Arm, Pick, contest
 from sona.lesson import Comparison, Contest, Lesson

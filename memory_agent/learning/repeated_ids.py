@@ -14,7 +14,7 @@ import msgspec
 
 from memory_agent.learning.run_links import link, unlink
 from memory_agent.learning.run_writer import RunWriter
-from memory_agent.storage.trajectories import Again, Mark, StoredTrajectory, again_id
+from memory_agent.storage.stored_runs import Again, Mark, StoredTrajectory, again_id
 
 
 def add_marks(writer: RunWriter, run_id: str, marks: Iterable[Mark]) -> list[str]:

@@ -22,7 +22,7 @@ from memory_agent.settings import LearningSettings
 from memory_agent.signals import RunSign
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import CITING, OPEN, Mark, StoredSign, StoredTrajectory
+from memory_agent.storage.stored_runs import CITING, OPEN, Mark, StoredSign, StoredTrajectory
 
 UNKNOWN_MEMORY = "runs.unknown_memory"
 UNKNOWN_RECALL = "runs.unknown_recall"

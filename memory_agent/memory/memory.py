@@ -62,10 +62,9 @@ from memory_agent.settings import (
 )
 from memory_agent.signals import EventReader, SignalTable
 from memory_agent.signals.reader import truncate
-from memory_agent.storage.archive import Archive
+from memory_agent.storage.archive import Archive, OpenCalls
+from memory_agent.storage.environment import open_key_of
 from memory_agent.storage.folders import is_data_dir, user_folder
-from memory_agent.storage.open_calls import OpenCalls
-from memory_agent.storage.user_key import open_key_of
 from memory_agent.triggers.asking import Triggers
 from relay import (
     Event,

@@ -31,8 +31,7 @@ from memory_agent.records.memories import Compacted, MemoryFilter
 from memory_agent.records.trajectories import GateEvidence, SonaStatus
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals import SignalTable
-from memory_agent.storage.archive import Archive
-from memory_agent.storage.open_calls import InUse
+from memory_agent.storage.archive import Archive, InUse
 from relay.disk import Role
 
 _AGED_AT_WAKING = 1_000

@@ -34,8 +34,8 @@ from memory_agent.recall.selection import REQUEST_COSINE, Pick
 from memory_agent.records.embedded import span_in_text
 from memory_agent.records.memories import MemoryRecord, Origin, Retrieval, RetrievedMemory, microseconds, time_of
 from memory_agent.records.trajectories import Arm
-from memory_agent.storage.indexes import Scores, Slots
-from memory_agent.storage.recall_notes import (
+from memory_agent.storage.column import Scores, Slots
+from memory_agent.storage.stored_runs import (
     BASELINE,
     LEARNED,
     NO_ARM,

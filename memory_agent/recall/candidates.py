@@ -30,7 +30,7 @@ from memory_agent.embedders import has_prefixes
 from memory_agent.recall.evidence import CALIBRATED_MODEL, REACH, Met, credit, evidence, late_interaction
 from memory_agent.recall.search import Search
 from memory_agent.records.memories import KINDS, SOURCES, UnderstoodDate, microseconds
-from memory_agent.storage.indexes import Mask, Scores, Slots
+from memory_agent.storage.column import Mask, Scores, Slots
 from memory_agent.storage.terms import is_foreign
 
 AnyScores = npt.NDArray[np.float32] | npt.NDArray[np.float64]

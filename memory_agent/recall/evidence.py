@@ -59,7 +59,7 @@ import numpy.typing as npt
 from memory_agent.embedders import comparable_words
 from memory_agent.recall.dates import words_of
 from memory_agent.recall.search import Search
-from memory_agent.storage.indexes import Mask, Scores, Slots
+from memory_agent.storage.column import Mask, Scores, Slots
 from memory_agent.storage.terms import asks
 from memory_agent.storage.view import NO_NAME
 

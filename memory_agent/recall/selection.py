@@ -34,10 +34,9 @@ from memory_agent.recall.search import IS_REQUEST, Search
 from memory_agent.recall.stages import PastUse, qualities_of, shifts
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.records.trajectories import Arm
-from memory_agent.storage.indexes import Mask, Slots
+from memory_agent.storage.column import Mask, Slots
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.stop_words import STOP_WORDS
-from memory_agent.storage.terms import said_words
+from memory_agent.storage.terms import STOP_WORDS, said_words
 from sona.interleaving import team_draft
 
 REQUEST_COSINE = 0.8

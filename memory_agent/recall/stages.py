@@ -53,7 +53,7 @@ from memory_agent.recall.search import Search
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import SOURCES
 from memory_agent.settings import LearningSettings
-from memory_agent.storage.indexes import Mask, Scores, Slots
+from memory_agent.storage.column import Mask, Scores, Slots
 from memory_agent.storage.terms import asks
 from memory_agent.storage.view import View
 from sona.learner import Adaptation

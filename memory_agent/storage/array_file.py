@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from memory_agent.errors import IndexDamagedError
-from memory_agent.storage.indexes import Arrays
+from memory_agent.storage.column import Arrays
 from relay import UndecipherableError
 from relay.crypto import SEAL_BYTES, Cipher
 

@@ -36,14 +36,6 @@ from memory_agent.storage.codec import (
     usage_of,
     with_checksum,
 )
-from memory_agent.storage.recall_notes import (
-    SHOWED_ITEMS,
-    RecallNote,
-    decode_note,
-    encode_note,
-    note_entries,
-    recall_key,
-)
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
     CHANGES,
@@ -65,7 +57,18 @@ from memory_agent.storage.snapshot import (
     WORD_BITS,
     Snapshot,
 )
-from memory_agent.storage.trajectories import StoredTrajectory, encode_trajectory, index_entries, trajectory_key
+from memory_agent.storage.stored_runs import (
+    SHOWED_ITEMS,
+    RecallNote,
+    StoredTrajectory,
+    decode_note,
+    encode_note,
+    encode_trajectory,
+    index_entries,
+    note_entries,
+    recall_key,
+    trajectory_key,
+)
 from relay.disk import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]

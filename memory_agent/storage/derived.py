@@ -17,14 +17,14 @@ import numpy.typing as npt
 from memory_agent.errors import IndexDamagedError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays, write_arrays
+from memory_agent.storage.column import Arrays, GraphWriter, section
 from memory_agent.storage.columns import Columns
-from memory_agent.storage.indexes import Arrays, GraphWriter, section
-from memory_agent.storage.passage_vectors import PassageVectors, graph_files
+from memory_agent.storage.environment import UserKey
+from memory_agent.storage.passages import PassageVectors, graph_files
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import TERMS_VERSION
-from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_table import VectorTable
 from relay.crypto import Cipher
 

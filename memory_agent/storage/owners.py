@@ -17,21 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
 from memory_agent.errors import StoreDamagedError, StoreEncryptedError
-from memory_agent.storage.environment import compact, open_environment
-from memory_agent.storage.ownership import (
-    MAP_SIZE_BYTES,
-    NOBODY,
-    ORDER,
-    PAIRS,
-    UNCHECKED,
-    decode_owner,
-    encode_owner,
-    kept_keys,
-    owners_encryption,
-)
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import UserKey, compact, open_environment
 from relay import (
     ON_BEHALF_OF,
     SYSTEM_USER,
@@ -42,8 +31,49 @@ from relay import (
     decode_mapping,
     publisher_of,
 )
-from relay.crypto import Put, encrypt_in_place
+from relay.crypto import Encryption, Form, Put, encrypt_in_place
 from relay.disk import Environment, Transaction
+
+PAIRS = "pairs"
+ORDER = "order"
+"""The two databases: key to user with a checksum, and a growing number to the key that was learnt then."""
+UNCHECKED = "owners"
+"""The database of a map from before pairs had a checksum."""
+MAP_SIZE_BYTES = 2 << 30
+NOBODY = b""
+"""The owner of a key that two users claim."""
+_CHECKSUM_BYTES = 8
+_PURPOSE = "owners"
+_AS_IT_IS = Form(None, is_sealed=False)
+
+
+def encode_owner(key: bytes, user: bytes) -> bytes:
+    """Return the stored form of an owner: a checksum over key and user, then the user."""
+    return xxhash.xxh3_64_digest(key + b"\0" + user) + user
+
+
+def decode_owner(key: bytes, value: bytes) -> bytes | None:
+    """Return the user of a stored pair; None for a damaged one, also if it was damaged before it got its checksum."""
+    user = value[_CHECKSUM_BYTES:]
+    try:
+        user.decode()
+    except UnicodeDecodeError:
+        return None
+    return user if encode_owner(key, user) == value else None
+
+
+def owners_encryption(key: UserKey | None) -> Encryption | None:
+    """Return the encryption of the map with the system's key: its keys are digests, users stay readable."""
+    return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
+
+
+def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
+    """Return the stored form of the keys of runs and sessions. Raises `EncryptionKeyMissingError`."""
+    if key is None:
+        return list(plain)
+    cipher = key.cipher(_PURPOSE)
+    return [cipher.fingerprint(one) for one in plain]
+
 
 LIMIT = 500_000
 """Pairs on disk: with the longest ids about half of the map."""

@@ -39,18 +39,23 @@ from memory_agent.storage.codec import (
     words_of,
     words_of_rows,
 )
-from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
-from memory_agent.storage.trajectories import (
+from memory_agent.storage.stored_runs import (
+    ASKED,
     LISTED,
     NUMBERED,
     OPEN,
+    RECALLED,
     USING,
+    RecallNote,
     StoredTrajectory,
     Use,
     again_id,
+    decode_note,
     decode_trajectory,
     decode_use,
     index_entries,
+    note_entries,
+    recall_key,
     trajectory_key,
 )
 from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES

@@ -26,10 +26,9 @@ from memory_agent.settings import StoreSettings
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes, Rows
 from memory_agent.storage.codec import FORMAT, StoreState
-from memory_agent.storage.environment import compact, own, own_records, settle_key
-from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.environment import UserKey, compact, own, own_records, settle_key
 from memory_agent.storage.snapshot import META, Counts, Snapshot
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.stored_runs import RecallNote
 from relay.disk import Environment, OwnerLock, Role, Transaction, free_bytes
 
 _MOST_WAITING = 2_000  # recalls waiting to be written; about 2 MB

@@ -32,7 +32,7 @@ from memory_agent.records.memories import MemoryFilter, RecallResult
 from memory_agent.settings import RecallSettings, TriggerSettings
 from memory_agent.signals.payloads import roots
 from memory_agent.signals.reader import EventReader, id_of, run_id_of
-from memory_agent.storage.open_calls import InUse
+from memory_agent.storage.archive import InUse
 from memory_agent.triggers.block import Block, QuotedMemory
 from memory_agent.triggers.table import Trigger, TriggerTable
 from relay import Event, read_event

@@ -19,9 +19,9 @@ from memory_agent.erasure.intent_log import read_intent
 from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import Owners, owner_keys
-from memory_agent.storage.user_key import open_user_key
 from relay import (
     Credentials,
     Journal,

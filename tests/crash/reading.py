@@ -12,9 +12,9 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.store import Store as RecordStore
-from memory_agent.storage.user_key import open_user_key
 from memory_agent.storage.view import View
 from relay import Journal, MalformedEventError, journal_folder, read_event
 from relay.crypto import open_key_ring

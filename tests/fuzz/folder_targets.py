@@ -26,12 +26,11 @@ from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import Settings, load_settings
 from memory_agent.signals.table import SignalTable
 from memory_agent.storage import derived
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.folder_moves import finish_moves
 from memory_agent.storage.folders import STAGE, user_folder
-from memory_agent.storage.owners import Owners, encrypt_owners, owner_keys
-from memory_agent.storage.ownership import ORDER, PAIRS, UNCHECKED, encode_owner
+from memory_agent.storage.owners import ORDER, PAIRS, UNCHECKED, Owners, encode_owner, encrypt_owners, owner_keys
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 from relay.config import EncryptionSettings
 from relay.disk import add_checksum
 

@@ -24,7 +24,7 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Change, Changes
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
-from memory_agent.storage.trajectories import StoredUse
+from memory_agent.storage.stored_runs import StoredUse
 
 
 def check(folder: Path, settings: StoreSettings = GRAPH) -> PartReport:

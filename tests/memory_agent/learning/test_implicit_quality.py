@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memory_agent.learning.implicit_quality import SOON_US, implicit_quality, taught_quality
 from memory_agent.learning.outcomes import COMPLETED, FAILED, LATER_SUCCESS, RETRIED, ending, raised
 from memory_agent.records.trajectories import Reason, RunEnd, SignKind
-from memory_agent.storage.trajectories import Echo, Mark, StoredSign, StoredTrajectory
+from memory_agent.storage.stored_runs import Echo, Mark, StoredSign, StoredTrajectory
 
 END_US = 1_000_000_000_000
 _BEGIN = Mark(END_US - 60_000_000, "begin", "conductor.run.started", "begin", row=1)

@@ -14,7 +14,7 @@ from memory_agent.memory import Memory
 from memory_agent.records.memories import MemoryFilter, RecallResult, Utility
 from memory_agent.records.trajectories import Trajectory
 from memory_agent.settings import EmbedderSettings
-from memory_agent.storage.trajectories import UNREAD
+from memory_agent.storage.stored_runs import UNREAD
 
 LATER = at(10_000)
 SAID = MemoryFilter(sources=("user_input",))

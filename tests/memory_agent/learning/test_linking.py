@@ -11,7 +11,7 @@ from run_samples import LATER, OBJECTIVE, SMALL, at, begin, end, note, step, thi
 
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings
-from memory_agent.storage.recall_notes import vector_of_query
+from memory_agent.storage.stored_runs import vector_of_query
 
 RECALLS = [f"01KHJY9080NWG22H9Q8BBD7B{number}" for number in range(80, 90)]
 

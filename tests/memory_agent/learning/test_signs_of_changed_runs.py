@@ -20,7 +20,7 @@ from memory_agent.learning.consolidation import MOST_FOLLOWED, SignInference
 from memory_agent.learning.implicit_quality import implicit_quality
 from memory_agent.learning.implicit_signs import speaks
 from memory_agent.memory import Memory
-from memory_agent.storage.trajectories import WATCHED
+from memory_agent.storage.stored_runs import WATCHED
 
 _WRITER = """
 import sys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from samples import new_key
 
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import UserKey
 
 
 @pytest.fixture(params=["plain", "encrypted"])

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from memory_agent.records.embedded import Embedded
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import StoreSettings
-from memory_agent.storage.passage_vectors import PassageVectors
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import UserKey
+from memory_agent.storage.passages import PassageVectors
 from memory_agent.storage.vector_table import VectorTable
 from relay.crypto import KeyRing
 

@@ -27,9 +27,9 @@ from memory_agent.storage import columns as columns_module
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Change, Changes, Words, texts_of
 from memory_agent.storage.codec import row_key, with_checksum
+from memory_agent.storage.column import section
 from memory_agent.storage.columns import Columns
-from memory_agent.storage.indexes import section
-from memory_agent.storage.passage_vectors import PassageVectors
+from memory_agent.storage.passages import PassageVectors
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.snapshot import RECORDS
 from memory_agent.storage.store import Store

@@ -21,8 +21,8 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import StoredWords
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_table import TableView, VectorTable
 
 GRAPH = msgspec.structs.replace(SMALL, exact_search_limit=50)

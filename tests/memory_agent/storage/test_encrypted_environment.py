@@ -18,8 +18,7 @@ from memory_agent.errors import (
     StoreNotEncryptedError,
 )
 from memory_agent.storage.codec import with_checksum
-from memory_agent.storage.environment import STORE_ERRORS, open_environment
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import STORE_ERRORS, UserKey, open_environment
 from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES, SEAL_BYTES, Cipher, Encryption, KeyRing
 from relay.crypto.encryption import TransactionCipher
 from relay.disk import Environment

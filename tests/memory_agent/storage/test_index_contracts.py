@@ -19,7 +19,7 @@ from samples import unit_vectors
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.embedded import Embedding
 from memory_agent.storage.array_file import read_arrays, write_arrays
-from memory_agent.storage.indexes import VectorIndex, VectorView, WordIndex, WordView
+from memory_agent.storage.column import VectorIndex, VectorView, WordIndex, WordView
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.terms import fold, stems, text_words
 from memory_agent.storage.vector_table import VectorTable

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_agent.errors import IndexDamagedError
-from memory_agent.storage.indexes import Arrays
+from memory_agent.storage.column import Arrays
 from memory_agent.storage.postings import Postings, PostingsView
 from memory_agent.storage.terms import query_words
 

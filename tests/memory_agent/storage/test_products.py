@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.storage.products import greatest_with_signs, products, products_into
+from memory_agent.storage.vector_table import greatest_with_signs, products, products_into
 
 sizes = st.tuples(st.integers(0, 7), st.integers(0, 40), st.integers(1, 50))
 

@@ -19,8 +19,8 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 
 SETTINGS = msgspec.structs.replace(SMALL, exact_search_limit=12)
 WORDS = ("auth", "race", "mutex", "token", "retry")

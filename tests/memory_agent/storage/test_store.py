@@ -13,10 +13,9 @@ from samples import NDIM, NOW, SMALL, memory, unit_vectors
 from memory_agent.errors import InvalidInputError, StoreDamagedError, StoreError, StoreFullError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.codec import row_key
-from memory_agent.storage.environment import own_records
+from memory_agent.storage.environment import UserKey, own_records
 from memory_agent.storage.snapshot import CHANGES, RECORDS, VECTORS
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from samples import unit_vectors
 
 from memory_agent.records.embedded import Embedding
 from memory_agent.storage.array_file import read_arrays, write_arrays
-from memory_agent.storage.indexes import Slots
+from memory_agent.storage.column import Slots
 from memory_agent.storage.vector_table import TableView, VectorTable
 from relay.crypto import Cipher
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.changes import Words
-from memory_agent.storage.word_bits import WordBits, WordBitsView
+from memory_agent.storage.passages import WordBits, WordBitsView
 
 Held = dict[int, Words | None]
 

@@ -18,17 +18,20 @@ from samples import SMALL, memory, unit_vectors
 
 from memory_agent.errors import StoreDamagedError
 from memory_agent.storage.environment import open_environment
-from memory_agent.storage.recall_notes import RecallNote, Shown, request_digest, vector_of_query
 from memory_agent.storage.snapshot import DATABASES, RECALL_INDEX, RECALLS, RUN_INDEX, RUNS
 from memory_agent.storage.store import Store
-from memory_agent.storage.trajectories import (
+from memory_agent.storage.stored_runs import (
     BEGUN,
     ENDED,
     Mark,
+    RecallNote,
+    Shown,
     StoredRevision,
     StoredTrajectory,
     StoredUse,
     index_entries,
+    request_digest,
+    vector_of_query,
 )
 
 
