@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from memory_agent.care.encryption import encrypt_user
+from memory_agent.care import encrypt_user
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
 from memory_agent.records.memories import MemoryRecord

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from memory_agent.care.checkup import check_events, check_owners, check_user
+from memory_agent.care import check_events, check_owners, check_user
 from memory_agent.erasure.history import read_history
 from memory_agent.erasure.intent_log import read_intent
 from memory_agent.errors import MemoryAgentError
@@ -108,7 +108,7 @@ def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
         learnt = [status.credited, status.exemplars, [_first(memory, f"the {room}") for room in ROOMS[:3]]]
         view = memory._archive.settled_view()
         lengths = [view.vectors.count, view.live]
-        answers = [intent, records, known, found, store.cursor, lengths, learnt]
+        answers = [intent, records, known, found, store.state.cursor, lengths, learnt]
     report = check_user(folder, user_id, STORE, _quietly, key)
     return {"answers": answers, "verified": not report.findings}
 

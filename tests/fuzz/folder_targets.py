@@ -17,8 +17,7 @@ from encrypted_targets import STORE, ring, user_key
 from file_targets import _in_file
 from target import Target, refused
 
-from memory_agent.care.backup import MANIFEST_FILE, make_backup
-from memory_agent.care.restoration import restore_all, restore_user
+from memory_agent.care import MANIFEST_FILE, make_backup, restore_all, restore_user
 from memory_agent.erasure.history import note_erasure
 from memory_agent.erasure.intent_log import Intent
 from memory_agent.erasure.retention import RetentionRules

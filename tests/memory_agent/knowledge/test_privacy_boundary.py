@@ -28,9 +28,7 @@ from sharing_checks import SAYINGS, CheckedSharing, close_embedder, embedder, qu
 from sharing_model import ADMIN, BY_HAND, CROWD, EVERYBODY, GROUPS, POLICIES, Item, Offer, Told, Words, half, marks_in
 from sharing_world import after_each_step, copy_folder
 
-from memory_agent.care.backup import make_backup
-from memory_agent.care.offline import erase, erase_user
-from memory_agent.care.restoration import restore_all, restore_user
+from memory_agent.care import erase, erase_user, make_backup, restore_all, restore_user
 from memory_agent.erasure.selection import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import RecallResult

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from memory_samples import START, message
 
-from memory_agent.care.export import export_lines
+from memory_agent.care import export_lines
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.history import fingerprint, note_erasure, note_reimported_ids, read_history
 from memory_agent.erasure.intent_log import INTENT_FILE, Intent, read_intent, write_intent
