@@ -95,7 +95,7 @@ class Eraser:
         """
         folder = self._archive.store.folder
         with self._erasing:
-            is_large = among is not None and self._archive.store.count > among
+            is_large = among is not None and self._archive.store.counts().memories > among
             if is_large or not self._schedule.is_due(now):
                 return 0
             expired = self._schedule.expired(now, limit)

@@ -166,7 +166,7 @@ class SignInference:
         if self._archive.is_rebuilding:
             return 0
         view, store = self._archive.view, self._archive.store
-        moment = (view.applied, store.lessons_version)
+        moment = (view.applied, store.state.lessons_version)
         if moment == self._seen:
             return 0
         with store.snapshot() as snapshot:

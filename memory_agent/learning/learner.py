@@ -94,7 +94,7 @@ class UserLearner:
         self._moment: Moment | None = None
         self._saved: Moment | None = None
         self._runs: dict[int, RecalledRun | None] = {}
-        if settings.mode != "off" and archive.store.ndim is not None:
+        if settings.mode != "off" and archive.store.state.ndim is not None:
             self._load()
 
     def advise(self, query: Embedding, recall_id: str) -> Advice:

@@ -62,8 +62,8 @@ class Sona:
             store = self._archive.store
             with store.snapshot() as snapshot:
                 runs = sum(1 for _ in snapshot.trajectories())
-            found = self._learner.figures(store.ndim or 1)
-            gain, counters = found.gain, store.counters()
+            found = self._learner.figures(store.state.ndim or 1)
+            gain, counters = found.gain, store.state.counters
             return SonaStatus(
                 user_id=self._user_id,
                 mode=self._learner.settings.mode,
@@ -173,7 +173,7 @@ class Care:
                 self._vectors.fill_in_background()
                 return waiting
             self._archive.rebuild()
-            return self._archive.store.count
+            return self._archive.store.counts().memories
 
     def compact(self) -> Compacted:
         """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.

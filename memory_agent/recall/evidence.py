@@ -1,7 +1,7 @@
 """How well memories meet the words of a query, and how likely they bear on it. Pure.
 
 **Late interaction** (Khattab and Zaharia, 2020): each word of the query looks for the nearest word of a memory. Here a
-memory's words are the signs of the model's vectors for its content words (`storage/word_bits`), and a word of the query
+memory's words are the signs of the model's vectors for its content words (`storage/passages`), and a word of the query
 counts by its rarity. Where a memory's words are not known, a word that it has in any inflection counts `_SAME_WORD`.
 
     met(t, i)    = 3 similarity(t, i)^2.5 - .055 ln(words of i)

@@ -202,7 +202,7 @@ class Searcher:
         except ModelError:
             deadline.degrade("no_model")
             return None
-        if not comparable(stored or self._archive.store.stamp or info.stamp, info.stamp):
+        if not comparable(stored or self._archive.store.state.stamp or info.stamp, info.stamp):
             deadline.degrade("model_changed")
             return None
         if found.read < _LEAST_READ:

@@ -102,7 +102,7 @@ class Archive:
     def stats(self, user_id: str) -> MemoryStats:
         """Return the figures of this user's archive, after any rebuild. Raises `StoreError`."""
         store, view = self.store, self.settled_view()
-        counters, counts = store.counters(), store.counts()
+        counters, counts = store.state.counters, store.counts()
         oldest, newest = view.time_span()
         return MemoryStats(
             user_id=user_id,
@@ -113,10 +113,10 @@ class Archive:
             events_kept=counters.get("kept", 0),
             events_duplicate=counters.get("duplicates", 0),
             events_dropped=_below("dropped.", counters),
-            cursor=store.cursor,
+            cursor=store.state.cursor,
             oldest=oldest,
             newest=newest,
-            model=store.stamp,
+            model=store.state.stamp,
             index="approximate" if view.vectors.is_approximate else "exact",
             disk_bytes=store.disk_bytes,
             masked=_below("masked.", counters),
@@ -239,7 +239,7 @@ class Archive:
                 self._saved, self._has_file = saving.header.applied, True
 
     def _forget_changes(self) -> None:
-        if self._saved > self.store.last_change - self.store.log_length:
+        if self._saved > self.store.state.last_change - self.store.log_length:
             self.store.forget_changes_through(self._saved)
 
     @contextmanager
@@ -270,7 +270,7 @@ class Archive:
                     is_done = True
 
     def _start_rebuild(self, *, from_records: bool) -> None:
-        """Begin a rebuild unless one is under way. Not done while closing: the next open does it."""
+        """Start a rebuild unless one is running. While closing, leave it to the next open."""
         with self._starting:
             if self._is_behind and self._failure is None:
                 return
@@ -297,11 +297,14 @@ class Archive:
                 raise
 
     def _bring_up(self, snapshot: Snapshot, *, from_records: bool) -> None:
-        """Bring the columns to the last change, by the change log where it reaches. Raises `StoreDamagedError`."""
+        """Update the columns to the last change: by the change log if it suffices, else by a rebuild.
+
+        Raises `StoreDamagedError`.
+        """
         if from_records or not derived.follow(snapshot, self._columns):
             former, built = self._columns, derived.empty_columns(self._settings)
             if not former.view.live:
-                self._columns = built  # so that what is read is found
+                self._columns = built  # so that memories are found as soon as they are read
             try:
                 built.apply(snapshot.contents())
             except BaseException:
@@ -311,7 +314,7 @@ class Archive:
             former.close()
 
     def _load_words(self) -> None:
-        """Load the words that columns from a file lack, from the store, which alone holds them. Batches go on."""
+        """Load the words from the store, since the file of the columns does not hold them. Batches continue."""
         after = 0
         while not self._is_closing:
             with self._writing_in_turn(), self.store.snapshot() as snapshot:
@@ -339,28 +342,28 @@ class Archive:
 
 
 InUse = Callable[[], AbstractContextManager[None]]
-"""Keeps the files open for one call."""
+"""A context manager that keeps the files open for one call."""
 
 
 class OpenCalls:
-    """Counts the calls into one memory. Calls may nest."""
+    """The calls into one open memory: closing waits for running calls and refuses later ones. Calls may nest."""
 
     def __init__(self, name: str) -> None:
-        """`name` begins the message of the error that calls get once it is shut."""
+        """`name` starts the message of the error that later calls raise."""
         self._name = name
         self._calls = ReadWriteLock()
         self._shut = threading.Lock()  # taken once, for good
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Keep everything open for one call. Raises `StoreError` once it is shut, without waiting."""
+        """Keep the files open for one call. Raises `StoreError`, without waiting, after `shut`."""
         self._require_open()
         with self._calls.shared():
             self._require_open()
             yield
 
     def shut(self) -> bool:
-        """Refuse new calls, wait for those under way; return whether this was the first call of `shut`."""
+        """Refuse new calls and wait for running ones; return whether this was the first call of `shut`."""
         if not self._shut.acquire(blocking=False):
             return False
         with self._calls.exclusive():

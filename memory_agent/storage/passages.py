@@ -134,9 +134,7 @@ class Ranges:
 class PassageView:
     """The vectors of passages at one moment. The cosine of a slot is that of its best passage."""
 
-    def __init__(
-        self, first: TableView, further: TableView, ranges: RangesView, owners: npt.NDArray[np.int32]
-    ) -> None:
+    def __init__(self, first: TableView, further: TableView, ranges: RangesView, owners: npt.NDArray[np.int32]) -> None:
         """`owners` (p,) are the slots of the further passages."""
         self._first, self._further = first, further
         self._ranges, self._owners = ranges, owners

@@ -118,7 +118,7 @@ class PostingsView:
         }
 
     def among(self, mask: Mask) -> PostingsView:
-        """Return the words of the live slots in `mask` (n,) as if there were no others."""
+        """Return a view of the live slots in `mask` (n,) alone; its figures count no other slots."""
         lengths = np.where(mask, self.lengths, np.int32(_DEAD))
         live = int(np.count_nonzero(lengths >= 0))
         total = int(lengths.sum(dtype=np.int64)) - _DEAD * (len(lengths) - live)

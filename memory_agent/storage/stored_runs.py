@@ -1,14 +1,17 @@
-"""The stored form of a run: facts from its events and from other runs, and the fields derived from them. Pure.
+"""The stored forms of runs and recalls, with their index entries. No engine, no files.
 
-The facts (`marks`, `recalls`, `inferred`, `echoes`, `signs`) are sorted sets, so that neither the order of events nor
-their repetition matters. `learning` derives the other fields, which are stored for readers. No text is stored: the
-request is read from the memory of the begin event.
+A run holds facts from its events and other runs, and fields derived from them. The facts (`marks`, `recalls`,
+`inferred`, `echoes`, `signs`) are sorted sets, so neither the order of events nor their repetition matters. `learning`
+derives the other fields, which are stored for readers. No text is stored: the request is the text of the begin event's
+memory. An id that is used again names several runs: the first has the id itself, later ones the id and the time they
+began. Each refers to the one before it, and the first to the last.
 
-An id that is used again names several runs: the first has the id itself, a later one the id and the time of its begin.
-Each knows the one before it, and the first one the last.
+The note of a recall holds the query's vector and the memories shown, with the arm that ranked each. Most notes are
+never needed; the store prunes those that belong to no run. Of the query's text only a digest is stored, to find runs
+that began with the same request.
 
-Index entries tell where a run lies in time, and which runs used or cite a memory; keys are a letter, eight bytes, the
-run's key.
+Index entries order runs and recalls by time, and list the runs that used or cite a memory. Their keys are a letter,
+eight bytes and the key of the run or recall.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import numpy as np
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import time_of
 from memory_agent.records.trajectories import Attribution, Reason, RunEnd, RunRole, RunState, SignKind
-from memory_agent.storage.codec import decode_packed, encode_packed, key_at, name_key, name_number, place
+from memory_agent.storage.codec import decode_packed, encode_packed, index_place, indexed_key, name_key, name_number
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
 WATCHED, CITING = b"w", b"c"
@@ -35,13 +38,13 @@ _USE = struct.Struct(">dqq")
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """What one event says about its run.
+    """One event of a run.
 
-    `row` is its memory; `named` are the rows it names as used, `named_count` their number before any was forgotten.
-    `is_judged`: the memory carries a verdict of its own. `said_at` and `said_chars` tell where its text says what the
-    event says, without its lead and what accompanies it; 0 characters: all of it. `is_placed`: it named this very run,
-    in full or by a recall; else it belongs to the run that had this name at its time. `others` are ids that it names as
-    used and that are no memories of this user: of shared items, perhaps.
+    `row` is its memory; `named` are the rows that the event names as used, `named_count` their number before any was
+    forgotten. `is_judged`: the memory has a verdict of its own. `said_at` and `said_chars` locate the event's message
+    in the memory's text; 0 characters mean the whole text. `is_placed`: the event names this very run, by its full id
+    or by a recall; else it belongs to the run that had the name at that time. `others` are ids that the event names as
+    used and that are not memories of this user: shared items, perhaps.
     """
 
     at_us: int
@@ -66,7 +69,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
-    """What a later run says about this one: it succeeded, `hop` links later; 0: it is a retry of this one."""
+    """A later run that bears on this one: it succeeded `hop` links later, or, with 0, retried this run."""
 
     run_id: str
     hop: int
@@ -74,14 +77,14 @@ class Echo(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True):
-    """The other end of an `Echo`: the earlier run."""
+    """The reverse of an `Echo`: the earlier run."""
 
     run_id: str
     hop: int
 
 
 class Again(msgspec.Struct, frozen=True, array_like=True):
-    """A begin under the id of an earlier run. `before_us`: the one before it, unless it is the first such begin."""
+    """A begin under the id of an earlier run. `before_us`: the previous such begin, None for the first."""
 
     run_id: str
     at_us: int
@@ -89,7 +92,7 @@ class Again(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredUse(msgspec.Struct, frozen=True, array_like=True):
-    """A memory that a run used, its credit (0..1), and the recall that showed it."""
+    """A memory that a run used, its credit (0 to 1), and the recall that showed it."""
 
     row: int
     how: Attribution
@@ -98,7 +101,7 @@ class StoredUse(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
-    """A quality (0..1), its reason, its time, and the event or run that caused it."""
+    """A quality (0 to 1), its reason and time, and the event or run that caused it."""
 
     quality: float
     reason: Reason
@@ -107,9 +110,9 @@ class StoredRevision(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredSign(msgspec.Struct, frozen=True, array_like=True):
-    """Something that followed a run: a message or the begin of a later run, whose memory is `row`.
+    """A message or the begin of a later run that followed a run; its memory is `row`.
 
-    `similarity` is the cosine of its request and the run's.
+    `similarity` is the cosine of its text and the run's request.
     """
 
     at_us: int
@@ -120,11 +123,11 @@ class StoredSign(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
-    """A run: facts first, then derived fields. `number` orders runs by when they first ended.
+    """A run: facts first, then derived fields. `number` orders runs by the time they first ended.
 
     `read` is the `output` from which `inferred` was derived. `last_us` is when a run last began again under this id. A
-    forgotten run keeps its id, `again` and `last_us` alone, so that no repeated event brings it back. While it
-    `is_watched`, `signs` may still change.
+    forgotten run keeps only its id, `again` and `last_us`, so that no repeated event restores it. While it
+    `is_watched`, `signs` may change.
     """
 
     id: str
@@ -153,41 +156,41 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """The id that its events give it."""
+        """The run id in its events."""
         return self.id if self.again is None else self.again.run_id
 
     @property
     def since_us(self) -> int:
-        """From when on its name means it: the begin of a run that began again, else before all times."""
+        """The time from which its name refers to it: its begin under a repeated id, else before all times."""
         return _NEVER_US if self.again is None else self.again.at_us
 
     @property
     def state(self) -> RunState:
-        """Whether the run is open, ended or expired."""
+        """Open, ended or expired."""
         if self.ended_us is not None:
             return "ended"
         return "open" if self.expired_us is None else "expired"
 
     @property
     def quality(self) -> float | None:
-        """The current quality; None until the run ended."""
+        """The latest quality; None until the run ends."""
         return self.revisions[-1].quality if self.revisions else None
 
     @property
     def over_us(self) -> int | None:
-        """When it ended, else the time of its latest event; None without events of its own."""
+        """The time of its end, else of its latest event; None if it has no events of its own."""
         if self.ended_us is not None:
             return self.ended_us
         return max((mark.at_us for mark in self.marks if mark.role != "feedback"), default=None)
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Earlier runs that it continues."""
+        """The earlier runs that it continues."""
         return tuple(sorted({name for mark in self.marks for name in mark.parents}))
 
     @property
     def retries(self) -> tuple[str, ...]:
-        """Earlier runs that it says it retries."""
+        """The earlier runs that its events name as retried."""
         return tuple(sorted({name for mark in self.marks for name in mark.retries}))
 
     @property
@@ -197,14 +200,14 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def named_rows(self) -> set[int]:
-        """Every memory that it refers to: its own, those it used, and those that its events or text name."""
+        """Every memory that it refers to: its own, used ones, and those named in its events or text."""
         named = {row for mark in self.marks for row in mark.named}
         begun = set() if self.begin_row is None else {self.begin_row}
         return self.rows | named | begun | {use.row for use in self.used} | {row for row, _ in self.inferred}
 
     @property
     def output(self) -> bytes:
-        """A digest of the inputs from which `inferred` is derived: its text and its recalls; empty without either."""
+        """A digest of the inputs of `inferred`, its texts and recalls; empty if it lacks either."""
         rows = [mark.row for mark in self.marks if mark.row is not None and mark.role in ("step", "end")]
         if not self.inferred and not (rows and self.recall_ids):
             return b""
@@ -213,14 +216,14 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def lesson(self) -> tuple[object, ...]:
-        """What the learner learns from it; empty before it ended."""
+        """The fields from which the learner learns; empty until the run ends."""
         if self.ended_us is None:
             return ()
         return self.number, self.begin_row, self.quality, self.used, self.recall_ids, self.signs
 
 
 class Use(NamedTuple):
-    """A run that used a memory, from its index entry: its key, its quality, when it began and ended."""
+    """The index entry of a run that used a memory: the run's key, quality, begin and end."""
 
     run_key: bytes
     quality: float | None
@@ -237,7 +240,7 @@ def trajectory_key(run_id: str) -> bytes:
 
 
 def again_id(run_id: str, began_us: int) -> str:
-    """Return the id of a run that began under the id of an earlier one."""
+    """Return the id of a run that began under the id of an earlier run."""
     return f"{run_id}@{time_of(began_us).isoformat().removesuffix('+00:00')}Z"
 
 
@@ -252,35 +255,35 @@ def decode_trajectory(key: bytes, value: bytes) -> StoredTrajectory:
 
 
 def index_entries(trajectory: StoredTrajectory) -> dict[bytes, bytes]:
-    """Return the index entries of a run: keys and values."""
+    """Return the keys and values of a run's index entries."""
     if not trajectory.marks:
         return {}
     key = trajectory_key(trajectory.id)
     began, ended = trajectory.began_us, trajectory.ended_us
     first_us = trajectory.marks[0].at_us if began is None else began
-    entries = {place(LISTED, first_us) + key: b""}
+    entries = {index_place(LISTED, first_us) + key: b""}
     if began is not None:
-        entries[place(BEGUN, began) + key] = b""
+        entries[index_place(BEGUN, began) + key] = b""
     if ended is not None:
-        entries[place(ENDED, ended) + key] = b""
+        entries[index_place(ENDED, ended) + key] = b""
     elif trajectory.expired_us is None:
-        entries[place(OPEN, trajectory.marks[-1].at_us) + key] = b""
+        entries[index_place(OPEN, trajectory.marks[-1].at_us) + key] = b""
     if trajectory.number is not None and ended is not None:
-        entries[place(NUMBERED, trajectory.number) + key] = b""
+        entries[index_place(NUMBERED, trajectory.number) + key] = b""
     if ended is not None and trajectory.output != trajectory.read:
-        entries[place(UNREAD, ended) + key] = b""
+        entries[index_place(UNREAD, ended) + key] = b""
     if trajectory.is_watched and trajectory.begin_row is not None:
-        entries[place(WATCHED, trajectory.marks[-1].at_us) + key] = b""
-    entries |= {place(CITING, sign.row) + key: b"" for sign in trajectory.signs}
+        entries[index_place(WATCHED, trajectory.marks[-1].at_us) + key] = b""
+    entries |= {index_place(CITING, sign.row) + key: b"" for sign in trajectory.signs}
     use = _encode_use(trajectory)
-    return entries | {place(USING, used.row) + key: use for used in trajectory.used}
+    return entries | {index_place(USING, used.row) + key: use for used in trajectory.used}
 
 
 def decode_use(index_key: bytes, value: bytes) -> Use:
-    """Return the run in the index entry of a used memory."""
+    """Decode an index entry of kind `USING`."""
     quality, began, ended = _USE.unpack(value)
     return Use(
-        key_at(index_key),
+        indexed_key(index_key),
         None if math.isnan(quality) else quality,
         None if began == _NEVER_US else began,
         None if ended == _NEVER_US else ended,
@@ -295,16 +298,16 @@ def _encode_use(trajectory: StoredTrajectory) -> bytes:
 
 Served = Literal["baseline", "learned", "interleaved"]
 ASKED, RECALLED = b"a", b"r"
-"""Kinds of index entries, by time: recalls in the name of a run that does not know them yet; all recalls."""
+"""Kinds of index entries by time: recalls that name a run which does not list them yet, and all recalls."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
 SHOWED_ITEMS = "recalls.showed_items"
-"""The counter of recalls that showed shared items."""
+"""The counter of recalls whose answer had shared items."""
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
-    """A memory in an answer, and the arm that contributed it: 0 none or both, 1 the baseline, 2 the learner.
+    """A memory in an answer, and the arm that ranked it: 0 none or both, 1 the baseline, 2 the learner.
 
-    `others` are its duplicates, which it represents, `place` its position in the answer, from 0.
+    `others` are the duplicates that it represents; `place` is its position in the answer, from 0.
     """
 
     row: int
@@ -313,17 +316,17 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
     place: int = 0
 
     def without(self, gone: Collection[int]) -> Shown:
-        """Return it without the forgotten ones of its duplicates."""
+        """Return a copy without the forgotten memories among its duplicates."""
         return msgspec.structs.replace(self, others=tuple(row for row in self.others if row not in gone))
 
 
 class RecallNote(msgspec.Struct, frozen=True, array_like=True):
-    """One recall. `vector` is float16 bytes of (d,), raw, of unit length, or empty; `stamp` its embedder.
+    """The note of one recall. `vector` is float16 bytes of the raw (d,) query, or empty; `stamp` names its embedder.
 
-    `shown` is in the order of the answer and loses what is forgotten; `size` is its original length. `by_run` is the
-    run that made the recall; `run_id` the one that it was linked to, with `is_guess` if only by similarity. Whether
-    anybody read the answer to a recall `by_trigger` is not known: it belongs to a run only if an event says so. `ranks`
-    are those of the original answer in the learned ranking, from 1, where it was compared and differed. `items` are the
+    `shown` is in the order of the answer, without forgotten memories; `size` is its original length. `by_run` is the
+    run that made the recall, `run_id` the run it was linked to, with `is_guess` if only by similarity. A recall
+    `by_trigger` may never have been read, so it belongs to a run only if an event names it. `ranks` are the positions
+    of the original answer in the learned ranking, from 1, if the rankings were compared and differed. `items` are the
     shared items in the answer, each with its version.
     """
 
@@ -346,21 +349,21 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The memories that were shown, in order."""
+        """The memories in the answer, in order."""
         return tuple(shown.row for shown in self.shown)
 
     @property
     def said_rows(self) -> tuple[int, ...]:
-        """The memories that were shown, and their duplicates."""
+        """The memories in the answer and their duplicates."""
         return tuple(row for shown in self.shown for row in (shown.row, *shown.others))
 
     def shown_for(self, row: int) -> int | None:
-        """Return the memory that was shown for the one in `row`: itself or its representative; None if neither was."""
+        """Return the row in the answer that stands for `row`: itself or its representative; None if there is none."""
         return next((shown.row for shown in self.shown if row == shown.row or row in shown.others), None)
 
     @property
     def query(self) -> Embedding | None:
-        """The query's vector, (d,) float32 of unit length; None if there was no model."""
+        """The query's vector, (d,) float32 of unit length; None if the query was not embedded."""
         if not self.vector:
             return None
         vector = np.frombuffer(self.vector, dtype="<f2").astype(np.float32)
@@ -372,7 +375,7 @@ _notes = msgspec.msgpack.Decoder(RecallNote)
 
 
 def recall_key(recall_id: str) -> bytes:
-    """Return the key of a recall; ids are ULIDs, so keys sort by time. Raises `InvalidInputError`."""
+    """Return the key of a recall. Ids are ULIDs, so keys sort by time. Raises `InvalidInputError`."""
     return name_key(recall_id, "recall_id")
 
 
@@ -387,9 +390,9 @@ def decode_note(key: bytes, value: bytes) -> RecallNote:
 
 
 def note_entries(note: RecallNote) -> dict[bytes, bytes]:
-    """Return the index entries of a recall: keys and values."""
+    """Return the keys and values of a recall's index entries."""
     kinds = [RECALLED] if note.by_run is None or note.run_id is not None else [RECALLED, ASKED]
-    return {place(kind, note.at_us) + recall_key(note.recall_id): b"" for kind in kinds}
+    return {index_place(kind, note.at_us) + recall_key(note.recall_id): b"" for kind in kinds}
 
 
 def vector_of_query(raw: Embedding | None) -> bytes:

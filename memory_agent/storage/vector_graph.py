@@ -140,7 +140,7 @@ class VectorGraph:
                 return None
 
     def close(self) -> None:
-        """Stop building and wait for the thread. Searches go on. Idempotent."""
+        """Stop building and wait for the thread. Searches continue. Idempotent."""
         self._is_closing = True
         with self._starting:
             thread = self._thread

@@ -338,12 +338,12 @@ class VectorTable:
         return view
 
     def close(self) -> None:
-        """Stop building the graph; views go on answering. Idempotent."""
+        """Stop building the graph; views continue to work. Idempotent."""
         if self._graph is not None:
             self._graph.close()
 
     def arrays(self) -> Arrays:
-        """Return the content, for `from_arrays`. A later `set` may change planes, where the scale returned is NaN."""
+        """Return the content, for `from_arrays`. A later `set` may change planes whose scale is NaN here."""
         count = len(self._scales)
         none = np.empty((count, self._ndim), dtype=np.int8)  # before the first vector d is 0
         return {

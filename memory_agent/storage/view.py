@@ -108,7 +108,7 @@ class View:
         return self.alive if passing is None and self._is_part else passing
 
     def among(self, filter: MemoryFilter | None) -> Self:
-        """Return a view of the memories that pass the filter, whose figures do not count any others.
+        """Return a view of the memories that pass the filter alone; its figures count no other memories.
 
         Cached for the latest filters: it takes 2 ms for 100,000 slots with seven values of metadata each.
         """

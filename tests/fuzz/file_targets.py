@@ -19,7 +19,7 @@ import xxhash
 from bus_targets import LIMITS, NOW, PACKED, SETTINGS, scratch
 from target import Target, refused
 
-from memory_agent.care.backup import read_manifest
+from memory_agent.care import read_manifest
 from memory_agent.care.export import Bodies, decode_head, decode_line, encode_line
 from memory_agent.cli.publish import BadLine, EventLines
 from memory_agent.erasure import history, retention

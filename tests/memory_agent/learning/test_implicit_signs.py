@@ -27,6 +27,7 @@ from run_samples import (
     things_to_use,
     whole,
 )
+from store_checks import verified
 
 from memory_agent.embedders import Embedder
 from memory_agent.learning.lessons import lessons_of
@@ -80,7 +81,7 @@ def take(memory: Memory, *events: list[dict[str, Any]] | dict[str, Any], now: da
     flat = [single for event in events for single in (event if isinstance(event, list) else [event])]
     assert not memory.ingest(flat, now=LATER).rejected
     memory.sona.consolidate(now)
-    assert memory._archive.store.verify()
+    assert verified(memory._archive.store)
 
 
 def run_of(memory: Memory, run_id: str) -> Trajectory:
@@ -247,7 +248,7 @@ def test_it_is_found_withdrawn_and_forgotten_in_an_encrypted_store_too(tmp_path:
         assert signs(memory, "one") == [("asked_again", "again")]
         memory.forget([run_of(memory, "one").implicit[0].record_id or ""])
         assert run_of(memory, "one").implicit == ()
-        assert memory._archive.store.verify()
+        assert verified(memory._archive.store)
 
 
 def test_a_forgotten_session_takes_the_success_that_it_was_for_another_run(memory: Memory) -> None:
@@ -281,10 +282,10 @@ def test_lessons_have_the_quality_with_what_followed_and_lose_it_again(memory: M
             return [lesson.quality for lesson in lessons_of(snapshot, run)]
 
     assert taught() == [0.8]
-    version = memory._archive.store.lessons_version
+    version = memory._archive.store.state.lessons_version
     take(memory, message("again", 7, AGAIN))
     assert taught() == [pytest.approx(0.8 / 1.2)]
-    assert memory._archive.store.lessons_version > version
+    assert memory._archive.store.state.lessons_version > version
     (used,) = memory.get([thing])
     assert used.utility.reward_sum == 0.8  # what happened when it was recalled is what was stated
     (sign,) = run_of(memory, "one").implicit
@@ -331,10 +332,10 @@ def test_a_run_is_left_alone_once_nothing_can_follow_it(memory: Memory) -> None:
 def test_with_nothing_new_nothing_is_written(memory: Memory) -> None:
     take(memory, asked("one", 0), message("again", 7, AGAIN))
     memory.sona.consolidate(LATER)
-    before = memory._archive.store.lessons_version, memory._archive.view.applied
+    before = memory._archive.store.state.lessons_version, memory._archive.view.applied
     for hours in range(3):
         memory.sona.consolidate(LATER + timedelta(hours=hours))
-    assert (memory._archive.store.lessons_version, memory._archive.view.applied) == before
+    assert (memory._archive.store.state.lessons_version, memory._archive.view.applied) == before
 
 
 def test_it_can_be_switched_off(tmp_path: Path, embedder: Embedder) -> None:
@@ -384,5 +385,5 @@ def test_a_replay_after_a_crash_infers_the_same_byte_for_byte(tmp_path: Path, em
                 writer.kill()
         with opened(folder, embedder) as memory:
             list(take_in(memory))
-            assert memory._archive.store.verify()
+            assert verified(memory._archive.store)
             assert contents(memory) == expected

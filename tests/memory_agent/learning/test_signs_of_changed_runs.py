@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from run_samples import LATER, approval, at, begin, end
+from store_checks import verified
 from test_implicit_signs import AGAIN, ELSEWHERE, RELATED, asked, message, opened, run_of, signs, take
 
 from memory_agent.embedders import Embedder
@@ -67,7 +68,7 @@ def told() -> list[list[dict[str, Any]]]:
 
 def require_sound(memory: Memory) -> None:
     """Every sign cites a memory that is there, and where it is a success, the begin of a run that succeeded."""
-    memory._archive.store.verify()
+    verified(memory._archive.store)
     with memory._archive.store.snapshot() as snapshot:
         for run in snapshot.newest_trajectories():
             for sign in run.signs:
