@@ -165,8 +165,9 @@ def test_a_former_owner_cannot_overwrite_its_successors_writes(folder: Path) -> 
 _KILLED_AT_EVERY_STEP = """
 import os, shutil, signal, sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = {here!r}, str(Path({here!r}).parent)
 from samples import SMALL
+from store_checks import verified
 from memory_agent.storage.store import Store
 from relay.disk import find_fault
 source, scratch = Path(sys.argv[1]), Path(sys.argv[2])

@@ -105,7 +105,7 @@ def test_a_copied_folder_opens_without_its_owner(tmp_path: Path) -> None:
             batch.put(memory(), None)
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         with Store.open(tmp_path / "b", SMALL) as copy:
-            assert copy.count == 1
+            assert copy.counts().memories == 1
 
 
 def test_a_damaged_lock_file_does_not_block_opening(tmp_path: Path) -> None:
