@@ -45,7 +45,7 @@ RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
 _WRITER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = {here!r}, str(Path({here!r}).parent)
 from memory_agent.embedders import open_embedder
 from memory_agent.settings import EmbedderSettings
 from test_implicit_signs import opened, take_in

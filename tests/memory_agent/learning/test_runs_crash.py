@@ -19,7 +19,7 @@ _RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
 _WRITER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = {here!r}, str(Path({here!r}).parent)
 from run_samples import without_model
 from test_runs_crash import take_in
 with without_model(Path({folder!r})) as memory:

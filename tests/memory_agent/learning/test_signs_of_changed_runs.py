@@ -26,7 +26,7 @@ from memory_agent.storage.stored_runs import WATCHED
 _WRITER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = {here!r}, str(Path({here!r}).parent)
 from memory_agent.embedders import open_embedder
 from memory_agent.settings import EmbedderSettings
 from run_samples import LATER
