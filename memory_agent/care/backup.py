@@ -1,4 +1,4 @@
-"""Make a consistent backup of a data folder, also while a daemon runs, and read its manifest.
+"""Make a consistent backup of a data folder, also while a daemon runs, and check a backup against its manifest.
 
 Each part is an LMDB snapshot. Users are copied before the journal, so the copied journal has every event that a copied
 store has. The copied journal's cursors are those from before the first user was copied, so later events are delivered
@@ -18,15 +18,14 @@ from typing import Annotated
 
 import msgspec
 
-from memory_agent.care.checkup import check_user
+from memory_agent.care.checkup import PartReport, check_user
 from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, InvalidInputError, StoreDamagedError
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment
+from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment, open_user_key, require_plain
 from memory_agent.storage.folders import known_users, user_folder
-from memory_agent.storage.user_key import open_user_key, require_plain
 from memory_agent.version import VERSION
 from relay import copy_journal, cursors, journal_folder, rewind
-from relay.disk import DATA_FILE, Report, flush, flush_tree, opening
+from relay.disk import DATA_FILE, Finding, Report, flush, flush_tree, opening
 
 OWNERS = "owners"
 JOURNAL = "journal"
@@ -45,7 +44,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a backup. `left_out`: users who are not in it because the store is damaged or has no key."""
+    """The parts of a backup. `left_out`: users whose store is damaged or whose key is missing."""
 
     format: int
     version: str
@@ -57,8 +56,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime, report: Report) -> Manifest:
     """Copy `data_dir`, without its caches, to `target`, which must not exist. Durable on return.
 
-    Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and `StoreEncryptedError` where `settings` name
-    no keys for an encrypted folder; no files are left then.
+    Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and `StoreEncryptedError` if `settings` name no
+    keys for an encrypted folder; then no files are left.
     """
     if not settings.encryption.keys_folder:
         require_plain(data_dir)
@@ -194,6 +193,24 @@ def read_manifest(folder: Path) -> Manifest:
     for part in manifest.parts:
         _require_unchanged(folder, part)
     return manifest
+
+
+def verify_manifest(backup: Path, report: Report) -> tuple[PartReport, Manifest | None]:
+    """Check the files of a backup against its manifest; return findings, and the manifest unless there are any.
+
+    Raises `BackupDamagedError` for a folder without a manifest.
+    """
+    report(MANIFEST_FILE, 0, 1)
+    try:
+        manifest = read_manifest(backup)
+    except BackupDamagedError as error:
+        if not (backup / MANIFEST_FILE).exists():
+            raise
+        damage = Finding(place=MANIFEST_FILE, fault=str(error), count=1)
+        return PartReport(part="manifest", entries=0, findings=(damage,)), None
+    finally:
+        report(MANIFEST_FILE, 1, 1)
+    return PartReport(part="manifest", entries=len(manifest.parts)), manifest
 
 
 def _require_unchanged(folder: Path, part: Part) -> None:

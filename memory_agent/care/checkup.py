@@ -1,16 +1,9 @@
-"""Checks the parts of a data folder: a user's store and its derived files, the owners of runs, the journal.
+"""Verify a data folder or a backup: every user's store with its derived files, the owners of runs, and the journal.
 
-Works beside a daemon, on one snapshot of each file. Changes nothing.
-
-Checks one store: every value against its checksum, and every reference both ways.
-
-LMDB does not notice a flipped bit in a value or a key, so keys are checked by what they refer to: an id to its record,
-the record to its id, and so on. Nothing is repaired: records are the source of truth, and come back from a backup.
-
-Checks the files of the columns and of the learner against the records.
-
-The columns may be behind, by changes that the change log still holds; rows that changed since are skipped. A fault here
-loses no memory: the file is rebuilt from the records at the next open, or now by `memory-agent rebuild`.
+Read-only, on one snapshot of each file, so it may run beside a daemon. LMDB does not detect a flipped bit in a value or
+a key, so values are checked against their checksums, and keys by what they refer to: an id to its record, the record to
+its id, and so on. The columns may be behind by changes that the change log still holds; rows changed since are skipped.
+Nothing is repaired: records come back from a backup, and derived files are rebuilt from the records.
 
 m = number of memories compared at once, w = number of words.
 """
@@ -21,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from itertools import islice
 from math import nan
 from pathlib import Path
@@ -30,12 +24,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_agent.errors import IndexDamagedError, InvalidInputError, StoreDamagedError
+from memory_agent.errors import EncryptionKeyMissingError, IndexDamagedError, InvalidInputError, StoreDamagedError
 from memory_agent.knowledge import faults_of_knowledge
+from memory_agent.layout import Layout
 from memory_agent.learning import LEARNER_FILE, look_at_learner
 from memory_agent.records.memories import KINDS, SOURCES, MemoryFilter, MemoryRecord, microseconds
 from memory_agent.records.metadata import numbers_of
-from memory_agent.settings import StoreSettings
+from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.array_file import read_arrays
 from memory_agent.storage.changes import texts_of
 from memory_agent.storage.codec import (
@@ -53,13 +48,13 @@ from memory_agent.storage.codec import (
     without_checksum,
     words_body,
 )
+from memory_agent.storage.column import Slots
 from memory_agent.storage.columns import record_fingerprint
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE, ColumnsHeader, columns_cipher, read_columns
-from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records
-from memory_agent.storage.indexes import Slots
-from memory_agent.storage.ownership import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
-from memory_agent.storage.passage_vectors import graph_files
-from memory_agent.storage.recall_notes import decode_note, note_entries
+from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, open_environment, open_records, open_user_key
+from memory_agent.storage.folders import known_users, user_folder
+from memory_agent.storage.owners import MAP_SIZE_BYTES, ORDER, PAIRS, decode_owner, owners_encryption
+from memory_agent.storage.passages import graph_files
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
     CHANGES,
@@ -79,17 +74,61 @@ from memory_agent.storage.snapshot import (
     WORD_BITS,
     Snapshot,
 )
+from memory_agent.storage.stored_runs import decode_note, decode_trajectory, index_entries, note_entries
 from memory_agent.storage.terms import LONGEST_WORD, stems, text_words
-from memory_agent.storage.trajectories import decode_trajectory, index_entries
-from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.view import View
-from relay import SHARED_USER, JournalSettings, check_journal
+from relay import SHARED_USER, SYSTEM_USER, JournalSettings, check_journal, journal_folder
 from relay.disk import DATA_FILE, UNREADABLE, Checkup, Finding, Findings, Report, Transaction
 from sona import DamagedStateError
 
 PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
 ITEMS = "items"
 _ATTEMPTS = 3  # to read columns that their owner replaces
+_FEW_USERS = 3
+_ROW_BYTES = 8
+_LENGTH_ERROR = 0.01  # of a unit vector in float16; .0005 is usual
+_LEAST_COSINE = 0.9999  # of a vector in float16 and in the columns
+_NAMED = ("session_id", "run_id", "channel_id", "agent_id", "provenance", "type", "phase")
+_STEP = 500
+
+Numbered = Sequence[tuple[int, MemoryRecord]]
+
+OnMissingKey = Callable[[EncryptionKeyMissingError], None]
+"""Receives the error of a user who is skipped because the key is missing."""
+
+
+def verify_folder(
+    data_dir: Path,
+    settings: Settings,
+    report: Report,
+    user_id: str | None = None,
+    on_missing_key: OnMissingKey | None = None,
+    backup: Path | None = None,
+) -> Iterator[PartReport]:
+    """Check each store of a data folder, or of a `backup` of it, or one user's store alone.
+
+    May run beside a daemon. A user without the key is reported to `on_missing_key` and skipped; without that callback,
+    `EncryptionKeyMissingError` is raised. Progress is reported per part for up to three users. Raises `StoreError`,
+    `JournalError`.
+    """
+    root = backup or data_dir
+    users = [user_id] if user_id is not None else list(known_users(root))
+    for done, one in enumerate(users):
+        report("users", done, len(users))
+        progress = partial(_report_part, report, one) if len(users) <= _FEW_USERS else _report_nothing
+        try:
+            key = open_user_key(settings.encryption, data_dir, one)
+            yield check_user(user_folder(root, one), one, settings.store, progress, key, is_copy=backup is not None)
+        except EncryptionKeyMissingError as error:
+            if on_missing_key is None:
+                raise
+            on_missing_key(error)
+    report("users", len(users), len(users))
+    owners, journal = Layout(root).owners, journal_folder(root)
+    if user_id is None and owners.exists():
+        yield check_owners(owners, open_user_key(settings.encryption, data_dir, SYSTEM_USER))
+    if user_id is None and journal.exists():
+        yield check_events(journal, settings.relay.journal, partial(_report_part, report, "journal"))
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +152,7 @@ def check_user(
     *,
     is_copy: bool = False,
 ) -> PartReport:
-    """Check a user's folder; of a copy, which has no derived files, only the records.
+    """Check a user's folder. For a copy, which has no derived files, check the records alone.
 
     Raises `StoreError` if the files cannot be read at all, such as encrypted ones without their `key`.
     """
@@ -138,16 +177,16 @@ def check_user(
 
 
 def check_events(folder: Path, settings: JournalSettings, report: Report) -> PartReport:
-    """Check a journal. Raises `JournalError` where it cannot be read at all."""
+    """Check a journal. Raises `JournalError` if it cannot be read at all."""
     findings = Findings()
     entries = check_journal(folder, settings, findings, report)
     return PartReport(part="journal", entries=entries, findings=findings.listed())
 
 
 def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
-    """Check the owners of runs and sessions, encrypted with the system's `key`.
+    """Check the map of owners of runs and sessions, which may be encrypted with the system's `key`.
 
-    Raises `StoreError` where they cannot be read at all.
+    Raises `StoreError` if it cannot be read at all.
     """
     findings = Findings()
     entries = 0
@@ -169,10 +208,10 @@ def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
 def _check_columns(
     folder: Path, settings: StoreSettings, key: UserKey | None, findings: Findings, report: Report, *, is_sound: bool
 ) -> None:
-    """Check the saved columns, and compare them with the records where those are sound.
+    """Check the saved columns, and compare them with the records if those are sound.
 
-    They are read before the records are opened: they may be behind the records, never ahead. They are read again if the
-    owner has saved newer ones meanwhile, and forgotten the changes in between.
+    The columns are read before the records, so that they can only be behind. They are read again if the owner has saved
+    newer ones meanwhile and deleted the changes in between from the log.
     """
     for attempt in range(_ATTEMPTS):
         columns = _columns(folder, key, findings)
@@ -186,7 +225,7 @@ def _check_columns(
 
 
 def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[ColumnsHeader, View] | None:
-    """Return the saved columns, without a graph, whose file is only compared with its checksums."""
+    """Return the saved columns without their graph, whose file is only checked against its checksums."""
     cipher = columns_cipher(key)
     try:
         for graph in graph_files(folder / GRAPH_FILE):
@@ -200,10 +239,6 @@ def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[Col
         findings.add(COLUMNS_FILE, str(error))
         return None
     return header, columns.view
-
-
-_ROW_BYTES = 8
-_LENGTH_ERROR = 0.01  # of a unit vector in float16; .0005 is usual
 
 
 class RecordsCheckup(Checkup):
@@ -379,19 +414,12 @@ class RecordsCheckup(Checkup):
 
 
 def _row_of(value: bytes) -> int:
-    """Return the row in a value; 0, which is not a row, for a value that is too long."""
+    """Return the row in a value; 0, which is no row, for a value that is too long."""
     return row_number(value) if len(value) <= _ROW_BYTES else 0
 
 
-_LEAST_COSINE = 0.9999  # of a vector in float16 and in the columns
-_NAMED = ("session_id", "run_id", "channel_id", "agent_id", "provenance", "type", "phase")
-_STEP = 500
-
-Numbered = Sequence[tuple[int, MemoryRecord]]
-
-
 def check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, findings: Findings, report: Report) -> None:
-    """Compare columns loaded from their file with the records: 2 s per 10,000."""
+    """Compare columns loaded from their file with the records: 2 s per 10,000 memories."""
     if not _is_of_store(snapshot, header.lineage, COLUMNS_FILE, findings):
         return
     changed = _changed_since(snapshot, header.applied)
@@ -418,7 +446,7 @@ def check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, finding
 
 
 def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:
-    """Check the checksum of the saved learner, and that it belongs to this store. It may be older than the records."""
+    """Check the saved learner's checksum, and that it belongs to this store. It may be older than the records."""
     try:
         lineage = look_at_learner(folder, key)
     except DamagedStateError as error:
@@ -431,6 +459,25 @@ def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, finding
 def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findings: Findings) -> None:
     """Compare memories with their `slots` (m,)."""
     records = [record for _, record in part]
+    _compare_fields(records, view, slots, findings)
+    wrong = sum(
+        one != numbers_of(record.metadata) for one, record in zip(view.metadata_of(slots), records, strict=True)
+    )
+    findings.add(COLUMNS_FILE, "hold other metadata than the records", wrong)
+    findings.add(COLUMNS_FILE, "find other words than the records have", _wrong_words(records, view, slots))
+    stored, found = snapshot.vectors([row for row, _ in part]), view.vectors.vectors(slots)
+    if not findings.require(stored.shape == found.shape or not view.vectors.count, COLUMNS_FILE, "are of other ndim"):
+        return
+    is_there, is_found = stored.any(axis=1), found.any(axis=1)
+    is_wrong = is_there != is_found
+    if stored.shape == found.shape:
+        lengths = np.linalg.norm(stored, axis=1)  # within .0005 of one after float16
+        is_wrong |= is_there & (np.einsum("ij,ij->i", stored, found) < _LEAST_COSINE * lengths)
+    findings.add(COLUMNS_FILE, "hold another vector than the records", int(np.count_nonzero(is_wrong)))
+    findings.add(COLUMNS_FILE, "hold other passages than the records", _wrong_passages(snapshot, part, view, slots))
+
+
+def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, findings: Findings) -> None:
     expected: dict[str, tuple[npt.NDArray[Any], list[Any]]] = {
         "words": (view.fingerprints, [record_fingerprint(record) for record in records]),
         "times": (view.times_us, [microseconds(record.timestamp, "timestamp") for record in records]),
@@ -452,24 +499,10 @@ def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findi
         passing[places] = True
         wrong = 0 if mask is None else int(np.count_nonzero(mask[slots] != passing))
         findings.add(COLUMNS_FILE, "hold other names than the records", wrong)
-    numbers = [numbers_of(record.metadata) for record in records]
-    wrong = sum(one != other for one, other in zip(view.metadata_of(slots), numbers, strict=True))
-    findings.add(COLUMNS_FILE, "hold other metadata than the records", wrong)
-    findings.add(COLUMNS_FILE, "find other words than the records have", _wrong_words(records, view, slots))
-    stored, found = snapshot.vectors([row for row, _ in part]), view.vectors.vectors(slots)
-    if not findings.require(stored.shape == found.shape or not view.vectors.count, COLUMNS_FILE, "are of other ndim"):
-        return
-    is_there, is_found = stored.any(axis=1), found.any(axis=1)
-    is_wrong = is_there != is_found
-    if stored.shape == found.shape:
-        lengths = np.linalg.norm(stored, axis=1)  # within .0005 of one after float16
-        is_wrong |= is_there & (np.einsum("ij,ij->i", stored, found) < _LEAST_COSINE * lengths)
-    findings.add(COLUMNS_FILE, "hold another vector than the records", int(np.count_nonzero(is_wrong)))
-    findings.add(COLUMNS_FILE, "hold other passages than the records", _wrong_passages(snapshot, part, view, slots))
 
 
 def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots) -> int:
-    """Return how many of `slots` (m,) have other further passages than their memories."""
+    """Return the number of `slots` (m,) whose further passages differ from those of their memories."""
     wrong = 0
     for (row, _), slot in zip(part, slots.tolist(), strict=True):
         stored, found = snapshot.passages(row), view.vectors.further(slot)
@@ -482,7 +515,7 @@ def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots
 
 
 def _filters(records: Sequence[MemoryRecord]) -> Iterator[tuple[MemoryFilter, list[int]]]:
-    """Yield filters by each name in `records`, with the places of those that have it."""
+    """Yield a filter for each name in `records`, with the positions of the records that have it."""
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for place, record in enumerate(records):
         for field in _NAMED:
@@ -496,7 +529,7 @@ def _filters(records: Sequence[MemoryRecord]) -> Iterator[tuple[MemoryFilter, li
 
 
 def _wrong_words(records: Sequence[MemoryRecord], view: View, slots: Slots) -> int:
-    """Return how many of `slots` (m,) are found by other words than their memories have."""
+    """Return the number of `slots` (m,) that are found by other words than their memories have."""
     words_of = [text_words("\n".join(texts_of(record))) for record in records]
     word_of_stem: dict[str, str] = {}
     stems_of = []
@@ -522,3 +555,11 @@ def _changed_since(snapshot: Snapshot, applied: int) -> set[int] | None:
         return None if changes is None else {change.row for change in changes.rows}
     except (StoreDamagedError, IndexDamagedError):
         return None
+
+
+def _report_part(report: Report, part: str, what: str, done: int, total: int) -> None:
+    report(f"{part}: {what}", done, total)
+
+
+def _report_nothing(_what: str, _done: int, _total: int) -> None:
+    """Report nothing: with many users, a progress bar for each part of each would fill the screen."""

@@ -8,7 +8,7 @@ aside, stay unchanged.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import datetime
 from functools import partial
@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from memory_agent.care.checkup import OnMissingKey
 from memory_agent.care.offline import erase_events
 from memory_agent.erasure.logs import encrypt_intent
 from memory_agent.erasure.user_removal import finish_removals
@@ -26,29 +27,32 @@ from memory_agent.learning import discard_learner
 from memory_agent.settings import Settings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import remove_files
-from memory_agent.storage.environment import RECORDS_FOLDER, has_records, open_environment, own, own_records, records_at
+from memory_agent.storage.environment import (
+    RECORDS_FOLDER,
+    UserKey,
+    has_records,
+    open_environment,
+    own,
+    own_records,
+    records_at,
+)
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
-from memory_agent.storage.owners import encrypt_owners
-from memory_agent.storage.ownership import MAP_SIZE_BYTES
+from memory_agent.storage.owners import MAP_SIZE_BYTES, encrypt_owners
 from memory_agent.storage.snapshot import DATABASES
-from memory_agent.storage.user_key import UserKey
 from relay import SYSTEM_USER, Erasable, encrypt_journal, journal_folder, open_key_ring, read_mark
 from relay.crypto import KeyRing, Put, encrypt_in_place
 from relay.disk import DATA_FILE, Report, Transaction, opening
 
-OnMissingKey = Callable[[EncryptionKeyMissingError], None]
-"""Receives the error of a user who is skipped because the key is missing."""
-
 
 class EncryptedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """The users that were encrypted. `plain_leftovers`: folders with older files that stay plain."""
+    """The users that were encrypted. `plain_leftovers`: folders with older files, which stay plain."""
 
     users: tuple[EncryptedUser, ...]
     plain_leftovers: tuple[str, ...]
 
 
 class DestroyedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What destroying a user's key left behind, in words, and how many events of `system` were erased with it."""
+    """The result of destroying a user's key: erased events of `system`, and in words which data is left."""
 
     user_id: str
     destroyed: bool
@@ -64,11 +68,11 @@ def encrypt_folder(
     user_id: str | None = None,
     on_missing_key: OnMissingKey | None = None,
 ) -> EncryptedFolder:
-    """Encrypt a data folder, or one user of it; what is encrypted already stays as it is. Durable on return.
+    """Encrypt a data folder, or one user in it; encrypted stores stay unchanged. Durable on return.
 
-    Idempotent; a crash leaves each store plain or encrypted, whole. A user without the key is reported to
+    Idempotent; a crash leaves each store whole, plain or encrypted. A user without the key is reported to
     `on_missing_key` and skipped; without that callback, `EncryptionKeyMissingError` is raised. Raises `SettingsError`
-    when no folder of keys is set, `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`,
+    if no folder of keys is set, `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`,
     `JournalError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
@@ -112,9 +116,9 @@ def _encrypt_users(
 
 
 def encrypt_staged(stage: Path, data_dir: Path, settings: Settings, now: datetime, report: Report) -> None:
-    """Encrypt the plain stores of files staged for `data_dir`, where the settings name a folder of keys.
+    """Encrypt the plain stores among files staged for `data_dir`, if the settings name a folder of keys.
 
-    Where some of them are encrypted already, `data_dir` is bound to that folder of keys.
+    If some of them are encrypted already, `data_dir` is bound to that folder of keys.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -160,7 +164,7 @@ def destroy_user_key(
 
 
 EncryptionState = Literal["plain", "encrypted", "locked"]
-"""`locked`: encrypted with a key that is not in the ring, or the settings name no ring."""
+"""`locked`: encrypted with a key that is not in the ring, or without a ring in the settings."""
 
 
 class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +175,7 @@ class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
-    """What was encrypted of a user. `was_encrypted`: it was already."""
+    """One encrypted user. `was_encrypted`: the store was encrypted before."""
 
     user_id: str
     memories: int
@@ -181,9 +185,9 @@ class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encrypt_user(folder: Path, settings: StoreSettings, key: UserKey, report: Report) -> EncryptedUser:
-    """Encrypt a user's folder with `key`, which is created if need be. Durable on return.
+    """Encrypt a user's folder with `key`, which is created if it does not exist. Durable on return.
 
-    A kill at any moment leaves plain records or encrypted ones; calling it again continues. Needs room for a copy.
+    A kill at any moment leaves plain or encrypted records; another call continues. Needs disk space for a copy.
     Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`, `EncryptionKeyMissingError`.
     """
     was_encrypted = False
@@ -202,8 +206,8 @@ def encrypt_user(folder: Path, settings: StoreSettings, key: UserKey, report: Re
             )
         encrypt_intent(folder, key)
         after = _size(folder)
-    with closing(Archive.open(folder, settings, "library", key)) as archive:  # rebuilds what is derived
-        count = archive.store.count
+    with closing(Archive.open(folder, settings, "library", key)) as archive:  # rebuilds the derived files
+        count = archive.store.counts().memories
     return EncryptedUser(
         user_id=key.user_id, memories=count, bytes_before=before, bytes_after=after, was_encrypted=was_encrypted
     )
@@ -214,13 +218,13 @@ def _pairs(transaction: Transaction) -> Iterator[Put]:
 
 
 def remove_plain_caches(folder: Path) -> None:
-    """Remove derived files, also those set aside as damaged: they hold words and vectors."""
+    """Remove derived files, including those set aside as damaged: they hold words and vectors."""
     remove_files(folder)
     discard_learner(folder)
 
 
 def remove_leftovers(data_dir: Path) -> None:
-    """Remove what killed processes left of removed users and of restores. Raises `StoreError`."""
+    """Finish the removal of users, and remove files of a killed restore. Raises `StoreError`."""
     finish_removals(data_dir)
     shutil.rmtree(data_dir / STAGE, ignore_errors=True)
 

@@ -1,18 +1,16 @@
 """Export a user's memories as JSON Lines, and import them into another store.
 
-Each memory is one line and round-trips bit for bit: record, usage, vectors, words, and the events behind it. Vectors,
-passages and words are base64 of the stored bytes; metadata that JSON cannot hold exactly (bytes, NaN) is base64 of
-MessagePack; event ids too long to be stored are digests. Runs and what was learned from them are exported by
-`memory-agent sona export`.
+Each memory is one line and round-trips bit for bit: record, usage, vectors, words and events. Vectors, passages and
+words are base64 of the stored bytes; metadata that JSON cannot hold exactly (bytes, NaN) is base64 of MessagePack; long
+event ids are digests. `memory-agent sona export` exports runs and what was learned from them.
 
 Export reads a snapshot, also while a daemon runs. Import checks every line first and writes one transaction, so a bad
 line, a full disk or a kill leaves the store unchanged. It skips memories that the store has, by id or event, and is
 idempotent. Vectors of another embedder than the store's are dropped, and recomputed when a model is available.
 
-Of what users share, a line is an item with its attachment and the pseudonym of its author. Neither figures nor chosen
-names are exported, and nothing that finds the user behind a pseudonym: to move a deployment, restore a backup of it.
-Such lines are imported as shared items alone, as they were published and with new figures. What was unpublished here
-stays so.
+In an export of shared items, a line is an item with its attachment and the pseudonym of its author. It holds neither
+figures nor chosen names, nor anything that leads to the user behind a pseudonym: to move a deployment, restore a
+backup. These lines are imported only as shared items, with new figures. Items that were unpublished here stay so.
 """
 
 from __future__ import annotations
@@ -57,10 +55,9 @@ from memory_agent.storage.codec import (
     with_checksum,
     words_body,
 )
-from memory_agent.storage.environment import open_records
+from memory_agent.storage.environment import UserKey, open_records, open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.snapshot import EVENTS, PASSAGES, VECTORS, WORD_BITS, Snapshot
-from memory_agent.storage.user_key import UserKey, open_user_key
 from relay import SHARED_USER
 from relay.disk import Report, Transaction, flush
 
@@ -74,7 +71,7 @@ _MOST_NAMED = 5  # bad lines in one error
 
 
 class Bodies(NamedTuple):
-    """What a model made of a text, as it is stored; None for what there is not."""
+    """The stored output of a model for a text; None for a missing part."""
 
     vector: bytes | None = None
     passages: bytes | None = None
@@ -82,11 +79,11 @@ class Bodies(NamedTuple):
 
 
 Arrival = tuple[MemoryRecord | None, Bodies, list[bytes], bytes | None]
-"""A memory, what a model made of it, its events as stored keys, and the attachment of an item."""
+"""A memory, its bodies, the stored keys of its events, and the attachment of an item."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The first line: whose memories follow, and which embedder made their vectors."""
+    """The first line: the user and the embedder of the memories that follow."""
 
     memory_agent_export: int
     user_id: str
@@ -98,7 +95,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A memory with its events; without a record, events whose memory was deleted, which stay recognised."""
+    """A memory with its events; without a record, events of a deleted memory, so that they stay recognised."""
 
     record: MemoryRecord | None = None
     vector: str | None = None
@@ -111,9 +108,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of memories that were imported, and that were there before. `without_vector`: of the imported.
+    """The numbers of memories that were imported (`taken`), and that were stored before (`known`).
 
-    `unpublished`: items that are left out, since they were unpublished here.
+    `without_vector`: imported memories without a vector. `unpublished`: items left out because they were unpublished
+    here.
     """
 
     taken: int
@@ -131,7 +129,7 @@ def export_user(
 ) -> Iterator[bytes]:
     """Return the lines of a user's export, without line ends and decrypted; also while a daemon runs.
 
-    With a filter, those of the memories that match it. Raises `InvalidInputError` for a user without a store,
+    With a filter, only the memories that match it. Raises `InvalidInputError` for a user without a store,
     `StoreError`, `StoreDamagedError`, `EncryptionKeyMissingError`.
     """
     folder = user_folder(data_dir, user_id)
@@ -144,9 +142,9 @@ def export_user(
 def import_user(
     file: BinaryIO, data_dir: Path, settings: Settings, user_id: str, now: datetime, report: Report
 ) -> Imported:
-    """Import an export, which must be seekable, for a user: all of it or nothing. Durable on return.
+    """Import a seekable export file for a user, all of it or nothing. Durable on return.
 
-    Memories that had been erased are no longer erased by a later restore. Raises `DaemonRunningError`,
+    A later restore no longer erases imported memories that had been erased before. Raises `DaemonRunningError`,
     `InvalidInputError` naming the bad lines, `StoreOwnedElsewhereError`, `StoreError`.
     """
     head = decode_head(next(_numbered(file), (1, b""))[1])  # before anything is created
@@ -168,7 +166,7 @@ def import_user(
 
 
 def write_file(file: Path, chunks: Iterable[bytes]) -> int:
-    """Write a private file from chunks, whole or not at all; return their number. Durable. Raises `OSError`."""
+    """Write a private file from chunks, atomically; return their number. Durable on return. Raises `OSError`."""
     count = 0
     with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=f".{file.name}.", delete=False) as part:
         try:
@@ -208,9 +206,9 @@ def export_lines(
 def import_lines(
     file: BinaryIO, archive: Archive, report: Report, is_gone: Callable[[str], bool] = lambda _: False
 ) -> Imported:
-    """Import a seekable export file, all of it or nothing, but for what `is_gone`, by its id. Durable on return.
+    """Import a seekable export file, all of it or nothing, except for ids that are `is_gone`. Durable on return.
 
-    Raises `InvalidInputError` naming the bad lines, `StoreError`; the store is unchanged then.
+    Raises `InvalidInputError` naming the bad lines, or `StoreError`; then the store is unchanged.
     """
     head = _checked(file, report)
     with archive.batch() as batch:
@@ -219,7 +217,7 @@ def import_lines(
 
 def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: MemoryFilter | None) -> Iterator[bytes]:
     snapshot = Snapshot(transaction)
-    of_many = {one.item_id for one in all_offerers(snapshot)}  # they stand on offers, which nobody else is shown
+    of_many = {one.item_id for one in all_offerers(snapshot)}  # items made of offers, which are private
     state, total = snapshot.state, snapshot.counts().memories - len(of_many)
     if filter is not None:
         filter = with_excluded_memories(filter, snapshot)

@@ -1,4 +1,4 @@
-"""Work on a data folder that no daemon serves: open one user's memory, erase, read the quarantine, compact the journal.
+"""Work on a data folder that no daemon serves: open a user's memory, erase, read the quarantine, compact the journal.
 
 A running daemon does the same through its hosts and its relay (`daemon.erasure`).
 """
@@ -35,9 +35,9 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records.shared_requests import Caller, ForgetUser, ReadLog, SharedPart, SharedStore
 from memory_agent.settings import RetentionSettings, Settings
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, is_named, keys_of, quarantined_traces
-from memory_agent.storage.user_key import open_user_key
 from memory_agent.verbs.protocol import QuarantinedEvent
 from relay import (
     LOCAL,
@@ -56,7 +56,7 @@ from relay import (
 )
 
 Warn = Callable[[str], None]
-"""Receives a warning, in a sentence, when the operation continues despite a problem."""
+"""Receives a warning, one sentence, when an operation continues despite a problem."""
 
 IsOwned = Callable[[bytes], bool]
 """Whether an encoded event of `system` belongs to the user."""
@@ -73,45 +73,46 @@ def open_memory(
     retention: RetentionSettings | None = None,
     shared: SharedStore | None = None,
 ) -> Memory:
-    """Open a user's memory on its files; the user is created where there is none.
+    """Open a user's memory on its files, and create it if it does not exist.
 
-    Finishes a restore that was interrupted. Applies no retention by itself, so that reading erases nothing; `retention`
-    gives the rules to `Memory.erasure`. `shared` is what `shared_items` lends. Raises what `Memory.open` raises, and
+    Finishes an interrupted restore. Applies no retention by itself, so that reading erases nothing; `retention` gives
+    the rules to `Memory.erasure`. `shared` comes from `shared_items`. Raises as `Memory.open`, and
     `DaemonRunningError`.
     """
     folder = _prepared(data_dir, settings, user_id)
     kind = Knowledge if user_id == SHARED_USER else Memory
-    return _open(kind, folder, settings, user_id, settings.encryption, retention, shared=shared)
+    return _open(kind, folder, settings, user_id, retention=retention, shared=shared)
 
 
 @contextmanager
 def open_for_reading(
     data_dir: Path, settings: Settings, user_id: str, shared: SharedStore | None = None
 ) -> Iterator[Memory]:
-    """As `open_memory`, but a user without a store reads as an empty memory, and neither files nor keys are made."""
+    """As `open_memory`, but yield an empty memory for a user without a store, without creating files or keys."""
     open_user_key(settings.encryption, data_dir, user_id)
     Layout(data_dir).finish_restore()
     if user_folder(data_dir, user_id).exists():
         with open_memory(data_dir, settings, user_id, shared=shared) as memory:
             yield memory
         return
+    plain = msgspec.structs.replace(settings, encryption=EncryptionSettings())
     with (
         TemporaryDirectory(prefix="memory-agent-") as folder,
-        _open(Memory, Path(folder) / "empty", settings, user_id, None, None, shared=shared) as memory,
+        _open(Memory, Path(folder) / "empty", plain, user_id, shared=shared) as memory,
     ):
         yield memory
 
 
 @contextmanager
 def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
-    """Lend what users of a data folder share. It is opened by the first request, and created by what publishes.
+    """Lend the shared items of a data folder. The first request opens their store; the first publication creates it.
 
-    Requests raise what `open_memory` raises.
+    Requests raise as `open_memory`.
     """
 
     def open_store(embedder: Embedder | None) -> Knowledge:
         folder = _prepared(data_dir, settings, SHARED_USER)
-        return _open(Knowledge, folder, settings, SHARED_USER, settings.encryption, None, embedder=embedder)
+        return _open(Knowledge, folder, settings, SHARED_USER, embedder=embedder)
 
     folder = user_folder(data_dir, SHARED_USER)
     with closing(KnowledgeOnFiles(folder, open_store, settings.embedder)) as shared:
@@ -119,8 +120,8 @@ def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
 
 
 def _prepared(data_dir: Path, settings: Settings, user_id: str) -> Path:
-    """Return the folder of a user who may be opened or created in the data folder. Raises as `open_memory`."""
-    open_user_key(settings.encryption, data_dir, user_id)  # refuses keys in the data folder, not only in the user's
+    """Prepare the data folder for opening a user's memory, and return the user's folder. Raises as `open_memory`."""
+    open_user_key(settings.encryption, data_dir, user_id)  # refuses a folder of keys inside the data folder
     layout = Layout(data_dir)
     layout.create()
     layout.finish_restore()
@@ -132,9 +133,8 @@ def _open(
     folder: Path,
     settings: Settings,
     user_id: str,
-    encryption: EncryptionSettings | None,
-    retention: RetentionSettings | None,
     *,
+    retention: RetentionSettings | None = None,
     shared: SharedStore | None = None,
     embedder: Embedder | None = None,
 ) -> _Kind:
@@ -142,7 +142,7 @@ def _open(
         folder,
         user_id=user_id,
         settings=settings,
-        encryption_settings=encryption or EncryptionSettings(),
+        encryption_settings=settings.encryption,
         retention_settings=retention or RetentionSettings(),
         age_now=False,
         shared=shared,
@@ -151,9 +151,9 @@ def _open(
 
 
 def forgotten_events(data_dir: Path, user_id: str) -> Callable[[str], bool]:
-    """Return a predicate of event ids: whether the memory of that event was forgotten and has not returned since.
+    """Return a predicate of event ids: whether the event's memory was forgotten and not stored again.
 
-    Reads the history of erasures alone, so it may be called beside a daemon. Raises `StoreError`.
+    Reads only the history of erasures, so it may run beside a daemon. Raises `StoreError`.
     """
     gone = read_history(user_folder(data_dir, user_id), user_id).events
     return lambda event_id: bool(gone) and fingerprint(user_id, event_id) in gone
@@ -169,10 +169,10 @@ def erase(
     dry_run: bool = False,
     warn: Warn = lambda _: None,
 ) -> ErasureReceipt:
-    """Erase memories from every file, and the events they were made of from the journal. Durable on return.
+    """Erase memories from every file, and their events from the journal. Durable on return.
 
-    Idempotent: after a crash, the same call or the next start of a daemon finishes it. A user without a store stays
-    without one; the journal is erased from all the same. `dry_run` changes nothing and returns the receipt. Raises
+    Idempotent: after a crash, the same call or the next start of a daemon finishes it. For a user without a store, only
+    events are erased, and no store is created. `dry_run` changes nothing and returns the receipt. Raises
     `InvalidInputError`, `StoreError`, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalError`.
     """
     Layout(data_dir).finish_restore()
@@ -202,7 +202,8 @@ def erase_user(
 ) -> ErasureReceipt:
     """Erase a user: shared items, events, ownership of runs, folder. Durable on return; idempotent after a crash.
 
-    Needs no key: memories that cannot be read are removed without being counted, and `warn` says so. Raises as `erase`.
+    Needs no key: memories that cannot be read are removed without being counted, and `warn` is called. Raises as
+    `erase`.
     """
     folder = user_folder(data_dir, user_id)
     shared, left = SharedPart(), None
@@ -229,9 +230,9 @@ def erase_user(
 def _forget_shared(
     data_dir: Path, settings: Settings, user_id: str, now: datetime, *, dry_run: bool
 ) -> tuple[SharedPart, str | None]:
-    """Take away what a user shared, and the user's part in all figures, unless `dry_run`.
+    """Remove a user's shared items and contributions to figures, unless `dry_run`.
 
-    Returns how much that is, and why the journal still names it, if it does.
+    Returns their number, and the reason if the journal still names them.
     """
     with shared_items(data_dir, settings) as shared:
         found: SharedPart = shared.ask(Caller(user_id=user_id), ForgetUser(dry_run=dry_run), _SHARED_TIMEOUT_S)
@@ -244,7 +245,7 @@ def _forget_shared(
 
 
 def _tell(data_dir: Path, settings: Settings, shared: SharedStore, now: datetime) -> None:
-    """Move the publish log to the journal, as a daemon's announcer does, so that it names nothing that is gone."""
+    """Move the publish log to the journal, as a daemon's announcer does, so it names no removed item."""
     if not journal_folder(data_dir).exists():
         return
     caller = Caller(user_id=SHARED_USER)
@@ -273,10 +274,10 @@ def _erase_absent(
 def erase_events_of(
     data_dir: Path, settings: Settings, user_id: str, intent: Intent, now: datetime, *, dry_run: bool = False
 ) -> Erased:
-    """Erase the events of an intent from the journal's files, those of `system` about its session and runs included."""
+    """Erase the events of an intent from the journal, including events of `system` about its session and runs."""
     among = keys_of(intent.session_id, intent.run_ids)
     wanted = erasable(user_id, intent)
-    if user_id == SHARED_USER:  # whose events quote fingerprints
+    if user_id == SHARED_USER:  # its events quote fingerprints
         wanted = msgspec.structs.replace(wanted, quoted=frozenset(fingerprint(user_id, one) for one in wanted.quoted))
     return erase_events(data_dir, settings, wanted, now, among, dry_run=dry_run)
 
@@ -291,10 +292,10 @@ def erase_events(
     dry_run: bool = False,
     forget_owner: bool = False,
 ) -> Erased:
-    """Erase events of one user from the journal's files, and those that conductors published for it as `system`.
+    """Erase the events of one user from the journal, and those that conductors published for the user as `system`.
 
     `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
-    owners. Durable on return, and the journal's file is compacted. Without a journal there is nothing to erase. Raises
+    owners. Durable on return; the journal's file is compacted. Without a journal there is nothing to erase. Raises
     `JournalError`, `StoreError`.
     """
     with _open_owners(data_dir, settings) as owners:
@@ -324,7 +325,7 @@ def _erase_from_journal(
 
 @contextmanager
 def _open_owners(data_dir: Path, settings: Settings) -> Iterator[Owners | None]:
-    """Open the map of run owners that a daemon keeps; None where no daemon has run."""
+    """Open the map of run owners that a daemon keeps; None if no daemon has run here."""
     path = Layout(data_dir).owners
     if not path.exists():
         yield None
@@ -354,7 +355,7 @@ def _system_quarantine(journal: Journal, is_owned: IsOwned) -> Iterator[int]:
 
 
 def erased_events(data_dir: Path, settings: Settings, user_id: str, history: History) -> list[str]:
-    """Return the ids of a user's events that were erased according to `history` and that the journal still holds."""
+    """Return the ids of a user's events that `history` lists as erased and the journal still holds."""
     wanted = history.events
     found: list[str] = []
     if not wanted or not journal_folder(data_dir).exists():
@@ -369,7 +370,7 @@ def erased_events(data_dir: Path, settings: Settings, user_id: str, history: His
 
 
 def read_quarantine(data_dir: Path, settings: Settings, after: int, limit: int) -> Sequence[QuarantinedEvent]:
-    """Return at most `limit` quarantined events with an id above `after`, without their content."""
+    """Return the first `limit` quarantined events with an id above `after`, without their content."""
     if not journal_folder(data_dir).exists():
         return []
     with _open_journal(data_dir, settings, readonly=True) as journal:
@@ -377,7 +378,7 @@ def read_quarantine(data_dir: Path, settings: Settings, after: int, limit: int) 
 
 
 def compact_journal(data_dir: Path, settings: Settings) -> None:
-    """Copy the journal without its free pages and put the copy in place, where there is a journal. Durable on return.
+    """Compact the journal, if there is one. Durable on return.
 
     Raises `JournalError`, `JournalInUseError`.
     """

@@ -1,10 +1,10 @@
 """Restore a backup: everything, or one user; or replay one user's events from the journal.
 
-A backup is checked as a whole before anything changes, and the data folder must not be in use. Copies are
-staged beside the stores, encrypted where the data folder is, and rid of what was erased here since the backup was made.
-Then they take the place of what was there, which is moved aside and never deleted. A restored store gets a new owner
-epoch and its caches are rebuilt. A single user's store is older than the journal, so the daemon's cursor goes back to
-its last event; stores that have the events since then recognise them.
+The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged beside
+the stores, encrypted if the data folder is, and memories that were erased here since the backup was made are erased
+from the copies. Then the copies replace the existing files, which are moved aside and never deleted. A restored store
+gets a new owner epoch, and its caches are rebuilt. A single user's store is older than the journal, so the daemon's
+cursor is reset to the store's last event; other stores recognise events that they have.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from memory_agent.errors import BackupDamagedError, EncryptionKeyMissingError, I
 from memory_agent.knowledge import Knowledge
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.settings import Settings
-from memory_agent.storage.environment import open_records, own
+from memory_agent.storage.environment import UserKey, open_records, open_user_key, own, require_keys
 from memory_agent.storage.folder_moves import has_unfinished_moves, move_folders
 from memory_agent.storage.folders import ASIDE, STAGE, known_users, user_folder
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.user_key import UserKey, open_user_key, require_keys
 from relay import SHARED_USER, Erasable, journal_folder, require_unused, rewind
 from relay.disk import DATA_FILE, Report, find_fault, flush_tree
 
@@ -39,10 +38,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What was restored. `aside`: the folder with what was there before, None where nothing was.
+    """The restored parts. `aside`: the folder with the replaced files, None if there were none.
 
-    `erased_again`: by user, the number of memories that were erased here since the backup, and now from it as well.
-    `has_history`: whether this data folder has a history of erasures; on another machine it has none.
+    `erased_again`: by user, the number of memories that were erased here since the backup, and now from the copies.
+    `has_history`: whether this data folder has a history of erasures, which another machine lacks.
     """
 
     parts: tuple[Part, ...]
@@ -62,7 +61,7 @@ def restore_all(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore everything. `replace` moves existing files aside; without it, they are an error. Durable on return.
+    """Restore everything. `replace` moves existing files aside; without it they are an error. Durable on return.
 
     Raises `BackupDamagedError`, `InvalidInputError`, `StoreEncryptedError` and `EncryptionKeyMissingError` without the
     keys, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`.
@@ -92,7 +91,7 @@ def restore_user(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore one user's store; the journal's later events reach it at the daemon's next start. Durable on return.
+    """Restore one user's store; the daemon's next start delivers the journal's later events. Durable on return.
 
     Raises as `restore_all`, and `InvalidInputError` for a user who is not in the backup or was erased since.
     """
@@ -112,7 +111,9 @@ def restore_user(
         again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
         flush_tree(stage)
         if user_id != SHARED_USER:  # which has no events
-            _rewind(data_dir, settings, cursor)  # first: a repeated event is recognised, a missed one is lost
+            _rewind(
+                data_dir, settings, cursor
+            )  # before the moves: repeated events are recognised, missed ones are lost
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
         move_folders(data_dir, [*moves, (staged, folder)])
     return _restored(data_dir, parts, aside, manifest.made_at, again)
@@ -153,9 +154,9 @@ def replay_user(
 def _reapply_erasures(
     stage: Path, journal_dir: Path, data_dir: Path, settings: Settings, made_at: datetime, now: datetime, warn: Warn
 ) -> dict[str, int]:
-    """Erase from staged files what the history of `data_dir` says was erased; return the memories by user.
+    """Erase from staged files what the history of `data_dir` lists; return the numbers of memories by user.
 
-    `journal_dir` is the folder with the journal that the staged stores will follow: staged too, or that of `data_dir`.
+    `journal_dir` is the folder with the journal for the staged stores: the stage itself, or `data_dir`.
     """
     counts = {}
     for user_id in list(known_users(stage)):
@@ -165,7 +166,7 @@ def _reapply_erasures(
         if history.since(made_at).is_everything:
             counts[user_id] = erase_user(stage, settings, user_id, now, warn=warn).memories
         else:
-            if user_id == SHARED_USER:  # items that the restored store does not know had events too
+            if user_id == SHARED_USER:  # erases the events of items that the restored store does not know, too
                 wanted = Erasable(user_id=SHARED_USER, quoted=history.memories_in(now))
                 erase_events(journal_dir, settings, wanted, now)
             known = erased_events(journal_dir, settings, user_id, history)
@@ -209,7 +210,7 @@ def _restored(
 
 @contextmanager
 def _exclusive(data_dir: Path, users: Sequence[str]) -> Iterator[None]:
-    """Hold the data folder alone; where it is created for this, a failure removes it again."""
+    """Hold the data folder exclusively. If it is created for this, a failure removes it again."""
     layout = Layout(data_dir)
     is_new = not data_dir.exists()
     try:
@@ -236,7 +237,7 @@ def _held(layout: Layout, data_dir: Path, users: Sequence[str]) -> Iterator[None
 
 @contextmanager
 def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report) -> Iterator[Path]:
-    """Copy the parts to a folder beside the stores, checked and durable."""
+    """Copy the parts to a folder beside the stores, and check them. Durable."""
     stage = data_dir / STAGE
     shutil.rmtree(stage, ignore_errors=True)  # of an interrupted restore
     try:
@@ -260,7 +261,7 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
 def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Settings) -> None:
     """Raise `StoreEncryptedError` or `EncryptionKeyMissingError` for stores that the settings cannot open.
 
-    Users whose key was destroyed are restored, unreadable as they are, beside others that can be opened.
+    A user whose key was destroyed is restored unreadable, if other users can be opened.
     """
     missing: list[EncryptionKeyMissingError] = []
     users = list(known_users(stage))
@@ -279,7 +280,7 @@ def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Setting
 def _moves_aside(
     data_dir: Path, folders: Sequence[Path], now: datetime, *, replace: bool
 ) -> tuple[str | None, list[tuple[Path, Path]]]:
-    """Return a new folder for what is there (None where nothing is), and the moves into it."""
+    """Return a new folder for the existing files (None if there are none), and the moves into it."""
     present = [folder for folder in folders if folder.exists() and any(folder.iterdir())]
     if present and not replace:
         names = ", ".join(folder.name for folder in present)

@@ -23,7 +23,7 @@ from memory_agent.verbs.protocol import Request
 from relay import SHARED_USER, Credentials, Principal
 
 if TYPE_CHECKING:
-    from memory_agent.care.encryption import OnMissingKey
+    from memory_agent.care import OnMissingKey
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
 

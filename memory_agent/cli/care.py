@@ -19,9 +19,7 @@ from memory_agent.errors import EncryptionKeyMissingError, UnavailableError
 from memory_agent.verbs.params import RebuildParams
 
 if TYPE_CHECKING:
-    from memory_agent.care.backup import Part
-    from memory_agent.care.checkup import PartReport
-    from memory_agent.care.restoration import Restored
+    from memory_agent.care import Part, PartReport, Restored
     from memory_agent.client import MemoryClient
     from memory_agent.memory import Memory
 
@@ -52,7 +50,7 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
       memory-agent verify /mnt/backups/monday
       memory-agent verify --json | jq '.parts[] | select(.findings != [])'
     """
-    from memory_agent.care.verification import verify_folder, verify_manifest  # imports the engines
+    from memory_agent.care import verify_folder, verify_manifest  # imports the engines
 
     unchecked: list[str] = []
 
@@ -162,7 +160,7 @@ def compact(target: Target) -> None:
     """
     sizes = for_each_user(target, "compact", "compacting", lambda memory, _: memory.care.compact())
     if not target.user_named and not uses_daemon(target):
-        from memory_agent.care.offline import compact_journal  # imports the engines
+        from memory_agent.care import compact_journal  # imports the engines
 
         compact_journal(target.data_dir, target.settings)
     if target.as_json:
@@ -189,7 +187,7 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
       memory-agent backup /mnt/backups/monday
       memory-agent backup "/mnt/backups/$(date +%F)" --json
     """
-    from memory_agent.care.backup import make_backup  # imports the engines
+    from memory_agent.care import make_backup  # imports the engines
 
     with progress_bars() as report:
         made = make_backup(target.data_dir, directory, target.settings, datetime.now(UTC), report)
@@ -240,7 +238,7 @@ def restore(target: Target, directory: Path | None, replace: bool, from_journal:
     if restored.aside:
         click.echo(f"the previous files are in {restored.aside}; delete them when they are not needed")
     if from_journal:
-        from memory_agent.care.restoration import NOT_IN_JOURNAL
+        from memory_agent.care import NOT_IN_JOURNAL
 
         click.echo(f"the events of {target.user_id} are ingested again when the daemon starts")
         if restored.aside:
@@ -255,7 +253,7 @@ def _content(part: Part) -> str:
 
 
 def _restore(target: Target, directory: Path | None, replace: bool) -> Restored:
-    from memory_agent.care.restoration import replay_user, restore_all, restore_user  # imports the engines
+    from memory_agent.care import replay_user, restore_all, restore_user  # imports the engines
 
     data_dir, user_id, settings, now = target.data_dir, target.user_id, target.settings, datetime.now(UTC)
     if directory is None:

@@ -23,7 +23,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_agent.care.encryption import store_encryptions
+from memory_agent.care import store_encryptions
 from memory_agent.client import MemoryClient
 from memory_agent.daemon.capacity import capacity_here, usable_memory_bytes
 from memory_agent.doors.http.guard import place_of

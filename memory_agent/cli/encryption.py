@@ -16,7 +16,7 @@ from memory_agent.cli.render import counted, print_document, print_table, size
 from relay import SYSTEM_USER, EncryptionKeyMissingError, KeyRing
 
 if TYPE_CHECKING:
-    from memory_agent.care.encryption import DestroyedKey
+    from memory_agent.care import DestroyedKey
 
 _OFF = "encryption is off: anyone who can read the disk can read everything. Set encryption.keys_folder to a folder"
 _UNNAMED = "some stores are encrypted, and no folder of keys is set: set encryption.keys_folder"
@@ -50,7 +50,7 @@ def status(target: Target) -> None:
       memory-agent encryption status
       memory-agent encryption status --json
     """
-    from memory_agent.care.encryption import store_encryptions
+    from memory_agent.care import store_encryptions
 
     keys = target.keys
     users = [] if keys is None else keys.users()
@@ -105,7 +105,7 @@ def destroy(target: Target, yes: bool) -> None:
         raise EncryptionKeyMissingError(target.user_id, str(keys.folder))
     if not yes:
         confirm(f"destroy the key of {target.user_id}, so that the data can never be read again?")
-    from memory_agent.care.encryption import destroy_user_key  # imports the engines
+    from memory_agent.care import destroy_user_key  # imports the engines
 
     is_served = uses_daemon(target)
     destroyed = destroy_user_key(
@@ -143,7 +143,7 @@ def encrypt(target: Target) -> None:
       memory-agent encrypt --config memory-agent.toml
       memory-agent encrypt --set encryption.keys_folder=/srv/keys --user alice
     """
-    from memory_agent.care.encryption import encrypt_folder  # imports the engines
+    from memory_agent.care import encrypt_folder  # imports the engines
 
     user_id = target.user_id if target.user_named else None
     with progress_bars() as report:

@@ -99,7 +99,7 @@ def _entries(target: Target, after: int, limit: int) -> Sequence[QuarantinedEven
     if uses_daemon(target):
         with open_client(target) as client:
             return client.quarantined(after, limit)
-    from memory_agent.care.offline import read_quarantine  # imports the engines
+    from memory_agent.care import read_quarantine  # imports the engines
 
     target = authorize(target, "quarantine_list")
     return read_quarantine(target.data_dir, target.settings, after, limit)

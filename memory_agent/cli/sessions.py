@@ -163,7 +163,7 @@ def _follow(
 
 def _with_forgotten(target: Target, events: Iterator[dict[str, Any]], delivered: Delivered) -> Iterator[dict[str, Any]]:
     """Yield the events, and count those whose memories were forgotten."""
-    from memory_agent.care.offline import forgotten_events  # imports the engines
+    from memory_agent.care import forgotten_events  # imports the engines
 
     is_forgotten = forgotten_events(target.data_dir, target.user_id)
     for event in events:

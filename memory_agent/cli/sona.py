@@ -103,7 +103,7 @@ def export(target: Target, file: Path) -> None:
     if file == _STANDARD_STREAM:
         sys.stdout.buffer.write(data)
     else:
-        from memory_agent.care.export import write_file  # imports the engines
+        from memory_agent.care import write_file  # imports the engines
 
         write_file(file, [data])
         print_done(target.as_json, {"file": str(file), "bytes": len(data)}, f"wrote {size(len(data))} to {file}")

@@ -25,7 +25,7 @@ from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import MemoryFilter
 
 if TYPE_CHECKING:
-    from memory_agent.care.export import Imported
+    from memory_agent.care import Imported
     from memory_agent.notes import StoredNotes
 
 _STANDARD_STREAM = Path("-")
@@ -52,7 +52,7 @@ def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFil
       memory-agent export notes.jsonl --type note --metadata host=staging
       memory-agent export - | jq -r 'select(.record) | .record.text'
     """
-    from memory_agent.care.export import export_user, write_file  # imports the engines
+    from memory_agent.care import export_user, write_file
 
     if target.as_json and file == _STANDARD_STREAM:
         raise click.UsageError("--json and - both take standard output: name a file")
@@ -135,7 +135,7 @@ def import_memories(target: Target, file: Path) -> None:
 
 
 def _import(target: Target, file: BinaryIO) -> Imported:
-    from memory_agent.care.export import import_user  # imports the engines
+    from memory_agent.care import import_user
 
     with progress_bars() as report:
         return import_user(file, target.data_dir, target.settings, target.user_id, datetime.now(UTC), report)

@@ -29,9 +29,9 @@ from memory_agent.knowledge import RemoteKnowledge
 from memory_agent.layout import CONSUMER, Layout
 from memory_agent.settings import Settings
 from memory_agent.signals import SignalTable
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
-from memory_agent.storage.user_key import open_user_key
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.protocol import DaemonStatus
 from memory_agent.verbs.table import USUAL_PATIENCE_MS

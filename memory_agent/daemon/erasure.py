@@ -43,9 +43,9 @@ from memory_agent.errors import DeadlineExceededError, EncryptionKeyMissingError
 from memory_agent.records.shared_requests import Caller, ForgetUser, SharedPart
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals import SignalTable
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import keys_of
-from memory_agent.storage.user_key import open_user_key
 from memory_agent.verbs.params import EraseParams, NoParams
 from memory_agent.verbs.protocol import LONGEST_DEADLINE_MS, decode_reply, encode, encode_fields
 from memory_agent.verbs.shared_params import AskSharedParams

@@ -33,7 +33,7 @@ from memory_agent.errors import ModelError, SettingsError, UnavailableError
 from memory_agent.layout import Layout, default_data_dir
 from memory_agent.settings import Settings
 from memory_agent.signals import SignalTable
-from memory_agent.storage.user_key import require_keys
+from memory_agent.storage.environment import require_keys
 from memory_agent.triggers.table import TriggerTable
 from memory_agent.verbs.protocol import DaemonStatus, PartStatus
 from memory_agent.version import VERSION

@@ -38,8 +38,7 @@ from memory_agent.recall.query import check_now
 from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.settings import RetentionSettings
 from memory_agent.signals import SignalTable
-from memory_agent.storage.archive import Archive
-from memory_agent.storage.open_calls import InUse
+from memory_agent.storage.archive import Archive, InUse
 from memory_agent.storage.snapshot import Snapshot
 from relay.disk import Role
 from relay.log import log
@@ -126,7 +125,7 @@ class Erasure:
         with suppress(MemoryAgentError), self._in_use():
             if role == "library":
                 return self._expire(now)
-            if self._archive.store.count <= _SCANNED_AT_OPENING:
+            if self._archive.store.counts().memories <= _SCANNED_AT_OPENING:
                 return self._expire(now, _EXPIRED_AT_OPENING)
         return 0
 

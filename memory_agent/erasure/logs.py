@@ -22,8 +22,8 @@ import msgspec
 
 from memory_agent.erasure.request import Intent
 from memory_agent.errors import EncryptionKeyMissingError, StoreError
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.folders import data_dir_of
-from memory_agent.storage.user_key import UserKey
 from relay.disk import add_checksum, flush, verify_checksum, write_private
 from relay.errors import UndecipherableError
 

@@ -28,8 +28,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from memory_agent.records.trajectories import Attribution
-from memory_agent.storage.recall_notes import RecallNote
-from memory_agent.storage.trajectories import Mark, StoredUse
+from memory_agent.storage.stored_runs import Mark, RecallNote, StoredUse
 
 SAID, INFERRED, UNDIVIDED = 1.0, 0.5, 0.5
 """Credits: of memories named among others, inferred from the output, and named as all of a short answer."""

@@ -29,9 +29,8 @@ from memory_agent.learning.run_views import request_of
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import UNREAD, StoredTrajectory
+from memory_agent.storage.stored_runs import UNREAD, RecallNote, StoredTrajectory
 from memory_agent.storage.view import View
 
 

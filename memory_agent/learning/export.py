@@ -14,9 +14,8 @@ import msgspec
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.recall_notes import RecallNote
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key
+from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
 
 _MAGIC = b"memory-agent runs 1\n"
 _DIGEST_BYTES = 16

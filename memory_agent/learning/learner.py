@@ -24,9 +24,9 @@ from memory_agent.records.trajectories import RecalledRun
 from memory_agent.settings import LearningSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.codec import StoreState
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.store import Store
-from memory_agent.storage.trajectories import StoredTrajectory
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.stored_runs import StoredTrajectory
 from relay import UndecipherableError
 from relay.disk import write_private
 from sona import Adaptation, DamagedStateError, Evidence, Gain, Learner, Lesson, Route, checkpoint
@@ -90,7 +90,7 @@ class UserLearner:
         self._moment: Moment | None = None
         self._saved: Moment | None = None
         self._runs: dict[int, RecalledRun | None] = {}
-        if settings.mode != "off" and archive.store.ndim is not None:
+        if settings.mode != "off" and archive.store.state.ndim is not None:
             self._load()
 
     def advise(self, query: Embedding, recall_id: str) -> Advice:

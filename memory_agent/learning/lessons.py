@@ -14,9 +14,8 @@ from memory_agent.embedders import comparable
 from memory_agent.records.embedded import Embedding
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.codec import vector_bytes
-from memory_agent.storage.recall_notes import BASELINE, LEARNED, RecallNote
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import NUMBERED, StoredTrajectory, StoredUse
+from memory_agent.storage.stored_runs import BASELINE, LEARNED, NUMBERED, RecallNote, StoredTrajectory, StoredUse
 from sona import Arm, Comparison, Contest, Lesson, Pick, compare, contest, mean_of
 
 RECALLS_OF_A_RUN = 64

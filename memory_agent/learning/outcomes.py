@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memory_agent.records.trajectories import Reason, RunEnd
-from memory_agent.storage.trajectories import Echo, Mark, StoredRevision
+from memory_agent.storage.stored_runs import Echo, Mark, StoredRevision
 
 COMPLETED, RETRIED, LATER_SUCCESS, FAILED = 0.8, 0.4, 0.9, 0.0
 SUCCEEDED = COMPLETED

@@ -25,7 +25,7 @@ from memory_agent.records.memories import MemoryRecord, time_of
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import ENDED, StoredTrajectory
+from memory_agent.storage.stored_runs import ENDED, StoredTrajectory
 from memory_agent.storage.view import View
 
 

@@ -23,8 +23,7 @@ from memory_agent.learning.outcomes import succeeded
 from memory_agent.learning.run_views import RunRequest, asks_for, is_in_other_words
 from memory_agent.learning.run_writer import RunWriter
 from memory_agent.settings import LearningSettings
-from memory_agent.storage.recall_notes import RecallNote
-from memory_agent.storage.trajectories import BEGUN, ENDED, Echo, Effect, StoredTrajectory, trajectory_key
+from memory_agent.storage.stored_runs import BEGUN, ENDED, Echo, Effect, RecallNote, StoredTrajectory, trajectory_key
 
 
 def link_named(writer: RunWriter, run_id: str) -> None:

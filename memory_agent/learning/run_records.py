@@ -20,7 +20,7 @@ from memory_agent.settings import LearningSettings
 from memory_agent.signals import RunSign
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import FORMER_ENTRIES, OPEN, Again, Mark, StoredTrajectory, again_id
+from memory_agent.storage.stored_runs import FORMER_ENTRIES, OPEN, Again, Mark, StoredTrajectory, again_id
 
 UNKNOWN_MEMORY = "runs.unknown_memory"
 UNKNOWN_RECALL = "runs.unknown_recall"

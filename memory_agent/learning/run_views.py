@@ -15,10 +15,9 @@ from memory_agent.learning.patterns import CUT, on_one_line
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord, time_of
 from memory_agent.records.trajectories import Revision, RunLine, SimilarRun, Step, Trajectory, UsedMemory
-from memory_agent.storage.recall_notes import RecallNote, request_digest
 from memory_agent.storage.snapshot import Snapshot
+from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, request_digest
 from memory_agent.storage.terms import fingerprint
-from memory_agent.storage.trajectories import Mark, StoredTrajectory
 
 
 def to_trajectory(snapshot: Snapshot, run: StoredTrajectory) -> Trajectory:

@@ -12,8 +12,7 @@ from memory_agent.learning.attribution import used_memories
 from memory_agent.learning.outcomes import ending
 from memory_agent.learning.run_views import RunRequest, request_of
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.recall_notes import RecallNote
-from memory_agent.storage.trajectories import Mark, StoredTrajectory, trajectory_key
+from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory, trajectory_key
 
 MOST_STEPS = 1_000
 """Steps kept of one run, the earliest ones; steps that name memories or recalls have a limit of their own."""

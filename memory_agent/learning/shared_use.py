@@ -13,9 +13,8 @@ from collections.abc import Iterator
 import msgspec
 
 from memory_agent.records.shared_requests import LARGEST_COUNT, LARGEST_REPORT, Report, ReportedItem
-from memory_agent.storage.recall_notes import SHOWED_ITEMS
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import ENDED, StoredTrajectory
+from memory_agent.storage.stored_runs import ENDED, SHOWED_ITEMS, StoredTrajectory
 
 Version = tuple[str, str]
 """The id of an item, and the name of a version."""

@@ -54,10 +54,9 @@ from memory_agent.records.shared_requests import NO_RIGHTS, Caller, Rights, Shar
 from memory_agent.records.trajectories import FeedbackReport, SimilarRun
 from memory_agent.settings import EmbedderSettings, Settings, SettingsKeywords, with_keywords
 from memory_agent.signals import EventReader, SignalTable, truncate
-from memory_agent.storage.archive import Archive
+from memory_agent.storage.archive import Archive, OpenCalls
+from memory_agent.storage.environment import open_key_of
 from memory_agent.storage.folders import is_data_dir
-from memory_agent.storage.open_calls import OpenCalls
-from memory_agent.storage.user_key import open_key_of
 from memory_agent.triggers.reactions import Triggers
 from relay import Event, Masker, encode_event, event_from_mapping
 from relay.disk import Role

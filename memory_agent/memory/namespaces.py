@@ -15,8 +15,7 @@ from memory_agent.memory.vectors import MemoryVectors
 from memory_agent.recall.query import check_now
 from memory_agent.records.memories import Compacted
 from memory_agent.records.trajectories import GateEvidence, SonaStatus
-from memory_agent.storage.archive import Archive
-from memory_agent.storage.open_calls import InUse
+from memory_agent.storage.archive import Archive, InUse
 
 
 class Sona:
@@ -43,8 +42,8 @@ class Sona:
             store = self._archive.store
             with store.snapshot() as snapshot:
                 runs = sum(1 for _ in snapshot.trajectories())
-            found = self._learner.figures(store.ndim or 1)
-            gain, counters = found.gain, store.counters()
+            found = self._learner.figures(store.state.ndim or 1)
+            gain, counters = found.gain, store.state.counters
             return SonaStatus(
                 user_id=self._user_id,
                 mode=self._learner.settings.mode,
@@ -151,7 +150,7 @@ class Care:
                 self._vectors.fill_in_background()
                 return waiting
             self._archive.rebuild()
-            return self._archive.store.count
+            return self._archive.store.counts().memories
 
     def compact(self) -> Compacted:
         """Free the disk space of deleted records and remove their bytes. Recalls continue; writes wait.

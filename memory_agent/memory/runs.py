@@ -37,11 +37,9 @@ from memory_agent.records.trajectories import (
     SimilarRun,
     Trajectory,
 )
-from memory_agent.storage.archive import Archive
-from memory_agent.storage.open_calls import InUse
-from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.archive import Archive, InUse
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import Mark, StoredTrajectory
+from memory_agent.storage.stored_runs import Mark, RecallNote, StoredTrajectory
 from relay import Event
 
 MOST_RUNS = 1_000

@@ -72,8 +72,7 @@ from memory_agent.records.shared_requests import (
     ShowItem,
     Unpublish,
 )
-from memory_agent.storage.archive import Archive
-from memory_agent.storage.open_calls import InUse
+from memory_agent.storage.archive import Archive, InUse
 from relay import Masker, masked_kinds
 from relay.access import PUBLIC
 from relay.log import log

@@ -136,7 +136,7 @@ class MemoryVectors:
         with self._archive.batch() as batch:
             batch.set_stamp(info.stamp)
             Vectors({}, info).admitted(batch)
-        return self._archive.store.pending_count
+        return self._archive.store.counts().pending
 
     def close(self, *, catch_up: bool = False) -> None:
         """Stop the background thread. Idempotent.
@@ -152,8 +152,8 @@ class MemoryVectors:
     def _catch_up(self) -> None:
         store, until_s = self._archive.store, time.monotonic() + _CATCH_UP_S
         with suppress(MemoryAgentError):  # a store without its key must close, too
-            if store.pending_count and (
-                store.stamp is None or comparable(store.stamp, self._embedder.get().info.stamp)
+            if store.counts().pending and (
+                store.state.stamp is None or comparable(store.state.stamp, self._embedder.get().info.stamp)
             ):
                 while self.fill(_CATCH_UP_CHUNK) and time.monotonic() < until_s:
                     pass
@@ -166,7 +166,7 @@ class MemoryVectors:
         """Embed waiting memories, each at most once."""
         makes_words = self._await_words()
         store, filled, last = self._archive.store, 0, 0
-        total = store.pending_count if limit is None else min(limit, store.pending_count)
+        total = store.counts().pending if limit is None else min(limit, store.counts().pending)
         while filled < total and not self._is_closing:
             rows = store.pending_rows(min(_FILL_CHUNK, total - filled), last)
             if not rows:
@@ -188,7 +188,7 @@ class MemoryVectors:
             info = self._embedder.get().info
         except ModelError:
             return False
-        known, stamp = self._archive.store.words_stamp, self._archive.store.stamp
+        known, stamp = self._archive.store.state.words_stamp, self._archive.store.state.stamp
         is_needed = info.words_stamp and stamp is not None and comparable(stamp, info.stamp)
         if is_needed and known != _kept_stamp(known, info.words_stamp):
             with self._archive.batch() as batch:
@@ -199,7 +199,9 @@ class MemoryVectors:
         """Embed the memories in `rows`; return how many were stored, None without the store's model."""
         texts = [embedded_text(record) for record in self._archive.store.records(rows) if record is not None]
         vectors = self.embed(texts)
-        if vectors.info is None or not comparable(self._archive.store.stamp or vectors.info.stamp, vectors.info.stamp):
+        if vectors.info is None or not comparable(
+            self._archive.store.state.stamp or vectors.info.stamp, vectors.info.stamp
+        ):
             return None
         with self._archive.batch() as batch:
             admitted = vectors.admitted(batch)

@@ -46,8 +46,8 @@ from memory_agent.records.memories import (
     microseconds,
     time_of,
 )
-from memory_agent.storage.indexes import Scores, Slots
-from memory_agent.storage.recall_notes import RecallNote, Served, Shown, request_digest, vector_of_query
+from memory_agent.storage.column import Scores, Slots
+from memory_agent.storage.stored_runs import RecallNote, Served, Shown, request_digest, vector_of_query
 from memory_agent.storage.view import NO_NAME, View
 from sona import Route
 

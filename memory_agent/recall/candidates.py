@@ -30,7 +30,7 @@ from memory_agent.embedders import has_prefixes
 from memory_agent.recall.evidence import CALIBRATED_MODEL, REACH, Met, credit, evidence, late_interaction
 from memory_agent.recall.search import Search
 from memory_agent.records.memories import KINDS, SOURCES, UnderstoodDate, microseconds
-from memory_agent.storage.indexes import Mask, Scores, Slots
+from memory_agent.storage.column import Mask, Scores, Slots
 from memory_agent.storage.terms import is_foreign
 
 AnyScores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -64,7 +64,7 @@ class Candidates(msgspec.Struct, frozen=True, dict=True):
     those that runs used so often for such requests that this alone makes them relevant.
 
     `selection` sets the third group. `shift` is what the adapted query adds. `arms` is the ranking that it comes from,
-    `ranks` its rank in the learned ranking, from 1, if the baseline was compared with it (`storage/recall_notes`).
+    `ranks` its rank in the learned ranking, from 1, if the baseline was compared with it (`storage/stored_runs`).
     `copies` are the slots of duplicates folded into each, `folded` those of former requests, with their copies.
 
     `is_all`: no other memory can answer.

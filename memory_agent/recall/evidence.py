@@ -1,7 +1,7 @@
 """Computes how well memories meet the words of a query, and how likely they bear on it. Pure.
 
 **Late interaction** (Khattab and Zaharia, 2020): each word of the query is matched with the nearest word of a memory. A
-memory's words are represented by the signs of the model's vectors for its content words (`storage/word_bits`), and a
+memory's words are represented by the signs of the model's vectors for its content words (`storage/passages`), and a
 word of the query is weighted by its rarity. If a memory's word vectors are unknown, a word that it has in any
 inflection counts `_SAME_WORD`.
 
@@ -61,7 +61,7 @@ import numpy.typing as npt
 from memory_agent.embedders import comparable_words
 from memory_agent.recall.dates import words_of
 from memory_agent.recall.search import Search
-from memory_agent.storage.indexes import Mask, Scores, Slots
+from memory_agent.storage.column import Mask, Scores, Slots
 from memory_agent.storage.terms import asks
 from memory_agent.storage.view import NO_NAME
 

@@ -27,9 +27,9 @@ from memory_agent.recall.search import IS_REQUEST, Search
 from memory_agent.recall.stages import is_bare_begin
 from memory_agent.records.memories import SOURCES, RecallResult
 from memory_agent.records.trajectories import CommonStep, SimilarRun
-from memory_agent.storage.indexes import Slots
+from memory_agent.storage.column import Slots
 from memory_agent.storage.snapshot import Snapshot
-from memory_agent.storage.trajectories import StoredTrajectory
+from memory_agent.storage.stored_runs import StoredTrajectory
 
 _FIRST, _FURTHER = 32, 8  # requests examined first; the factor on that number while there are too few runs
 _MOST_ATTEMPTS = 4  # at one request: the run that was found and those that retried it

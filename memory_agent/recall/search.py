@@ -43,8 +43,8 @@ from memory_agent.records.embedded import EmbeddedQuery, Embedding
 from memory_agent.records.memories import SOURCES, MemoryFilter, UnderstoodDate
 from memory_agent.settings import RecallSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.column import Cosines, Mask, Scores, Slots
 from memory_agent.storage.columns import untitled_fingerprints
-from memory_agent.storage.indexes import Cosines, Mask, Scores, Slots
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import query_words
 from memory_agent.storage.view import View
@@ -204,7 +204,7 @@ class Searcher:
         except ModelError:
             deadline.degrade("no_model")
             return None
-        if not comparable(stored or self._archive.store.stamp or info.stamp, info.stamp):
+        if not comparable(stored or self._archive.store.state.stamp or info.stamp, info.stamp):
             deadline.degrade("model_changed")
             return None
         if found.read < _LEAST_READ:

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from memory_agent.recall.candidates import Candidates, Places, best_first
 from memory_agent.recall.search import Search
 from memory_agent.recall.stages import PastUse, shifts
-from memory_agent.storage.indexes import Slots
-from memory_agent.storage.recall_notes import BASELINE, LEARNED, NO_ARM
+from memory_agent.storage.column import Slots
+from memory_agent.storage.stored_runs import BASELINE, LEARNED, NO_ARM
 from sona import Arm, team_draft
 
 ARMS: dict[int, Arm | None] = {NO_ARM: None, BASELINE: "baseline", LEARNED: "learned"}

@@ -1,6 +1,9 @@
-"""One user's records, and what is derived from them.
+"""One user's records in LMDB, and the columns in memory that are derived from them.
 
-`environment` opens LMDB; `codec`, `snapshot`, `batch` and `store` hold the records. `columns`, with a `vector_table`
-and `postings`, are derived from them, and `derived` keeps these current. The layers above use `archive`, which combines
-both.
+Read in this order: `environment` (LMDB, keys), `codec` and `stored_runs` (stored forms), `snapshot`, `batch` and
+`store` (the records), `changes` (the change log), `column`, `vector_table`, `vector_graph`, `passages`, `postings` and
+`columns` (the columns), `view` (their published state), `derived` (their file), and `archive`, which combines store and
+columns for the layers above. Separate from these are `terms` (text as words), `folders` and `folder_moves` (users'
+folders) and `owners` (the owners of runs). Import the modules, not this package: the command line needs `folders` and
+the embedder `terms` without loading an engine.
 """

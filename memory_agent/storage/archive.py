@@ -1,48 +1,49 @@
 """One user's store with the columns derived from it: opened, written, rebuilt and closed together.
 
-A batch is durable first and then applied to the columns, one batch at a time, so that readers see the order of the
-store. Columns that cannot follow are rebuilt, those of a large store in the background: the view so far answers,
-batches continue, and the rebuilt columns catch up from the change log.
+A batch is made durable and then applied to the columns, one batch at a time, so readers see the order of the store.
+Columns that cannot follow are rebuilt, those of a large store in the background: meanwhile searches use the partial
+view, batches continue, and the rebuilt columns catch up from the change log.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from memory_agent.errors import MemoryAgentError
+from memory_agent.errors import MemoryAgentError, StoreError
 from memory_agent.records.memories import MemoryStats
 from memory_agent.settings import StoreSettings
 from memory_agent.storage import derived
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Changes
 from memory_agent.storage.columns import Columns
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.view import View
 from relay.disk import Role
+from relay.locks import ReadWriteLock
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
-_SAVED_AT_LEAST_EVERY = 10_000  # changes; half of them are followed in .3 s at the next open
-_SAVED_SHARE = 1 / 8  # of the memories, where that is more: a save writes all of them, 150 MB per 100,000
+_SAVED_AT_LEAST_EVERY = 10_000  # changes; the next open applies half of them in .3 s
+_SAVED_SHARE = 1 / 8  # changes per memory, if that is more: a save writes all memories, 150 MB per 100,000
 _WORDS_AT_ONCE = 20_000  # memories whose words are loaded before an archive is open: 60 ms; .3 s for 100,000
-_WORDS_STEP = 2_000  # loaded with writing paused: 8 ms
-_UNSAVED_AT_CLOSE = 200  # changes, followed in 50 ms at the next open; saving 10,000 memories takes as long
+_WORDS_STEP = 2_000  # memories whose words are loaded while batches wait: 8 ms
+_UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, as long as saving 10,000 memories takes
 
 
 class Archive:
-    """The records of one user, searchable. Thread-safe; writes are serialized."""
+    """The records of one user with the columns to search them. Thread-safe; batches are serialized."""
 
     def __init__(self, store: Store, settings: StoreSettings, columns: Columns) -> None:
         self.store = store
         self._settings = settings
         self._columns = columns
         self._saved = columns.applied  # the last change in the file
-        self._has_file = columns.applied > 0  # from which these columns can be continued
+        self._has_file = columns.applied > 0  # whether the next open can continue from the file
         self._saving = threading.Lock()  # the files, taken after `_writing`
         self._save_thread: threading.Thread | None = None
         self._writing = threading.RLock()
@@ -50,13 +51,13 @@ class Archive:
         self._starting = threading.Lock()
         self._rebuild_thread: threading.Thread | None = None
         self._words_thread: threading.Thread | None = None
-        self._is_behind = False  # then batches leave the columns to the rebuild
+        self._is_behind = False  # if so, a rebuild updates the columns, not the batches
         self._is_closing = False
         self._failure: BaseException | None = None
 
     @classmethod
     def open(cls, folder: Path, settings: StoreSettings, role: Role, key: UserKey | None = None) -> Self:
-        """Open or create the archive in `folder`; columns that take long to rebuild are rebuilt in the background.
+        """Open or create the archive in `folder`; large columns that need a rebuild are rebuilt in the background.
 
         Raises as `Store.open` does.
         """
@@ -83,7 +84,7 @@ class Archive:
 
     @property
     def view(self) -> View:
-        """The memories as of the last batch, or, while `is_rebuilding`, those that are known so far."""
+        """The memories as of the last batch, or, while `is_rebuilding`, those read so far."""
         return self._columns.view
 
     @property
@@ -92,16 +93,16 @@ class Archive:
         return self._is_behind
 
     def settled_view(self) -> View:
-        """Return the view once no rebuild is under way. Raises `MemoryAgentError`, `OSError` as the rebuild did."""
+        """Return the view after any rebuild. Raises `MemoryAgentError` or `OSError` if the rebuild failed with it."""
         self._wait_for_rebuild()
         if self._failure is not None:
-            raise self._failure.with_traceback(None)  # else it grows with each call
+            raise self._failure.with_traceback(None)  # the traceback would grow with each call
         return self.view
 
     def stats(self, user_id: str) -> MemoryStats:
-        """Return the figures of this user's archive, after a rebuild. Raises `StoreError`."""
+        """Return the figures of this user's archive, after any rebuild. Raises `StoreError`."""
         store, view = self.store, self.settled_view()
-        counters, counts = store.counters(), store.counts()
+        counters, counts = store.state.counters, store.counts()
         oldest, newest = view.time_span()
         return MemoryStats(
             user_id=user_id,
@@ -112,10 +113,10 @@ class Archive:
             events_kept=counters.get("kept", 0),
             events_duplicate=counters.get("duplicates", 0),
             events_dropped=_below("dropped.", counters),
-            cursor=store.cursor,
+            cursor=store.state.cursor,
             oldest=oldest,
             newest=newest,
-            model=store.stamp,
+            model=store.state.stamp,
             index="approximate" if view.vectors.is_approximate else "exact",
             disk_bytes=store.disk_bytes,
             masked=_below("masked.", counters),
@@ -134,9 +135,9 @@ class Archive:
                 self._apply(batch.changes)
 
     def rebuild(self) -> None:
-        """Rebuild the columns from the records and save them. Batches and searches go on meanwhile.
+        """Rebuild the columns from the records and save them. Batches and searches continue meanwhile.
 
-        Raises `StoreDamagedError`; the columns then stay as they are.
+        Raises `StoreDamagedError` and keeps the old columns if the store is damaged.
         """
         self._wait_for_rebuild()
         self._start_rebuild(from_records=True)
@@ -145,9 +146,9 @@ class Archive:
             self._save()
 
     def purge(self) -> None:
-        """Remove every trace of deleted memories: from the change log, the columns, their file, files set aside, pages.
+        """Remove every trace of deleted memories from columns, change log, derived files and free pages.
 
-        Idempotent. Raises `StoreError`, `OSError`; completed parts stay done.
+        Idempotent. On `StoreError` or `OSError` the steps completed so far stay done.
         """
         with self._writing_columns():
             self._columns.compact()
@@ -157,7 +158,7 @@ class Archive:
             self.store.compact()
 
     def compact(self) -> tuple[int, int]:
-        """Free the room of deleted memories in store and columns; return the store's bytes before and after.
+        """Free the space of deleted memories in store and columns; return the store's bytes before and after.
 
         Raises as `Store.compact` does.
         """
@@ -171,7 +172,7 @@ class Archive:
         self._is_closing = True
         self._wait()
         with self._writing:
-            # A cache only: a store that is fenced, full or failed must still close.
+            # The columns are only a cache: a store that is fenced, full or failed must still close.
             with suppress(MemoryAgentError, OSError):
                 is_due = self._columns.applied - self._saved > _UNSAVED_AT_CLOSE or not self._has_file
                 if is_due and self._columns.applied and not self._is_behind:
@@ -179,7 +180,7 @@ class Archive:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close without writing, since another owner has the files by now."""
+        """Close without writing, because another owner has taken the files over."""
         self._is_closing = True
         self._wait()
         with self._writing:
@@ -187,7 +188,7 @@ class Archive:
             self.store.close()
 
     def _apply(self, changes: Changes) -> None:
-        """Apply a committed batch; columns that cannot follow are rebuilt, and the batch has not failed."""
+        """Apply a committed batch. Columns that cannot follow are rebuilt; the batch has succeeded all the same."""
         try:
             self._columns.apply(changes)
         except _FAILURES:
@@ -201,7 +202,7 @@ class Archive:
                 self._start_save()
 
     def _recover(self) -> None:
-        """Rebuild columns that hold half of a batch: those of a small store now, of others in the background."""
+        """Rebuild columns that hold half of a batch: now for a small store, else in the background."""
         with self.store.snapshot() as snapshot:
             if snapshot.counts().memories <= derived.AT_ONCE:
                 with suppress(*_FAILURES):
@@ -215,37 +216,37 @@ class Archive:
         self._forget_changes()
 
     def _start_save(self) -> None:
-        """Save the columns while batches go on: 100,000 memories take .2 s of a sound disk."""
+        """Save the columns while batches continue: 100,000 memories take .2 s on a sound disk."""
         if self._is_closing or (self._save_thread is not None and self._save_thread.is_alive()):
             return
         saving = derived.capture(self.store, self._columns)
         with self._starting:
-            if not self._is_closing:  # else `close` has waited already, and holds what the thread waits for
+            if not self._is_closing:  # else `close` no longer waits for this thread, and holds the lock it needs
                 self._save_thread = threading.Thread(target=self._save_beside, args=(saving,), name="columns-save")
                 self._save_thread.start()
 
     def _save_beside(self, saving: derived.Saving) -> None:
-        with suppress(MemoryAgentError, OSError):  # a cache; on a full disk the next batch stops the intake
+        with suppress(MemoryAgentError, OSError):  # only a cache; on a full disk the next batch stops intake
             self._write(saving)
             with self._writing:
                 self._forget_changes()
 
     def _write(self, saving: derived.Saving, *, is_newest: bool = False) -> None:
-        """Write the files, unless newer ones were written, from which something may have been erased since."""
+        """Write the files unless newer ones exist: those may lack memories that were erased since."""
         with self._saving:
             if is_newest or saving.header.applied > self._saved:
                 derived.write(self.store, saving)
                 self._saved, self._has_file = saving.header.applied, True
 
     def _forget_changes(self) -> None:
-        if self._saved > self.store.last_change - self.store.log_length:
+        if self._saved > self.store.state.last_change - self.store.log_length:
             self.store.forget_changes_through(self._saved)
 
     @contextmanager
     def _writing_in_turn(self) -> Iterator[None]:
-        """Hold the writing lock, not yet held here. Batches and the loading of words take turns.
+        """Hold the writing lock, which this thread must not hold yet. Batches and the loading of words take turns.
 
-        A lock alone is taken again by the thread that released it: a batch waited up to .3 s for many steps.
+        Without the queue, the thread that released the lock takes it again: a batch waited up to .3 s.
         """
         try:
             with self._queue:
@@ -254,7 +255,7 @@ class Archive:
         finally:
             try:  # noqa: SIM105 - a `KeyboardInterrupt` in `suppress` would leave it locked
                 self._writing.release()
-            except RuntimeError:  # one ended the wait for it
+            except RuntimeError:  # the wait for the lock was interrupted
                 pass
 
     @contextmanager
@@ -269,7 +270,7 @@ class Archive:
                     is_done = True
 
     def _start_rebuild(self, *, from_records: bool) -> None:
-        """Begin a rebuild unless one is under way. Not done while closing: the next open does it."""
+        """Start a rebuild unless one is running. While closing, leave it to the next open."""
         with self._starting:
             if self._is_behind and self._failure is None:
                 return
@@ -296,11 +297,14 @@ class Archive:
                 raise
 
     def _bring_up(self, snapshot: Snapshot, *, from_records: bool) -> None:
-        """Bring the columns to the last change, by the change log where it reaches. Raises `StoreDamagedError`."""
+        """Update the columns to the last change: by the change log if it suffices, else by a rebuild.
+
+        Raises `StoreDamagedError`.
+        """
         if from_records or not derived.follow(snapshot, self._columns):
             former, built = self._columns, derived.empty_columns(self._settings)
             if not former.view.live:
-                self._columns = built  # so that what is read is found
+                self._columns = built  # so that memories are found as soon as they are read
             try:
                 built.apply(snapshot.contents())
             except BaseException:
@@ -310,7 +314,7 @@ class Archive:
             former.close()
 
     def _load_words(self) -> None:
-        """Load the words that columns from a file lack, from the store, which alone holds them. Batches go on."""
+        """Load the words from the store, since the file of the columns does not hold them. Batches continue."""
         after = 0
         while not self._is_closing:
             with self._writing_in_turn(), self.store.snapshot() as snapshot:
@@ -335,6 +339,39 @@ class Archive:
         for thread in threads:
             if thread is not None:
                 thread.join()
+
+
+InUse = Callable[[], AbstractContextManager[None]]
+"""A context manager that keeps the files open for one call."""
+
+
+class OpenCalls:
+    """The calls into one open memory: closing waits for running calls and refuses later ones. Calls may nest."""
+
+    def __init__(self, name: str) -> None:
+        """`name` starts the message of the error that later calls raise."""
+        self._name = name
+        self._calls = ReadWriteLock()
+        self._shut = threading.Lock()  # taken once, for good
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Keep the files open for one call. Raises `StoreError`, without waiting, after `shut`."""
+        self._require_open()
+        with self._calls.shared():
+            self._require_open()
+            yield
+
+    def shut(self) -> bool:
+        """Refuse new calls and wait for running ones; return whether this was the first call of `shut`."""
+        if not self._shut.acquire(blocking=False):
+            return False
+        with self._calls.exclusive():
+            return True
+
+    def _require_open(self) -> None:
+        if self._shut.locked():
+            raise StoreError(f"{self._name} is closed")
 
 
 def _below(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:

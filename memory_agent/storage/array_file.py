@@ -1,9 +1,9 @@
-"""Named arrays in one file, mapped when it is plain and decrypted into memory when it is encrypted.
+"""Named arrays in one file: mapped if it is plain, decrypted into memory if it is encrypted.
 
-A cache: replaced atomically, not fsynced, and every byte is checked before it is believed. The layout is a head of 64
+The file is a cache: replaced atomically, not fsynced, and every byte is checked before use. The layout is a head of 64
 bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of them with the caller's header,
-and a tail (the length of the index, a checksum of head, index and length). Everything is little-endian. With a cipher
-the index and each block of an array are sealed; the nonce and their place are authenticated with them.
+and a tail (the length of the index, and a checksum of head, index and length). Everything is little-endian. With a
+cipher, the index and each block of an array are sealed, with the nonce and their position as authenticated data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import xxhash
 
 from memory_agent.errors import IndexDamagedError
-from memory_agent.storage.indexes import Arrays
+from memory_agent.storage.column import Arrays
 from relay import UndecipherableError
 from relay.crypto import SEAL_BYTES, Cipher
 
@@ -33,12 +33,12 @@ _NO_KEY = bytes(8)
 _NONCE_BYTES = 16
 _ALIGNMENT = _HEAD_BYTES = 64
 _TAIL_BYTES = 16
-_BLOCK_BYTES = 4 << 20  # copied, and encrypted, at a time
+_BLOCK_BYTES = 4 << 20  # copied and encrypted at a time
 _DTYPES = frozenset({"|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"})
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One array. `xxh3`: of its bytes with their padding; empty where they are sealed."""
+    """One array. `xxh3`: the checksum of its bytes with padding; empty if they are sealed."""
 
     name: str
     dtype: str
@@ -47,7 +47,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def plain_bytes(self) -> int:
-        """Size with the padding."""
+        """The size with padding."""
         return _padded(prod(self.shape) * np.dtype(self.dtype).itemsize)
 
 
@@ -57,10 +57,10 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | None = None) -> None:
-    """Replace the file by `arrays` and a `header` that msgspec encodes, encrypted with a `cipher`.
+    """Replace the file by `arrays` and a `header` that msgspec encodes, encrypted with `cipher` if given.
 
-    An array that changes meanwhile is stored as it was at some moment, each part of it on its own. Raises `OSError`;
-    the old file is then kept, and no other is left.
+    Each part of an array that changes meanwhile is stored as of some moment. On an `OSError` the old file stays, and no
+    other file is left.
     """
     head = _MAGIC + (_NO_KEY if cipher is None else cipher.key_id) + os.urandom(_NONCE_BYTES)
     head = head.ljust(_HEAD_BYTES, b"\0")
@@ -90,7 +90,7 @@ def read_arrays(
 
     Those that `is_copied` chooses, by name and content, are in memory of their own, which has larger pages.
 
-    Raises `IndexDamagedError` where the file is missing, differs in any byte from what was written, or was not
+    Raises `IndexDamagedError` if the file is missing, differs in any byte from what was written, or was not
     encrypted with this cipher.
     """
     try:
@@ -125,7 +125,7 @@ def _write_array(
 
 
 def _blocks(parts: Sequence[Array]) -> Iterator[bytes]:
-    """Iterate over the bytes of arrays in blocks of one size; the last one is padded."""
+    """Yield the bytes of arrays in blocks of one size; the last block is padded."""
     block = bytearray()
     for content in (part.reshape(-1).view(np.uint8).data for part in parts if part.size):
         start = 0
@@ -171,7 +171,7 @@ def _parsed(
     if place != start:
         raise ValueError("it is longer than its arrays")
     del content
-    mapped.madvise(mmap.MADV_DONTNEED)  # the pages were read to check them; only those used again stay resident
+    mapped.madvise(mmap.MADV_DONTNEED)  # drop the pages read for the check; those used again become resident
     return msgspec.msgpack.decode(index.header, type=header), arrays
 
 

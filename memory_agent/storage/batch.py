@@ -1,7 +1,7 @@
 """One atomic write to a store.
 
-A batch is a snapshot that can also write, and reads what it has written. It logs each change in the same transaction,
-so that the columns can always find out what they missed.
+A batch is a snapshot that can also write, and that reads its own writes. It logs each change in the same transaction,
+so the columns can always catch up.
 """
 
 from __future__ import annotations
@@ -36,14 +36,6 @@ from memory_agent.storage.codec import (
     usage_of,
     with_checksum,
 )
-from memory_agent.storage.recall_notes import (
-    SHOWED_ITEMS,
-    RecallNote,
-    decode_note,
-    encode_note,
-    note_entries,
-    recall_key,
-)
 from memory_agent.storage.snapshot import (
     BLOB_PREFIX,
     CHANGES,
@@ -65,7 +57,18 @@ from memory_agent.storage.snapshot import (
     WORD_BITS,
     Snapshot,
 )
-from memory_agent.storage.trajectories import StoredTrajectory, encode_trajectory, index_entries, trajectory_key
+from memory_agent.storage.stored_runs import (
+    SHOWED_ITEMS,
+    RecallNote,
+    StoredTrajectory,
+    decode_note,
+    encode_note,
+    encode_trajectory,
+    index_entries,
+    note_entries,
+    recall_key,
+    trajectory_key,
+)
 from relay.disk import Transaction
 
 Touches = Mapping[int, tuple[int, datetime]]
@@ -77,8 +80,8 @@ _MEAN_QUERY = "centering"
 class Batch(Snapshot):
     """Changes that become durable together when the `with` block of `Store.batch` ends.
 
-    `changes` is then set: what the columns have to follow. Invalid input raises `InvalidInputError`; an
-    exception that leaves the block undoes the whole batch.
+    `changes` is then set, for the columns to apply. Invalid input raises `InvalidInputError`; an exception that leaves
+    the block undoes the whole batch.
     """
 
     def __init__(self, transaction: Transaction, require_room: Callable[[Transaction], None]) -> None:
@@ -93,9 +96,9 @@ class Batch(Snapshot):
     def put(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> int:
         """Add a memory and return its row; rows only grow and are never reused.
 
-        A known event adds nothing: its row is returned, even if that memory was deleted since. `record.embedding` is
-        ignored. `vector` is what a model makes of the text, or its vector (d,) alone; it may come later. Vectors are
-        stored at unit length. Further passages and words are stored after `set_words_stamp`.
+        A known event adds nothing: its row is returned, even if that memory was deleted. `record.embedding` is ignored.
+        `vector` is the output of a model for the text, or its vector (d,) alone; None if it comes later. Vectors are
+        stored at unit length. Further passages and words are stored only after `set_words_stamp`.
         """
         if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
             return known
@@ -119,7 +122,7 @@ class Batch(Snapshot):
     def put_stored(
         self, record: MemoryRecord, vector: bytes | None, passages: bytes | None = None, words: bytes | None = None
     ) -> int:
-        """Add a memory as `put` does, with the bodies that another store holds, to the bit. Returns the row."""
+        """Add a memory as `put` does, with exact stored bodies from another store. Returns the row."""
         row = self.put(record, None)
         bodies = {VECTORS: vector, PASSAGES: passages, WORD_BITS: words}
         self._write_embedded(row, {name: with_checksum(row, body) for name, body in bodies.items() if body is not None})
@@ -131,27 +134,27 @@ class Batch(Snapshot):
         return row
 
     def allot_row(self) -> int:
-        """Return a row that stays empty, for events whose memory was deleted in another store."""
+        """Return a new row that stays empty, for events whose memory was deleted in another store."""
         self._check_room()
         self.state.next_row += 1
         return self.state.next_row - 1
 
     def link_keys(self, keys: Iterable[bytes], row: int) -> None:
-        """Link events as `link_event` does, by their keys; known ones stay as they are."""
+        """Link events to `row` by their keys; known events stay unchanged."""
         for key in keys:
             if self._transaction.get(EVENTS, key) is None:
                 self._transaction.put(EVENTS, key, short_row(row))
 
     def knows_event(self, key: bytes) -> bool:
-        """Whether an event is known, by its key."""
+        """Whether the event with this key is known."""
         return self._transaction.get(EVENTS, key) is not None
 
     def link_event(self, event_id: str, row: int) -> None:
-        """Link an event to the memory in `row`, so that its repetition is recognised."""
+        """Link an event to the memory in `row`, so that a repeated delivery is recognised."""
         self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
-        """Set or replace what a model makes of the memory in `row`; None lets it wait for a vector again."""
+        """Set or replace the vectors and words of the memory in `row`; with None it waits for a vector again."""
         record = self._require_row(row)
         self._check_room()
         before = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
@@ -162,7 +165,7 @@ class Batch(Snapshot):
             if before != after:
                 self._log("words", row)
         else:
-            if self.state.next_number > 1:  # an ended run may have begun with it, or used it
+            if self.state.next_number > 1:  # an ended run may begin with this memory, or have used it
                 self.change_lessons()
             self._log("vector", row)
 
@@ -182,10 +185,10 @@ class Batch(Snapshot):
         return row
 
     def upsert(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> MemoryRecord:
-        """Add a memory as `put` does, or replace the one with this id; return what is stored.
+        """Add a memory as `put` does, or replace the one with this id; return the stored record.
 
-        A replaced memory keeps its event and its usage. It keeps its vector where its words stay; else it gets
-        `vector`, or waits for one.
+        A replaced memory keeps its event and usage. It keeps its vector unless its texts change or it has none; then it
+        gets `vector`, or waits for one.
         """
         row = self.row_of_id(record.id)
         old = None if row is None else self.record(row)
@@ -200,7 +203,7 @@ class Batch(Snapshot):
         return record
 
     def delete(self, row: int) -> bool:
-        """Delete a memory; return whether there was one. Its events stay known, so that no replay brings it back.
+        """Delete a memory; return whether there was one. Its events stay known, so that no replay restores it.
 
         Works on a full disk.
         """
@@ -229,7 +232,7 @@ class Batch(Snapshot):
 
     @property
     def cursor(self) -> int:
-        """The journal cursor: the number of the last ingested event. Assign to move it."""
+        """The journal cursor: the number of the last ingested event. May be assigned."""
         return self.state.cursor
 
     @cursor.setter
@@ -247,17 +250,17 @@ class Batch(Snapshot):
     def set_stamp(self, stamp: str) -> None:
         """Set the embedder of the vectors.
 
-        A different one drops all vectors and words: every memory waits for new ones, and d may change.
+        A different embedder drops all vectors and words: every memory waits for new ones, and d may change.
         """
         if self.state.stamp not in (None, stamp):
             self._drop_vectors()
         self.state.stamp = stamp
 
     def set_words_stamp(self, stamp: str) -> None:
-        """Name what makes the further passages and the words of this batch; without this, they are left out.
+        """Set the version of passages and words, and let this batch store them.
 
-        A different one than before drops all words: every memory waits for new ones. The first one of a former store
-        also removes what versions without words knew of its queries.
+        A different version drops all words: every memory waits for new ones. In a store without words, it also removes
+        the mean of queries that former versions stored.
         """
         if self.state.words_stamp != stamp:
             self.set_blob(_MEAN_QUERY, None)
@@ -331,7 +334,7 @@ class Batch(Snapshot):
                 self._transaction.delete(RECALL_INDEX, entry)
 
     def take_notes(self, notes: Iterable[RecallNote]) -> None:
-        """Store notes that waited to be written; known ones stay as they are."""
+        """Store notes of recalls; known ones stay unchanged."""
         for note in notes:
             if self.recall_note(note.recall_id) is None:
                 self.put_note(note)
@@ -340,7 +343,7 @@ class Batch(Snapshot):
                     self.count(SHOWED_ITEMS)
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
-        """Delete recalls of no run beyond the newest `keep`, and those before `oldest_us`; return how many."""
+        """Delete recalls without a run beyond the newest `keep` or before `oldest_us`; return their number."""
         excess = max(self.waiting_count - keep, 0)
         notes = (decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
         numbered = takewhile(lambda pair: pair[0] < excess or pair[1].at_us < oldest_us, enumerate(notes))
@@ -351,17 +354,17 @@ class Batch(Snapshot):
 
     @property
     def waiting_count(self) -> int:
-        """Number of recalls that belong to no run."""
+        """Number of recalls without a run."""
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that the lessons of a run changed; of no particular run without an id."""
+        """Record that the lessons of a run changed; without an id, those of no particular run."""
         self.state.lessons_version += 1
-        self.state.lessons_mark = randbits(62)  # unlike that of the same version after a restored backup
+        self.state.lessons_mark = randbits(62)  # a restored backup reaches the same version with another mark
         self.taught.append(run_id)
 
     def finish(self) -> None:
-        """Write the state and settle the changes; called by the store before the commit."""
+        """Write the state and settle the changes. The store calls this before the commit."""
         self._transaction.put(META, STATE_KEY, encode_checked(0, self.state))
         after = self.state.last_change - len(self._entries)  # later than at the start, if vectors were dropped
         self.changes = self.changes_of(after, tuple(self.resolve(self._entries)))
@@ -378,11 +381,11 @@ class Batch(Snapshot):
             self.change_lessons(run_id=None if (run := new or old) is None else run.id)
 
     def use_reserve(self) -> None:
-        """Let this batch use the space reserved for deleting, since it makes the store smaller in the end."""
+        """Let this batch use the space reserved for deleting, because the store shrinks in the end."""
         self._has_room = True
 
     def _check_room(self) -> None:
-        """Check once per batch that grows the store; deleting must work without room."""
+        """Check for room once per batch. Not called for deletions, which must work on a full disk."""
         if not self._has_room:
             self._require_room(self._transaction)
             self._has_room = True
@@ -397,7 +400,7 @@ class Batch(Snapshot):
         self._transaction.put(database, row_key(row), value, append=True)
 
     def _write_embedded(self, row: int, values: Mapping[str, bytes]) -> None:
-        """Write what `_encoded` returned over what is there."""
+        """Replace the values of a row by those of `_encoded`."""
         for database in (VECTORS, PASSAGES, WORD_BITS):
             if database in values:
                 self._write(database, row, values[database])
@@ -405,7 +408,7 @@ class Batch(Snapshot):
                 self._transaction.delete(database, row_key(row))
 
     def _encoded(self, row: int, text: str, vector: Embedded | Embedding | None) -> dict[str, bytes]:
-        """Return the values, by database, of what a model makes of a text. Raises `InvalidInputError`."""
+        """Return the stored vector, words and passages of a text, by database. Raises `InvalidInputError`."""
         if vector is None:
             return {}
         found = vector if isinstance(vector, Embedded) else of_vector(text, np.asarray(vector))
@@ -423,7 +426,7 @@ class Batch(Snapshot):
         return values
 
     def _settle_pending(self, row: int) -> None:
-        """Note whether the memory waits for a vector, or for words."""
+        """Update whether the memory waits for a vector or for words."""
         wanted = (VECTORS,) if self.state.words_stamp is None else (VECTORS, WORD_BITS)
         if all(self._transaction.get(database, row_key(row)) is not None for database in wanted):
             self._transaction.delete(PENDING, row_key(row))
@@ -434,7 +437,7 @@ class Batch(Snapshot):
         self._transaction.put(USAGE, row_key(row), encode_checked(row, usage))
 
     def _await_all(self) -> None:
-        """Let every memory wait."""
+        """Mark every memory as waiting for a vector or for words."""
         self._transaction.clear(PENDING)
         keys = ((key, b"") for key, _ in self._transaction.scan_stored(RECORDS))  # rows are not encrypted
         self._transaction.append_all(PENDING, list(keys))
@@ -444,7 +447,7 @@ class Batch(Snapshot):
             self._transaction.clear(database)
         self._await_all()
         self.state.ndim = self.state.word_bytes = self.state.words_stamp = None
-        # Columns cannot follow this row by row: a gap in the log makes them rebuild.
+        # Columns cannot apply this row by row: a gap in the log makes them rebuild.
         self.state.last_change += 1
         self.state.forgotten_through = self.state.last_change
         self._entries.clear()
@@ -462,12 +465,12 @@ def _is_reworded(old: MemoryRecord, new: MemoryRecord) -> bool:
 
 
 def is_same(record: MemoryRecord, old: MemoryRecord) -> bool:
-    """Return whether `upsert` of `record` would change nothing of `old` but when it was updated."""
+    """Return whether `upsert` of `record` would change nothing in `old` except `updated_at`."""
     return msgspec.structs.replace(_in_place_of(old, record), updated_at=old.updated_at) == old
 
 
 def _in_place_of(old: MemoryRecord, record: MemoryRecord) -> MemoryRecord:
-    """Return `record` with what a memory keeps when it is replaced."""
+    """Return `record` with the fields of `old` that a replaced memory keeps."""
     return msgspec.structs.replace(
         record,
         event_id=old.event_id,

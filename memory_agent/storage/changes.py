@@ -1,7 +1,8 @@
-"""The changes of a store, in the form that its columns follow. Plain data, no engine.
+"""The changes of a store, in the form that the columns apply. Plain data, no engine.
 
-A change holds the current state of a row: several changes of one row, in a batch or in a range of the change log, are
-settled into one. So columns that follow a long range late end in the same state as ones that followed each batch.
+A change holds the current state of a row: several log entries of one row, in a batch or a longer range of the change
+log, are settled into one. So columns that apply a long range at once end in the same state as columns that applied each
+batch.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  
 
 
 class Words(NamedTuple):
-    """What is kept of the words of a text: `bits` (w, b), and its number of tokens before any cut, 0 if unknown."""
+    """The sign bits (w, b) of a text's words, and its number of tokens before any truncation, 0 if unknown."""
 
     bits: npt.NDArray[np.uint8]
     length: int
 
 
 class StoredWords(NamedTuple):
-    """The words of memories: their `rows` (m,), `lengths` (m,) as in `Words`, `counts` (m,), and all `bits` (w, b)."""
+    """The words of many memories: `rows`, `lengths` (as in `Words`) and `counts` (m,), and the `bits` (w, b) of all."""
 
     rows: Rows
     lengths: npt.NDArray[np.int32]
@@ -39,14 +40,14 @@ class StoredWords(NamedTuple):
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One entry of the change log. `reword` is an update of the text or the metadata; with `words` its bits came."""
+    """One entry of the change log. `reword` is an update of text or metadata; `words` adds word bits."""
 
     op: Op
     row: int
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The effect of a range of the log on one row: the operation unless it was deleted, and what it got."""
+    """The effect of a range of the log on one row: the strongest operation, and whether vector or words were set."""
 
     row: int
     op: Op
@@ -57,11 +58,11 @@ class Settled(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """The current state of one row that changed in a range of the log.
 
-    `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for one that is new in this range,
-    else `reword` when its words or metadata changed, `update` when only other fields did, `vector` when only its
-    vectors did, and `words` when only word bits came. `new_vector`: `vector` was set in this range, with the `passages`
-    (p, d) after the first, None where there is only that. `new_words`: so were the `words`; None where they are not
-    known.
+    `op` is `delete` for a deleted row (`record` and `vector` are then None) and `put` for a row that is new in this
+    range; else `reword` if its text or metadata changed, `update` if only other fields did, `vector` if only its
+    vectors did, and `words` if only its word bits did. `passages` (p, d) are the vectors of passages after the first,
+    None if there are none; `words` is None if they are unknown. `new_vector`: vector and passages were set in this
+    range. `new_words`: the words were.
     """
 
     row: int
@@ -77,8 +78,8 @@ class Change(msgspec.Struct, frozen=True):
 class Changes(msgspec.Struct, frozen=True):
     """A range of the change log: from `after` (exclusive) through `through` (inclusive).
 
-    `rows` holds each row at most once. It may be lazy: iterate it once. `stamp` names the embedder of the vectors then,
-    `words_stamp` that of the words.
+    `rows` holds each row at most once. It may be lazy: iterate it once. `stamp` names the embedder of the vectors after
+    the range, `words_stamp` that of the words.
     """
 
     after: int
@@ -94,7 +95,7 @@ def texts_of(record: MemoryRecord) -> tuple[str, ...]:
 
 
 def settle(entries: Iterable[LogEntry]) -> list[Settled]:
-    """Return the effect of the entries on each row; rows in the order in which they first appear."""
+    """Return the effect of the entries on each row, in the order in which rows first appear."""
     settled: dict[int, Settled] = {}
     for entry in entries:
         known = settled.get(entry.row)
@@ -106,4 +107,4 @@ def settle(entries: Iterable[LogEntry]) -> list[Settled]:
 
 
 _STRENGTH: dict[Op, int] = {"delete": 0, "words": 1, "vector": 2, "update": 3, "reword": 4, "put": 5}
-"""Of two operations on one row the stronger is what happened; a deletion shows in the missing record."""
+"""Of several operations on one row the strongest counts. A deletion shows in the missing record."""

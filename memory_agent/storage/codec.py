@@ -1,9 +1,9 @@
-"""The stored form of records, vectors, words and the state. Pure: no engine, no files.
+"""The stored forms of records, vectors, words and the state. No engine, no files.
 
-Every value has a checksum (LMDB does not notice flipped bits inside values), seeded with the number of its key, so that
-a value under another key is noticed too. Records are MessagePack arrays without field names: new fields go last and
-have defaults, and positions in `_SOURCES` and the like never change. Vectors are float16 of unit length: half the disk,
-and a cosine that differs by less than 6e-5 (decision 0001).
+Every value has a checksum, since LMDB does not detect flipped bits inside values. It is seeded with the number of the
+value's key, so a value under another key is detected too. Records are MessagePack arrays without field names: new
+fields go last and have defaults, and positions in `_SOURCES` and the like never change. Vectors are float16 of unit
+length: half the disk, and cosines that differ by less than 6e-5 (decision 0001).
 
 d = dimensions, p = passages of a text, w = words of a text, b = bytes of a word.
 """
@@ -25,7 +25,7 @@ from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
 from relay.disk import CHECKSUM_BYTES, checksum
 
 FORMAT = 2
-"""That of a store which holds passages or word bits: a version that knows only 1 would leave them when it erases."""
+"""The format of stores with passages or word bits: versions that know only format 1 would not erase them."""
 
 _SOURCES: tuple[Source, ...] = (
     "user_input",
@@ -49,7 +49,13 @@ T = TypeVar("T")
 
 
 class StoreState(msgspec.Struct, kw_only=True):
-    """The small value that changes with every batch."""
+    """The state of a store, one small value that each batch rewrites.
+
+    `lineage` is a random name, assigned at creation, that derived files carry too. `stamp` and `words_stamp` name the
+    embedder of the vectors and of the words; `ndim` is the dimension of the vectors and `word_bytes` the size of a
+    word. The change log ends at `last_change` and begins after `forgotten_through`. `cursor` is the number of the last
+    ingested journal event, 0 before the first. `lessons_version` grows whenever the lessons of a run change.
+    """
 
     format: int = 1
     lineage: str = ""
@@ -68,7 +74,7 @@ class StoreState(msgspec.Struct, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
-    """How often a memory was recalled and used. Stored apart from the record, because it changes often."""
+    """How often a memory was recalled and used. Stored separately from the record, because it changes often."""
 
     times_recalled: int = 0
     last_recalled_us: int | None = None
@@ -95,7 +101,7 @@ class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
     tags: tuple[str, ...]
     provenance: _Place | None
     metadata: dict[str, Any]
-    type: str | msgspec.UnsetType | None = msgspec.UNSET  # of 0.1.0, which had no such field
+    type: str | msgspec.UnsetType | None = msgspec.UNSET  # unset in records of 0.1.0
     phase: str | None = None
     updated_us: int | None = None
 
@@ -105,12 +111,12 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def with_checksum(number: int, body: bytes) -> bytes:
-    """Return `body` after a checksum over it and `number`."""
+    """Return `body` behind a checksum over `number` and itself."""
     return checksum(number, body) + body
 
 
 def without_checksum(number: int, value: bytes, what: str) -> bytes:
-    """Return the body of a value. Raises `StoreDamagedError`, naming `what`, when its checksum does not match."""
+    """Return the body of a value. Raises `StoreDamagedError`, naming `what`, if its checksum does not match."""
     body = value[CHECKSUM_BYTES:]
     if checksum(number, body) != value[:CHECKSUM_BYTES]:
         raise StoreDamagedError(f"{what} {number} does not match its checksum")
@@ -118,7 +124,7 @@ def without_checksum(number: int, value: bytes, what: str) -> bytes:
 
 
 def row_key(row: int) -> bytes:
-    """Return the key of a row or a change; keys sort like numbers."""
+    """Return the key of a row or a change. Keys sort like numbers."""
     return row.to_bytes(8, "big")
 
 
@@ -133,7 +139,7 @@ def row_number(key: bytes) -> int:
 
 
 def name_key(name: str, field: str) -> bytes:
-    """Return the key of an id, or of its digest if it is long. Raises `InvalidInputError` naming `field`."""
+    """Return the key of an id; a long id is replaced by its digest. Raises `InvalidInputError` naming `field`."""
     try:
         key = name.encode()
     except UnicodeEncodeError as error:
@@ -144,27 +150,27 @@ def name_key(name: str, field: str) -> bytes:
 
 
 def name_number(key: bytes) -> int:
-    """Return the number in the checksum of a value under a name."""
+    """Return the number that seeds the checksum of a value under a name."""
     return xxhash.xxh3_64_intdigest(key)
 
 
-def place(kind: bytes, number: int) -> bytes:
-    """Return the prefix of index keys of `kind` (one byte) at a time in microseconds, a number or a row."""
+def index_place(kind: bytes, number: int) -> bytes:
+    """Return the prefix of index keys of one `kind` (a byte) and `number`: a time in microseconds, or a row."""
     return kind + row_key(number + _OFFSET)
 
 
-def after(kind: bytes) -> bytes:
-    """Return a key above all index keys of `kind`."""
+def index_end(kind: bytes) -> bytes:
+    """Return a key that sorts after all index keys of `kind`."""
     return bytes([kind[0] + 1])
 
 
-def key_at(index_key: bytes) -> bytes:
-    """Return the key that an index entry refers to."""
+def indexed_key(index_key: bytes) -> bytes:
+    """Return the key to which an index entry refers."""
     return index_key[_PLACE_BYTES:]
 
 
 def encode_record(row: int, record: MemoryRecord) -> bytes:
-    """Return the stored form, without vector and usage. Raises `InvalidInputError` naming the field."""
+    """Return the stored form, without vector and usage. Raises `InvalidInputError` with the field."""
     quality = record.quality_score
     if quality is not None and not 0.0 <= quality <= 1.0:
         raise InvalidInputError("quality_score", f"{quality} is not between 0 and 1")
@@ -229,7 +235,7 @@ def _memory(stored: _StoredRecord, usage: Usage, vector: Embedding | None) -> Me
 
 
 def _event_type(stored: _StoredRecord) -> str | None:
-    """Return the type of a memory of 0.1.0, which has it in its metadata if it was made of an event."""
+    """Return the type of a memory of 0.1.0: that of its event, from the metadata."""
     event_type = stored.metadata.get("event_type")
     return event_type if stored.event_id is not None and isinstance(event_type, str) else None
 
@@ -246,9 +252,9 @@ def usage_of(record: MemoryRecord) -> Usage:
 
 
 def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
-    """Return (d,) float32 of length one. Raises `InvalidInputError`: wrong shape, not finite, or of length zero.
+    """Return (d,) float32 of length one. Raises `InvalidInputError` for a wrong shape, NaN, infinity or length zero.
 
-    NaN must be refused here: usearch accepts it and ranks it first in every search (measured).
+    usearch accepts NaN and ranks it first in every search (measured).
     """
     values = np.asarray(vector, dtype=np.float32)
     if values.ndim != 1 or values.size == 0 or (ndim is not None and values.size != ndim):
@@ -258,7 +264,7 @@ def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
         raise InvalidInputError("vector", "is not finite")
     if largest == 0.0:
         raise InvalidInputError("vector", "has length zero")
-    values = values / largest  # so that squares neither overflow nor vanish
+    values = values / largest  # so that squares neither overflow nor underflow
     unit: Embedding = values / np.linalg.norm(values)
     return unit
 
@@ -287,7 +293,7 @@ def vector_bytes(ndim: int) -> int:
 
 
 def encode_passages(row: int, spans: npt.NDArray[np.int32], further: Embedding) -> bytes:
-    """Return the stored form of the spans (p, 2) of a text's passages and of the vectors (p - 1, d) after the first."""
+    """Return the stored form of the spans (p, 2) of a text's passages and the vectors (p - 1, d) after the first."""
     return with_checksum(row, spans.astype("<i4").tobytes() + further.astype("<f2").tobytes())
 
 
@@ -335,7 +341,7 @@ def words_of_rows(rows: list[int], bodies: list[bytes], word_bytes: int) -> Stor
 
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:
-    """Return the stored form of an entry of the change log; a deletion takes less than it frees."""
+    """Return the stored form of an entry of the change log. A deletion's entry is smaller than what it frees."""
     return with_checksum(change, bytes([OPS.index(entry.op)]) + row_key(entry.row))
 
 
@@ -345,7 +351,7 @@ def decode_entry(change: int, value: bytes) -> LogEntry:
     if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
         raise StoreDamagedError(f"change {change}: is not an entry of the log")
     op, row = OPS[body[0]], row_number(body[1:_PLACE_BYTES])
-    # In stores of 0.1.0 the former words follow where they changed.
+    # In stores of 0.1.0, an update of the text also holds the former words.
     return LogEntry("reword" if op == "update" and len(body) > _PLACE_BYTES else op, row)
 
 
@@ -355,7 +361,7 @@ def encode_checked(number: int, value: object) -> bytes:
 
 
 def encode_packed(number: int, value: object) -> bytes:
-    """Return the stored form of a plain value, deflated where that saves space."""
+    """Return the stored form of a plain value, deflated if that saves space."""
     return with_checksum(number, _deflate(_encode(value)))
 
 

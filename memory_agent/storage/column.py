@@ -1,7 +1,8 @@
-"""A growing array whose published parts never change, and its values in order.
+"""Arrays of values by slot: the types that indexes share, a growing array, and a sorted copy of one.
 
-The writer appends beyond what was published and copies before it overwrites, so that readers need no lock. Growing
-doubles the capacity; the copy is made in steps by the appends before, so that no batch pays for all of it (90 ms for
+Memories are numbered by slot, from 0 in order of arrival; a slot is never reused. A `Column` grows while other threads
+read it: the writer appends behind the published values and copies before it overwrites, so readers need no lock.
+Growing doubles the capacity. Earlier appends copy the values in steps, so that no batch pays for all of them (90 ms for
 the words of 100,000 memories).
 
 n = number of values, k = number of positions.
@@ -9,25 +10,56 @@ n = number of values, k = number of positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Generic, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from relay.crypto import Cipher
+
+Slots = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Scores = npt.NDArray[np.float64]
+Arrays = Mapping[str, npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
+"""The content of an index as named arrays, to be saved. A sequence is one array in parts along its first axis."""
+LoadedArrays = Mapping[str, npt.NDArray[Any]]
+"""Arrays as read from a file: writable, and possibly mapped."""
+GraphWriter = Callable[[Path, Cipher | None], None]
+"""Writes a file. On an `OSError` the old file stays, and stays valid."""
+
+
+class Cosines(NamedTuple):
+    """Approximate cosines of all memories with a query.
+
+    `values` (n,) are off by at most `error`, and NaN for slots that have no vector or were not scanned. The cosine of a
+    slot that was not scanned is at most `unseen` (minus infinity if all were), unless an approximate scan missed it.
+    """
+
+    values: npt.NDArray[np.float32]
+    error: float
+    unseen: float
+
+
+def section(arrays: LoadedArrays, part: str) -> LoadedArrays:
+    """Return the arrays whose names begin with `part` and a dot, without that prefix."""
+    return {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}
+
 
 Number = TypeVar("Number", bound=np.generic)
 Positions = npt.NDArray[np.int64]
 
 _LEAST_CAPACITY = 256
-_STEPS = 16  # a copy begins when this share of the capacity is left, which is how long it takes room twice
-_FEW = 8  # tags or values; each is compared at .3 us per 1,000 of all, more are looked up at 3 us together
+_STEPS = 16  # copying begins when 1/16 of the capacity is left; until it ends, the values take twice the memory
+_FEW = 8  # values to look for: comparing costs .3 us per 1,000 rows and value, a table 3 us for any number of values
 
 
 class Column(Generic[Number]):
     """One column. One thread writes; any thread reads what `view` returned."""
 
     def __init__(self, values: npt.NDArray[Number]) -> None:
-        """Begin with `values` (n,), which may be read-only or mapped and is not copied until a change."""
+        """Start with `values` (n,), which may be read-only or mapped; they are copied before the first overwrite."""
         self._values = values
         self._count = len(values)
         self._is_shared = True  # a view, or the caller, may hold the array
@@ -58,7 +90,7 @@ class Column(Generic[Number]):
             self._copy_part(_STEPS * len(added))
 
     def set(self, positions: Positions, values: npt.ArrayLike) -> None:
-        """Overwrite the values at `positions` (k,), in a copy if a view may hold them."""
+        """Overwrite the values at `positions` (k,), in a copy if a view may share the array."""
         if not len(positions):
             return
         self._larger = None  # it may hold what is overwritten
@@ -67,7 +99,7 @@ class Column(Generic[Number]):
         self._values[positions] = values
 
     def _copy_part(self, count: int) -> None:
-        """Copy the next `count` values into the array that follows this one."""
+        """Copy the next `count` values into the larger array that will replace this one."""
         if self._larger is None:
             self._larger, self._copied = np.empty(2 * len(self._values), dtype=self._values.dtype), 0
         part = slice(self._copied, min(self._copied + count, self._count))
@@ -75,7 +107,7 @@ class Column(Generic[Number]):
         self._copied = part.stop
 
     def _grow(self, capacity: int) -> None:
-        """Move to an array of this capacity or more, that which is being filled if it is large enough."""
+        """Move to an array of this capacity or more: the one being filled, if it is large enough."""
         if self._larger is None or len(self._larger) < capacity:
             self._larger, self._copied = np.empty(capacity, dtype=self._values.dtype), 0
         rest = slice(self._copied, self._count)
@@ -94,12 +126,12 @@ class Sorted(NamedTuple):
 
     @classmethod
     def of(cls, values: npt.NDArray[np.int64]) -> Self:
-        """Sort all values (n,); 7 ms for 100,000."""
+        """Sort all values (n,): 7 ms for 100,000."""
         order = np.argsort(values, kind="stable").astype(np.int32)
         return cls(values[order], order)
 
     def with_all(self, values: npt.NDArray[np.int64]) -> Sorted:
-        """Return this with the rest of the column's values (n,) merged in; .4 ms for 4,000 into 100,000."""
+        """Return a copy with the rest of the column's values (n,) merged in: .4 ms for 4,000 into 100,000."""
         added = Sorted.of(values[len(self.values) :])
         places = np.searchsorted(self.values, added.values, side="right")
         moved = added.positions + np.int32(len(self.values))
@@ -119,7 +151,7 @@ class Sorted(NamedTuple):
 
 
 def are_any(values: npt.NDArray[Number], chosen: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Return which values (k,) are any of the chosen ones; many are found by their last 16 bits first."""
+    """Return which of `values` (k,) are among `chosen`; many chosen ones are looked up by their last 16 bits first."""
     found = np.zeros(len(values), dtype=np.bool_)
     for number in chosen if len(chosen) <= _FEW else ():
         found |= values == number

@@ -1,10 +1,10 @@
-"""One user's memories as columns in memory: what recall searches, filters and groups. Derived from the store.
+"""One user's memories as columns in memory, which recall searches, filters and groups. Derived from the store.
 
-A memory has a *slot*, numbered from 0 in order of arrival, beside its *row* in the store. A deleted memory, and one
-whose words, metadata or vector were replaced, leaves a dead slot until the columns are compacted. One thread writes
-(`Columns`); after each batch it publishes an immutable `View`, which any thread reads without a lock.
+Besides its *row* in the store, a memory has a *slot* here, numbered from 0 in order of arrival. A memory that was
+deleted, or whose words, metadata or vector were replaced, leaves a dead slot until the columns are compacted. One
+thread writes (`Columns`); after each batch it publishes an immutable `View`, which any thread reads without a lock.
 
-Rejected: SQLite with FTS5 (a recall of 100,000 memories took 53 ms there and 21 statements, decision 0002).
+Rejected: SQLite with FTS5 (a recall of 100,000 memories took 53 ms and 21 statements, decision 0002).
 
 n = number of slots, dead ones included, m = number of slots or rows given.
 """
@@ -25,12 +25,11 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, MemoryRecord, microseconds
 from memory_agent.records.metadata import numbers_of
 from memory_agent.storage.changes import Change, Changes, Rows, StoredWords, Words, texts_of
-from memory_agent.storage.column import Column, Sorted, are_any
-from memory_agent.storage.indexes import Arrays, LoadedArrays, Slots, WordIndex
-from memory_agent.storage.passage_vectors import PassageVectors
+from memory_agent.storage.column import Arrays, Column, LoadedArrays, Slots, Sorted, are_any
+from memory_agent.storage.passages import PassageVectors, WordBits
+from memory_agent.storage.postings import Postings
 from memory_agent.storage.terms import asks, fingerprint, fingerprint_of_said, said
 from memory_agent.storage.view import LINKS, NAMED, NO_NAME, View
-from memory_agent.storage.word_bits import WordBits
 
 _TYPES: dict[str, type[np.generic]] = {
     "rows": np.int64,
@@ -46,10 +45,10 @@ _TYPES: dict[str, type[np.generic]] = {
     "agents": np.int32,
     "types": np.int32,
     "phases": np.int32,
-    "updated_us": np.int64,  # the time of the memory where it was never replaced
+    "updated_us": np.int64,  # the time of the memory if it was never replaced
     "asks": np.bool_,
 }
-"""The columns that hold a memory's fields, in the order of `Columns._values_of`."""
+"""The columns with one value for each memory, in the order of `Columns._values_of`."""
 
 _PAIRS: dict[str, type[np.generic]] = {
     "tag_slots": np.int32,
@@ -58,23 +57,23 @@ _PAIRS: dict[str, type[np.generic]] = {
     "metadata_values": np.int64,  # of `metadata.number_of`
 }
 _BESIDE = (("tag_slots", "tag_names"), ("metadata_slots", "metadata_values"))
-"""Tags, and values at paths of metadata: each with the slot of the memory that has it."""
+"""Tags and metadata values, each with the slot of a memory that has it."""
 _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
 _STEP = 1_000  # memories applied, and published, at a time
-_MOST_UNSORTED = 4_096  # fingerprints at the end that are compared one by one: 2 us
+_MOST_UNSORTED = 4_096  # fingerprints after the sorted ones, which are compared one by one: 2 us
 _WORN_FROM = 1_000  # slots
-_WORN_SHARE = 0.3  # of dead slots, from which on they cost more than to compact
+_WORN_SHARE = 0.3  # above this share of dead slots, compacting costs less than keeping them
 
 _names_of = msgspec.msgpack.Decoder(list[str])
 
 
 class Columns:
-    """The columns of one store. One thread changes them; `view` is for all."""
+    """The columns of one store. One thread changes them; `view` is for all threads."""
 
-    def __init__(self, vectors: PassageVectors, words: WordIndex) -> None:
-        """Begin without memories, with empty indexes."""
+    def __init__(self, vectors: PassageVectors, words: Postings) -> None:
+        """Start without memories, with empty indexes."""
         self.applied = 0
         self.stamp = self.words_stamp = ""
         self.vectors = vectors
@@ -93,12 +92,12 @@ class Columns:
 
     @classmethod
     def from_arrays(
-        cls, arrays: LoadedArrays, vectors: PassageVectors, words: WordIndex, applied: int, stamp: str
+        cls, arrays: LoadedArrays, vectors: PassageVectors, words: Postings, applied: int, stamp: str
     ) -> Columns:
-        """Continue from what `arrays` returned after change `applied`, with the indexes of its sections.
+        """Return the columns of saved `arrays`, as of change `applied`, with the indexes loaded from their sections.
 
-        No word bits are among them: `take_words` brings those. The arrays may be mapped. Raises `IndexDamagedError`
-        where they do not fit together.
+        Word bits are not saved: `take_words` adds them. The arrays may be mapped. Raises `IndexDamagedError` if they do
+        not fit each other.
         """
         columns = cls(vectors, words)
         try:
@@ -116,7 +115,7 @@ class Columns:
         return self._dead
 
     def arrays(self) -> Arrays:
-        """Return the content, to be saved: own arrays, and those of the indexes, which `indexes.section` returns."""
+        """Return the content, to be saved. The arrays of each index have its name as a prefix (`column.section`)."""
         names = np.frombuffer(msgspec.msgpack.encode(list(self._names)), dtype=np.uint8)
         equal = self._equal.with_all(self._columns["fingerprints"].view())
         own = {name: column.view() for name, column in self._named_columns()}
@@ -128,10 +127,10 @@ class Columns:
         return own | {"names": names, "by_fingerprint": equal.positions} | indexes
 
     def apply(self, changes: Changes) -> None:
-        """Apply a range of the change log and publish the view, that of a long range every 1,000 memories; idempotent.
+        """Apply a range of the change log and publish the view, also after each 1,000 memories. Idempotent.
 
-        Raises `IndexDamagedError` when the range does not continue what was applied, a change does not fit its row, or
-        the vectors are of another embedder now; the columns must then be rebuilt.
+        Raises `IndexDamagedError` if the range does not continue the applied changes, a change does not fit its row, or
+        the vectors are now of another embedder; the columns must then be rebuilt.
         """
         if changes.through >= self.applied and changes.words_stamp != self.words_stamp:
             self._word_bits, self.words_stamp = WordBits(len(self._alive)), changes.words_stamp
@@ -153,7 +152,7 @@ class Columns:
                 if part:
                     self._publish()
         except BaseException:
-            self.applied = -1  # with half of the range: no other one continues it
+            self.applied = -1  # half of the range is applied, so no range continues it
             raise
         self.applied = changes.through
         if self._dead > _WORN_SHARE * len(self._alive) and len(self._alive) > _WORN_FROM:
@@ -161,7 +160,7 @@ class Columns:
         self._publish()
 
     def take_words(self, words: StoredWords) -> None:
-        """Take the words of rows as the store has them, where they are not known yet, and publish the view."""
+        """Add the stored words of rows whose words are unknown, and publish the view."""
         slots = self.view.slots(words.rows)
         is_new = (slots >= 0) & ~self.view.word_bits.known[slots]
         bits = words.bits if is_new.all() else words.bits[np.repeat(is_new, words.counts)]
@@ -169,7 +168,7 @@ class Columns:
         self._publish()
 
     def compact(self) -> None:
-        """Drop dead slots, and all that is left of deleted and changed memories: words, names, tags, vectors.
+        """Drop dead slots, with the words, names, tags and vectors of deleted and replaced memories.
 
         Publishes the view.
         """
@@ -204,7 +203,7 @@ class Columns:
         self._publish()
 
     def close(self) -> None:
-        """Stop work in the background; views go on answering. Idempotent."""
+        """Stop building graphs; views continue to work. Idempotent."""
         self.vectors.close()
 
     def _take(self, arrays: LoadedArrays) -> None:
@@ -234,7 +233,7 @@ class Columns:
             self._point(rows, alive)
 
     def _point(self, rows: Rows, slots: Slots | int) -> None:
-        """Let `rows` (m,) be in `slots`; rows beyond the last known one are added."""
+        """Map `rows` (m,) to `slots`; rows after the last known one are added."""
         if not len(rows):
             return
         if not len(self._slot_of):
@@ -248,7 +247,7 @@ class Columns:
             self._slot_of.set(places[~is_new], slots[~is_new])
 
     def _follow(self, part: list[Change]) -> None:
-        """Apply one change per row."""
+        """Apply changes, at most one per row."""
         slots = self.view.slots([change.row for change in part]).tolist()
         removed: list[int] = []
         added: list[Change] = []
@@ -284,7 +283,7 @@ class Columns:
         self._relink(sessions)
 
     def _update(self, updated: list[tuple[int, tuple[Any, ...]]]) -> set[int]:
-        """Overwrite the fields of slots; return the sessions whose order may have changed."""
+        """Overwrite the fields of slots; return the sessions whose order may change."""
         if not updated:
             return set()
         slots: Slots = np.array([slot for slot, _ in updated])
@@ -297,7 +296,7 @@ class Columns:
         return sessions | set(self._columns["sessions"].view()[slots].tolist())
 
     def _set_vectors(self, vectored: list[tuple[int, Change]]) -> list[tuple[int, Change]]:
-        """Give slots their vectors; return those that have another one, which cannot be replaced in place."""
+        """Set the vectors of slots; return slots that had another vector, which cannot be replaced in place."""
         if not vectored:
             return []
         slots: Slots = np.array([slot for slot, _ in vectored])
@@ -312,7 +311,7 @@ class Columns:
         ]
 
     def _set_words(self, worded: Mapping[int, Words | None]) -> None:
-        """Give slots their words, None where they are not known any more."""
+        """Set the words of slots, None for words that are now unknown."""
         known = {slot: words for slot, words in worded.items() if words is not None}
         if known:
             counts, lengths = zip(*((len(words.bits), words.length) for words in known.values()), strict=True)
@@ -321,7 +320,7 @@ class Columns:
         self._word_bits.remove(np.array([slot for slot in worded if slot not in known], dtype=np.int64))
 
     def _remove(self, removed: list[int]) -> set[int]:
-        """Let slots be dead; return their sessions."""
+        """Mark slots as dead; return their sessions."""
         if not removed:
             return set()
         slots: Slots = np.array(removed)
@@ -405,7 +404,7 @@ class Columns:
         self._link(slots[self._alive.view()[slots]])
 
     def _link(self, slots: Slots) -> None:
-        """Link `slots` (m,), all live ones of some sessions, or ones of no session, which have no neighbours."""
+        """Link `slots` (m,): all live slots of some sessions, or slots without a session, which have no neighbours."""
         if not len(slots):
             return
         rows, times, sessions = (self._columns[name].view()[slots] for name in ("rows", "times_us", "sessions"))
@@ -440,12 +439,12 @@ class Columns:
 
 
 def record_fingerprint(record: MemoryRecord) -> int:
-    """Return a number that is equal for memories of one kind and title whose texts say the same."""
+    """Return a number that is equal for memories of one kind and title with the same `terms.said_words`."""
     return fingerprint(record.kind, record.title or "", record.text)
 
 
 def untitled_fingerprints(text: str) -> list[int]:
-    """Return the fingerprints of memories of any kind without a title that say `text`."""
+    """Return the fingerprints that a memory of `text` without a title has, one for each kind."""
     said_text = said(text)
     return [fingerprint_of_said(kind, "", said_text) for kind in KINDS]
 

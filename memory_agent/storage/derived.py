@@ -1,8 +1,8 @@
-"""Keeps the columns in step with the store: loads them from their file, follows the change log, rebuilds and saves.
+"""Keep the columns in step with the store: load them from their file, apply the change log, and save them.
 
-The file is not needed for recovery, and not trusted: columns that are missing, damaged, of another store or embedder,
-of another version, or further behind than the change log reaches are rebuilt from the store (.6 s per 10,000 memories).
-Only damage of the store itself is an error. All functions are idempotent.
+The file is only a cache and not trusted: columns that are missing, damaged, of another store, embedder or version, or
+further behind than the change log reaches are rebuilt from the store (.6 s per 10,000 memories). Only damage of the
+store itself is an error. All functions are idempotent.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import numpy.typing as npt
 from memory_agent.errors import IndexDamagedError
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays, write_arrays
+from memory_agent.storage.column import Arrays, GraphWriter, section
 from memory_agent.storage.columns import Columns
-from memory_agent.storage.indexes import Arrays, GraphWriter, section
-from memory_agent.storage.passage_vectors import PassageVectors, graph_files
+from memory_agent.storage.environment import UserKey
+from memory_agent.storage.passages import PassageVectors, graph_files
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.snapshot import Snapshot
 from memory_agent.storage.store import Store
 from memory_agent.storage.terms import TERMS_VERSION
-from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_table import VectorTable
 from relay.crypto import Cipher
 
 COLUMNS_FILE = "columns.arrays"
 GRAPH_FILE = "graph.arrays"
 
-_VERSION = f"4, {TERMS_VERSION}"  # words that were split or stemmed differently cannot be found
+_VERSION = f"4, {TERMS_VERSION}"  # words that another version split or stemmed could not be found
 _OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # of 0.1.0, or left by a killed process
 AT_ONCE = 2_000
-"""Changes that are followed, or memories that are read, before a store is open or a batch ends: .2 s."""
+"""Changes applied, or memories read, before an archive opens or a batch ends; more are left to a thread. .2 s."""
 
 
 class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What was saved: the version of its form, and the state of the store that it belongs to."""
+    """The version of the file, and the state of its store when it was saved."""
 
     version: str
     lineage: str
@@ -68,8 +68,8 @@ def empty_columns(settings: StoreSettings) -> Columns:
 def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -> tuple[ColumnsHeader, Columns]:
     """Return the columns in a user's folder, with the header that names their store.
 
-    What each scan reads whole is copied: a recall of 100,000 memories takes a fifth less processor time for it than in
-    mapped pages of 4 KB. Raises `IndexDamagedError` where the file is missing, damaged, or of another version.
+    Planes that each scan reads entirely are copied: a recall of 100,000 memories takes a fifth less processor time than
+    with mapped pages of 4 KB. Raises `IndexDamagedError` if the file is missing, damaged, or of another version.
     """
 
     def is_scanned(name: str, array: npt.NDArray[Any]) -> bool:
@@ -90,24 +90,24 @@ def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -
 
 
 def load_columns(store: Store, settings: StoreSettings) -> Columns:
-    """Return the saved columns of a store, or empty ones where they cannot be used; `catch_up` completes them."""
+    """Return the saved columns of a store, or empty ones if these cannot be used."""
     with suppress(IndexDamagedError):
         header, columns = read_columns(store.folder, settings, columns_cipher(store.key))
-        if header.lineage == store.lineage and _is_of_embedder(store, header, columns):
+        if header.lineage == store.state.lineage and _is_of_embedder(store, header, columns):
             return columns
         columns.close()
     return empty_columns(settings)
 
 
 def is_short(snapshot: Snapshot, columns: Columns) -> bool:
-    """Whether `follow`, or else a rebuild, need not be left to the background."""
+    """Whether `follow`, or the rebuild that is needed instead, takes only a moment."""
     behind = snapshot.state.last_change - columns.applied
     can_follow = columns.applied >= snapshot.state.forgotten_through
     return behind <= AT_ONCE if can_follow else snapshot.counts().memories <= AT_ONCE
 
 
 def follow(snapshot: Snapshot, columns: Columns) -> bool:
-    """Apply what the columns lack; return whether that was possible. Otherwise they must be rebuilt."""
+    """Apply missing changes to the columns; return False if they must be rebuilt instead."""
     changes = snapshot.changes_after(columns.applied)
     if changes is None:
         return False
@@ -119,8 +119,8 @@ def follow(snapshot: Snapshot, columns: Columns) -> bool:
 
 
 def capture(store: Store, columns: Columns) -> Saving:
-    """Return the columns as of now, to be written while they change further."""
-    header = ColumnsHeader(version=_VERSION, lineage=store.lineage, stamp=columns.stamp, applied=columns.applied)
+    """Return the content of the columns as of now, to be written while they change."""
+    header = ColumnsHeader(version=_VERSION, lineage=store.state.lineage, stamp=columns.stamp, applied=columns.applied)
     return Saving(header, columns.arrays(), columns.vectors.graph_writer())
 
 
@@ -132,7 +132,7 @@ def write(store: Store, saving: Saving) -> None:
 
 
 def remove_files(folder: Path) -> None:
-    """Remove all derived files of a user's folder, also those set aside; none may be open. Raises `OSError`."""
+    """Remove all derived files of a user's folder, including those set aside. None may be open. Raises `OSError`."""
     remove_obsolete(folder)
     remove_set_aside(folder)
     for path in (folder / COLUMNS_FILE, *graph_files(folder / GRAPH_FILE)):
@@ -140,7 +140,7 @@ def remove_files(folder: Path) -> None:
 
 
 def remove_obsolete(folder: Path) -> None:
-    """Remove derived files of former versions, and unfinished ones: they hold words of memories. Raises `OSError`."""
+    """Remove unfinished files and those of former versions, which hold words of memories. Raises `OSError`."""
     for pattern in _OBSOLETE:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
@@ -154,4 +154,4 @@ def remove_set_aside(folder: Path) -> None:
 
 def _is_of_embedder(store: Store, header: ColumnsHeader, columns: Columns) -> bool:
     vectors = columns.view.vectors
-    return not vectors.count or (header.stamp == (store.stamp or "") and vectors.ndim == store.ndim)
+    return not vectors.count or (header.stamp == (store.state.stamp or "") and vectors.ndim == store.state.ndim)

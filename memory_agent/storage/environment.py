@@ -1,13 +1,17 @@
-"""Open the LMDB environments of the memory, with its errors, and locate a user's records."""
+"""Open the LMDB environments of the memory, with its own errors, a user's records, and the user's encryption key."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+import relay
 from memory_agent.errors import (
     DeadlineExceededError,
+    EncryptionKeyMissingError,
     FencedError,
+    InvalidInputError,
+    SettingsError,
     StoreDamagedError,
     StoreEncryptedError,
     StoreError,
@@ -18,8 +22,8 @@ from memory_agent.errors import (
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.folders import data_dir_of
 from memory_agent.storage.snapshot import DATABASES, FORMS
-from memory_agent.storage.user_key import UserKey, require_plain
-from relay.crypto import Encryption
+from relay import SYSTEM_USER, EncryptionSettings, journal_folder
+from relay.crypto import Cipher, Encryption, KeyRing, open_key_ring, read_ring
 from relay.disk import DATA_FILE, Environment, ErrorFamily, OwnerLock, Role, WriterLock, opening
 from relay.disk import last_epoch as epoch_of_last_owner
 
@@ -58,7 +62,7 @@ def open_environment(
 def compact(environment: Environment) -> None:
     """Compact an environment (`Environment.compact`).
 
-    Raises `StoreFullError`, `StoreDamagedError`, `DeadlineExceededError` when a read does not end, `FencedError`.
+    Raises `StoreFullError`, `StoreDamagedError`, `DeadlineExceededError` if a read does not end, `FencedError`.
     """
     try:
         environment.compact()
@@ -84,7 +88,7 @@ def has_records(folder: Path) -> bool:
 def settle_key(folder: Path, key: UserKey | None) -> None:
     """Create the key of a user without records, before anything else is created.
 
-    Raises `EncryptionKeyMissingError` where the folder of keys is away, `StoreEncryptedError` without a `key` in an
+    Raises `EncryptionKeyMissingError` if the folder of keys is away, `StoreEncryptedError` without a `key` in an
     encrypted data folder, `StoreError`.
     """
     if has_records(folder):
@@ -98,7 +102,7 @@ def settle_key(folder: Path, key: UserKey | None) -> None:
 def own_records(
     folder: Path, settings: StoreSettings, key: UserKey | None, lock: OwnerLock | None = None
 ) -> Environment:
-    """Open the records in a user's folder, or create them, encrypted with `key` if there is one.
+    """Open or create the records in a user's folder, encrypted with `key` if given.
 
     The caller owns the folder; `lock` is then released by `close`. Raises as `Store.open`.
     """
@@ -106,12 +110,12 @@ def own_records(
 
 
 def records_at(path: Path, settings: StoreSettings, key: UserKey | None, lock: OwnerLock | None = None) -> Environment:
-    """Open records that lie in `path`, as `own_records` does."""
+    """Open or create the records in the folder `path`, as `own_records` does."""
     return open_environment(path, settings.map_size_bytes, DATABASES, encryption=_encryption(key), lock=lock)
 
 
 def open_records(folder: Path, settings: StoreSettings, key: UserKey | None = None) -> Environment:
-    """Open the records for reading, beside their owner. Raises as `Store.open`, except for another owner."""
+    """Open the records for reading beside their owner. Raises as `Store.open`, but not for another owner."""
     path = folder / RECORDS_FOLDER
     with opening(folder):
         return open_environment(path, settings.map_size_bytes, DATABASES, readonly=True, encryption=_encryption(key))
@@ -119,3 +123,86 @@ def open_records(folder: Path, settings: StoreSettings, key: UserKey | None = No
 
 def _encryption(key: UserKey | None) -> Encryption | None:
     return None if key is None else Encryption(key, _PURPOSE, FORMS)
+
+
+class UserKey:
+    """The key of one user in a ring; it need not exist yet. Thread-safe.
+
+    Each call looks the key up in the ring, so a store becomes unusable with its next transaction once its key is
+    destroyed.
+    """
+
+    def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
+        """`is_one_of_many`: a relay uses the ring too, so a key is only created beside that of `system`."""
+        self.user_id = user_id
+        self._ring = ring
+        self._is_one_of_many = is_one_of_many
+
+    def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
+        """Return the cipher for a purpose, in 2 us. `create`: create the key if there is none.
+
+        Raises `EncryptionKeyMissingError`, `StoreError` for an unreadable key, `InvalidInputError`.
+        """
+        try:
+            if create and self._is_one_of_many and not self._ring.has(self.user_id):
+                self._ring.cipher(SYSTEM_USER, purpose)  # raises if the folder of keys is away
+            return self._ring.cipher(self.user_id, purpose, create=create)
+        except relay.EncryptionKeyMissingError as error:
+            raise EncryptionKeyMissingError(error.user_id, error.folder) from error
+        except relay.KeyFileError as error:
+            raise StoreError(str(error)) from error
+        except relay.MalformedEventError as error:
+            raise InvalidInputError("user_id", error.reason) from error
+
+    def missing(self) -> EncryptionKeyMissingError:
+        """Return the error for a store that is encrypted with another key."""
+        return EncryptionKeyMissingError(self.user_id, str(self._ring.folder))
+
+
+def open_user_key(
+    settings: EncryptionSettings, data_dir: Path, user_id: str, *, is_shared: bool = True
+) -> UserKey | None:
+    """Return a user's key; None if the settings name no ring, so nothing is encrypted. Raises `SettingsError`.
+
+    `is_shared`: as for `open_key_ring`.
+    """
+    try:
+        ring = open_key_ring(settings, data_dir, is_shared=is_shared)
+    except relay.RelaySettingsError as error:
+        raise SettingsError(error.setting, error.reason) from error
+    if ring is None:
+        return None
+    is_one_of_many = user_id != SYSTEM_USER and journal_folder(data_dir).exists()
+    return UserKey(ring, user_id, is_one_of_many=is_one_of_many)
+
+
+def open_key_of(settings: EncryptionSettings, folder: Path, user_id: str) -> UserKey | None:
+    """Return the key of the memory in `folder`, in a data folder or standalone (`open_user_key`)."""
+    data_dir = data_dir_of(folder)
+    return open_user_key(settings, data_dir or folder, user_id, is_shared=data_dir is not None)
+
+
+def require_plain(data_dir: Path) -> None:
+    """Raise `StoreEncryptedError` if the data folder is encrypted, and `StoreError` if that cannot be read."""
+    try:
+        if read_ring(data_dir) is not None:
+            raise StoreEncryptedError(str(data_dir))
+    except relay.KeyFileError as error:
+        raise StoreError(str(error)) from error
+
+
+def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
+    """Check that the settings name the ring of the data folder.
+
+    Raises `SettingsError`, `StoreEncryptedError` if they name no ring but the data folder has one,
+    `EncryptionKeyMissingError` if they name another one, `StoreError`.
+    """
+    if open_user_key(settings, data_dir, SYSTEM_USER) is None:
+        require_plain(data_dir)
+        return
+    ring = open_key_ring(settings, data_dir)
+    try:
+        if ring is not None and ring.is_away():
+            raise EncryptionKeyMissingError(SYSTEM_USER, str(ring.folder))
+    except relay.KeyFileError as error:
+        raise StoreError(str(error)) from error

@@ -1,8 +1,8 @@
-"""Maps users to folders, whose names are safe on every file system and can be mapped back.
+"""Map user ids to folder names that are safe on every file system, and back.
 
-A user id may hold `:` and capitals; two ids never share a folder, not even on a file system that ignores case. So small
-letters, digits, `-`, `_` and a dot that is not first are kept, and everything else is `%` and two hex digits. Long ids
-with many such characters are encoded in base 32 as a whole, after `%b`.
+A user id may hold `:` and capitals, and two ids must not share a folder even on a file system that ignores case. So
+small letters, digits, `-`, `_` and a dot that is not first are kept, and other characters become `%` and two hex
+digits. Long ids with many such characters are encoded as a whole in base 32, after `%b`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from relay import validate_user_id
 from relay.errors import MalformedEventError
 
 ASIDE = "replaced-"
-"""Prefix of the folders into which a restore moves what it replaces."""
+"""Prefix of folders into which a restore moves the data that it replaces."""
 STAGE = ".restoring"
-"""Folder of a restore's copies until they are in place; a killed restore leaves it."""
+"""Folder of a restore's copies until they are in place. A killed restore leaves it behind."""
 _USERS = "users"
 _LONGEST_NAME = 240  # bytes; file systems stop at 255
 _BASE32 = "%b"
@@ -35,7 +35,7 @@ def user_folder(data_dir: Path, user_id: str) -> Path:
 
 
 def known_users(data_dir: Path) -> Iterator[str]:
-    """Yield the ids of all users that have a folder, sorted by its name; other folders are skipped."""
+    """Yield the ids of all users that have a folder, sorted by folder name. Other folders are skipped."""
     for folder in sorted(data_dir.glob(f"{_USERS}/*/")):
         user_id = _user_id(folder.name)
         if user_id is not None:
@@ -43,12 +43,12 @@ def known_users(data_dir: Path) -> Iterator[str]:
 
 
 def is_data_dir(folder: Path) -> bool:
-    """Whether users have folders below this one, so that it is no user's."""
+    """Whether this folder contains users' folders, and so is not a user's folder."""
     return (folder / _USERS).is_dir()
 
 
 def data_dir_of(folder: Path) -> Path | None:
-    """Return the data folder of a user's folder; None for a memory by itself."""
+    """Return the data folder that contains a user's folder; None for a standalone memory."""
     return folder.parent.parent if folder.parent.name == _USERS else None
 
 

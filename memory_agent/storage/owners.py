@@ -1,9 +1,10 @@
-"""The users that own runs and sessions, for events that conductors publish under `system`. Durable.
+"""A durable map from runs and sessions to their owners, for events that conductors publish as `system`.
 
 The dispatcher decides which events establish an owner, since any user can name any run
-(`ops/decisions/0008-ownership-of-runs.md`). A run or session claimed by two users belongs to neither: guessing
-would show one user's work to another. Beyond `LIMIT` pairs the oldest is dropped, and learned again from its next
-event. An encrypted map keeps keyed hashes of runs and sessions, which cannot be read back.
+(`ops/decisions/0008-ownership-of-runs.md`). A run or session that two users claim belongs to neither: guessing would
+show one user's work to another. So would a flipped bit: each pair has a checksum, and a damaged one has no owner.
+Beyond `LIMIT` pairs the oldest one is dropped, and learned again from the owner's next event. An encrypted map stores
+keyed hashes of runs and sessions, which cannot be read back.
 """
 
 from __future__ import annotations
@@ -17,21 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import xxhash
 
 from memory_agent.errors import StoreDamagedError, StoreEncryptedError
-from memory_agent.storage.environment import compact, open_environment
-from memory_agent.storage.ownership import (
-    MAP_SIZE_BYTES,
-    NOBODY,
-    ORDER,
-    PAIRS,
-    UNCHECKED,
-    decode_owner,
-    encode_owner,
-    kept_keys,
-    owners_encryption,
-)
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import UserKey, compact, open_environment
 from relay import (
     ON_BEHALF_OF,
     SYSTEM_USER,
@@ -42,8 +32,49 @@ from relay import (
     decode_mapping,
     publisher_of,
 )
-from relay.crypto import Put, encrypt_in_place
+from relay.crypto import Encryption, Form, Put, encrypt_in_place
 from relay.disk import Environment, Transaction
+
+PAIRS = "pairs"
+ORDER = "order"
+"""The databases: from key to user with a checksum, and from a growing number to the key learned then."""
+UNCHECKED = "owners"
+"""The database of former versions, whose pairs have no checksum."""
+MAP_SIZE_BYTES = 2 << 30
+NOBODY = b""
+"""The owner of a key that two users claim."""
+_CHECKSUM_BYTES = 8
+_PURPOSE = "owners"
+_AS_IT_IS = Form(None, is_sealed=False)
+
+
+def encode_owner(key: bytes, user: bytes) -> bytes:
+    """Return the stored form of an owner: a checksum over key and user, then the user."""
+    return xxhash.xxh3_64_digest(key + b"\0" + user) + user
+
+
+def decode_owner(key: bytes, value: bytes) -> bytes | None:
+    """Return the user of a stored pair, None if it is damaged or no valid UTF-8."""
+    user = value[_CHECKSUM_BYTES:]
+    try:
+        user.decode()
+    except UnicodeDecodeError:
+        return None
+    return user if encode_owner(key, user) == value else None
+
+
+def owners_encryption(key: UserKey | None) -> Encryption | None:
+    """Return the encryption of the map with the system's key: keys become digests, users stay readable."""
+    return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
+
+
+def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
+    """Return the stored form of keys of runs and sessions. Raises `EncryptionKeyMissingError`."""
+    if key is None:
+        return list(plain)
+    cipher = key.cipher(_PURPOSE)
+    return [cipher.fingerprint(one) for one in plain]
+
 
 LIMIT = 500_000
 """Pairs on disk: with the longest ids about half of the map."""
@@ -67,7 +98,7 @@ _decoder = msgspec.msgpack.Decoder(_Traces)
 
 
 def ownership_keys(event: bytes) -> tuple[str, ...]:
-    """Return the keys of an encoded event's run and session, the most specific first: `run:…`, then `session:…`."""
+    """Return the keys of an encoded event's run (`run:…`) and session (`session:…`), in this order."""
     traces = _decoder.decode(event)
     run_id = traces.payload.get("run_id")
     if not isinstance(run_id, str) and traces.actor_id and traces.actor_id.startswith("conductor:"):
@@ -76,7 +107,7 @@ def ownership_keys(event: bytes) -> tuple[str, ...]:
 
 
 def owner_keys(run_id: str | None, session_id: str | None) -> tuple[str, ...]:
-    """Return the keys of a run and a session, the most specific first; none for those without an id."""
+    """Return the keys of a run and a session, in this order, if they have ids."""
     named = (("run", run_id), ("session", session_id))
     return tuple(_key(kind, id_) for kind, id_ in named if id_)
 
@@ -88,9 +119,9 @@ def named_owner(event: bytes) -> str | None:
 
 
 def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
-    """Return the run, session and owner that quarantined `system` bytes name, encoded as an event.
+    """Return the run, session and owner named in quarantined bytes of `system`, encoded as an event.
 
-    None for bytes of other users, for unreadable ones, and for what a key for one user sent.
+    None for bytes of other users, unreadable bytes, and bytes sent with a key for one user.
     """
     if entry.seq is not None or publisher_of(entry.source).user_id is not None:
         return None
@@ -120,7 +151,7 @@ def keys_of(session_id: str | None, run_ids: Iterable[str]) -> frozenset[str]:
 
 
 def is_named(user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
-    """As `Owners.has` without a map of owners: true for an event that names the user."""
+    """Whether a `system` event names this user as its owner; `among` as in `Owners.has`. For use without a map."""
     return _is_among(event, among) and named_owner(event) == user_id
 
 
@@ -129,7 +160,7 @@ def _is_among(event: bytes, among: frozenset[str] | None) -> bool:
 
 
 def _key(kind: str, id_: str) -> str:
-    """Return the key of an id of any length. A long id is hashed, not cut, so that two ids never share a key."""
+    """Return the key of an id of any length. A long id is hashed, not truncated, so that two ids never share a key."""
     if len(id_.encode()) <= _LONGEST_ID_BYTES:
         return f"{kind}:{id_}"
     return f"{kind}#{blake2b(id_.encode(), digest_size=16).hexdigest()}"
@@ -161,7 +192,7 @@ class Owners:
         return len(self._unsaved) >= _UNSAVED
 
     def learn(self, keys: tuple[str, ...], user_id: str) -> bool:
-        """Record that `keys` belong to `user_id`; return whether that is new. Durable after `save`."""
+        """Record `user_id` as the owner of `keys`; return whether that is new. Durable after `save`."""
         news = {}
         for key, known in self._known(keys):
             if known not in (user_id.encode(), NOBODY):
@@ -187,7 +218,7 @@ class Owners:
     def forget(self, user_id: str) -> None:
         """Erase a user's runs and sessions from the file. Raises `StoreError`.
 
-        Removes damaged pairs too: they may be this user's. Compacts in any case: an earlier attempt may have been
+        Removes damaged pairs too: they may be this user's. Always compacts, since an earlier attempt may have been
         killed before it did.
         """
         self.save()
@@ -205,7 +236,7 @@ class Owners:
             return [(key, decode_owner(key, value)) for key, value in transaction.scan(PAIRS)]
 
     def encrypt(self, key: UserKey) -> None:
-        """Replace a plain map, which is closed by it, by an encrypted one (`encrypt_in_place`)."""
+        """Replace a plain map by an encrypted one, and close it (`encrypt_in_place`)."""
 
         def open_copy(copy: Path) -> Environment:
             return _open(copy, self._environment.map_size_bytes, key)
@@ -233,7 +264,7 @@ class Owners:
             self._environment.close()
 
     def _forget_oldest(self, transaction: Transaction) -> None:
-        """Make room for the unsaved pairs; a pair claimed again meanwhile counts as new."""
+        """Drop the oldest pairs to make room for the unsaved ones, all of which count as new."""
         surplus = transaction.count(PAIRS) + len(self._unsaved) - self._limit
         if surplus <= 0:
             return
@@ -243,7 +274,7 @@ class Owners:
             transaction.delete(PAIRS, key)
 
     def _take_over_older_ones(self) -> None:
-        """Add checksums and numbers to the pairs of a map from before there were any."""
+        """Add checksums and numbers to pairs of a former version."""
         with self._environment.read() as transaction:
             older = dict(transaction.scan(UNCHECKED))
         if not older:

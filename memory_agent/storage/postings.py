@@ -1,9 +1,9 @@
 """The words of one user's memories as postings in numpy, ranked by BM25 as FTS5's `bm25()` ranks them.
 
-The postings of a term lie in the base, one array for all terms, and those since its last merge in the term's tail.
-Bases never change and tails only grow, so a view needs no lock and no copy: it ignores slots that came later.
-Rejected: one array per batch (a query then reads dozens), counts of at most 255 in the low byte of a slot (a text that
-repeats a word 20,000 times then scores a third).
+The postings of all terms lie in one array, the base; those added since the last merge lie in a tail per term. A base
+never changes and tails only grow, so a view needs no lock and no copy: it ignores later slots. Rejected: one array per
+batch (a query then reads dozens), and one byte for counts (a text that repeats a word 20,000 times then scores a
+third).
 
 n = number of slots, t = terms, p = postings, w = words of a query, m = slots given.
 """
@@ -21,16 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError
-from memory_agent.storage.column import Column
-from memory_agent.storage.indexes import Arrays, LoadedArrays, Mask, Scores, Slots
+from memory_agent.storage.column import Arrays, Column, LoadedArrays, Mask, Scores, Slots
 from memory_agent.storage.terms import LONGEST_WORD, fold, stems, text_words
 
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75  # k1 and b of BM25, those of FTS5
-_LEAST_IDF = 1e-6  # of terms that half of the memories have
+_LEAST_IDF = 1e-6  # for terms in half of the memories or more
 _COUNT_BITS = 16
 _MOST_COUNT = (1 << _COUNT_BITS) - 1
 _LEAST_MERGED = 65_536  # postings
-_MERGED_SHARE = 1 / 8  # of the base, all of which a merge moves: 40 ms for 4 million postings
+_MERGED_SHARE = 1 / 8  # of the base, since a merge copies all of it: 40 ms for 4 million postings
 _DEAD = -1
 
 Lengths = npt.NDArray[np.int32]
@@ -47,11 +46,14 @@ class _Base(NamedTuple):
 _Tail = Mapping[int, "array[int]"]
 """By term: slot << 16 | count, ascending."""
 _Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
-"""Slots that have a word, ascending, dead ones included, and how often; not empty."""
+"""Slots that have a word, ascending, including dead ones, and how often each has it; not empty."""
 
 
 class PostingsView:
-    """The words of a `Postings` at one moment."""
+    """The words of a `Postings` at one moment. Thread-safe.
+
+    `lengths` (n,) are the numbers of words of each slot, negative for a dead one; `total` is the sum of live ones.
+    """
 
     def __init__(
         self,
@@ -63,14 +65,17 @@ class PostingsView:
         total: int,
         has_dead: bool,
     ) -> None:
-        """Take the parts of an index whose first slots have `lengths` (n,); terms and tail may grow meanwhile."""
+        """Take the parts of an index; terms and tail may grow behind the n slots that have `lengths`."""
         self._base, self._tail, self._terms = base, tail, terms
         self.lengths, self._live, self.total = lengths, live, total
         self._has_dead = has_dead
         self._asked: tuple[tuple[str, ...], list[list[_Found]]] = ((), [])
 
     def scores(self, words: Sequence[str]) -> Scores:
-        """Return BM25 (n,) as `WordView.scores` does; two words of one stem count twice."""
+        """Return BM25 (n,), 0 for a memory that has none of `words` (`terms.query_words`).
+
+        Two words of one stem count twice.
+        """
         slots: list[npt.NDArray[np.uint32]] = []
         counts: list[npt.NDArray[np.uint16]] = []
         sizes: list[int] = []
@@ -96,7 +101,7 @@ class PostingsView:
         return np.bincount(slot, count, minlength=len(self.lengths)).astype(np.float64, copy=False)
 
     def hits(self, words: Sequence[str], slots: Slots) -> Mask:
-        """Return (w, m): which of `slots` has which of `words`, in any inflection."""
+        """Return (w, m): whether each of `slots` has each of `words`, in any inflection."""
         found = np.zeros((len(words), len(slots)), dtype=np.bool_)
         wanted = slots.astype(np.uint32)
         for has_word, postings in zip(found, self._postings(words), strict=True):
@@ -106,14 +111,14 @@ class PostingsView:
         return found
 
     def having(self, words: Sequence[str]) -> dict[str, int]:
-        """Return how many memories have each of `words`, in any inflection."""
+        """Return the number of memories that have each of `words`, in any inflection."""
         return {
             word: sum(self._live_among(slots) for slots, _ in found)
             for word, found in zip(words, self._postings(words), strict=True)
         }
 
     def among(self, mask: Mask) -> PostingsView:
-        """Return the words of the live slots in `mask` (n,) as if there were no others."""
+        """Return a view of the live slots in `mask` (n,) alone; its figures count no other slots."""
         lengths = np.where(mask, self.lengths, np.int32(_DEAD))
         live = int(np.count_nonzero(lengths >= 0))
         total = int(lengths.sum(dtype=np.int64)) - _DEAD * (len(lengths) - live)
@@ -123,7 +128,7 @@ class PostingsView:
         return int(np.count_nonzero(self.lengths[slots] > 0)) if self._has_dead else len(slots)
 
     def _postings(self, words: Sequence[str]) -> list[list[_Found]]:
-        """Return what is found of each word. Those of the last words are kept: a recall asks for them three times."""
+        """Return the postings of each word. Those of the last call are cached: a recall needs them three times."""
         words = tuple(words)
         asked, found = self._asked
         if asked != words:
@@ -132,7 +137,7 @@ class PostingsView:
         return found
 
     def _of_stem(self, stem: str) -> Iterator[_Found]:
-        """Yield the postings of a stem, those of the base first."""
+        """Yield the postings of a stem, from the base first."""
         term = self._terms.get(stem)
         if term is None:
             return
@@ -159,7 +164,7 @@ class PostingsView:
 
     @cached_property
     def _norms(self) -> npt.NDArray[np.float32]:
-        """What is added to a count in the denominator of BM25, (n,): infinite for dead slots."""
+        """The length norm in the denominator of BM25 (n,), infinite for dead slots."""
         mean = max(self.total, 1) / max(self._live, 1)
         norms = self.lengths.astype(np.float32)
         norms *= _SATURATION * _LENGTH_SHARE / mean
@@ -170,7 +175,7 @@ class PostingsView:
 
 
 class Postings:
-    """Words by slot, a `WordIndex`. Title, text and tags count together."""
+    """Words by slot. Title, text and tags count together. One thread changes them; `view` is for all threads."""
 
     def __init__(self) -> None:
         self._base = _Base(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint16))
@@ -183,9 +188,9 @@ class Postings:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays) -> Self:
-        """Return the index that `arrays` were taken of; they may be read-only or mapped, and are kept.
+        """Return the index of saved `arrays`, which may be read-only or mapped and are not copied.
 
-        Raises `IndexDamagedError` where they do not fit each other.
+        Raises `IndexDamagedError` if they do not fit each other.
         """
         match arrays:
             case {
@@ -212,7 +217,7 @@ class Postings:
         return postings
 
     def append(self, texts: Sequence[Sequence[str]]) -> None:
-        """Add slots as `WordIndex.append` does. Words that `query_words` never asks for are only counted."""
+        """Add slots, each with its texts (title, text, tags). Words too long for `query_words` are only counted."""
         terms, tail = self._terms, self._tail
         lengths = []
         for slot, parts in enumerate(texts, len(self._lengths)):
@@ -231,7 +236,7 @@ class Postings:
             self._merge()
 
     def remove(self, slots: Slots) -> None:
-        """Drop the words of `slots` from every answer at once, from memory with `keep`. Idempotent."""
+        """Drop the words of `slots`; `keep` frees their memory. Idempotent."""
         slots = np.unique(slots)
         lengths = self._lengths.view()[slots]
         self._live -= int(np.count_nonzero(lengths != _DEAD))
@@ -240,7 +245,7 @@ class Postings:
         self._lengths.set(slots, _DEAD)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new index of `slots` alone, ascending, numbered from 0, without the words of others."""
+        """Return a new index of `slots` alone, ascending, numbered from 0, without the words of other slots."""
         renumbered = np.full(len(self._lengths), -1, dtype=np.int64)
         renumbered[slots] = np.arange(len(slots))
         return self._renumbered(renumbered, self._lengths.view()[slots])
@@ -283,7 +288,7 @@ class Postings:
         self._tail, self._tail_size = _new_tail(), 0
 
     def _renumbered(self, renumbered: Slots, lengths: Lengths) -> Self:
-        """Return an index with `renumbered` (n,) slots, -1 for none, that have `lengths`, dead postings dropped."""
+        """Return an index of slots with `lengths`, without dead postings. `renumbered` (n,): new slots, -1 for none."""
         self._merge()
         base = self._base
         slots = np.where(self._lengths.view() > 0, renumbered, -1)[base.slots]

@@ -1,4 +1,4 @@
-"""A consistent view of a store at one moment.
+"""The databases of a store, and a consistent snapshot that reads them.
 
 n = number of rows, d = dimensions of a vector, p = passages of a text.
 """
@@ -20,15 +20,15 @@ from memory_agent.storage.changes import Change, Changes, LogEntry, Rows, Settle
 from memory_agent.storage.codec import (
     StoreState,
     Usage,
-    after,
     decode,
     decode_entry,
     decode_record,
-    key_at,
+    index_end,
+    index_place,
+    indexed_key,
     name_key,
     passages_body,
     passages_of,
-    place,
     row_key,
     row_number,
     vector_body,
@@ -39,28 +39,31 @@ from memory_agent.storage.codec import (
     words_of,
     words_of_rows,
 )
-from memory_agent.storage.recall_notes import ASKED, RECALLED, RecallNote, decode_note, note_entries, recall_key
-from memory_agent.storage.trajectories import (
+from memory_agent.storage.stored_runs import (
+    ASKED,
     LISTED,
     NUMBERED,
     OPEN,
+    RECALLED,
     USING,
+    RecallNote,
     StoredTrajectory,
     Use,
     again_id,
+    decode_note,
     decode_trajectory,
     decode_use,
-    index_entries,
+    recall_key,
     trajectory_key,
 )
 from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES
 from relay.disk import Transaction
 
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
-PASSAGES, WORD_BITS = "passages", "word_bits"  # of long texts alone; of texts whose words are known
+PASSAGES, WORD_BITS = "passages", "word_bits"  # passages of long texts; words of texts whose words are known
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
 RUNS, RUN_INDEX = "runs", "run_index"
-RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # of no run (pruned), of runs
+RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # without a run (pruned), with one
 _RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
 OF_A_ROW = (RECORDS, VECTORS, PASSAGES, WORD_BITS, USAGE, PENDING)
 DATABASES = (*OF_A_ROW, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
@@ -82,7 +85,7 @@ _usages = msgspec.msgpack.Decoder(Usage)
 
 
 class Counts(NamedTuple):
-    """How many memories there are, have a vector, have known words, and wait for either."""
+    """The numbers of all memories, of those with a vector, with words, and of those that wait for either."""
 
     memories: int
     vectors: int
@@ -91,13 +94,13 @@ class Counts(NamedTuple):
 
 
 class Snapshot:
-    """One user's store at the begin of a transaction. Every read may raise `StoreDamagedError`."""
+    """One user's store at the start of a transaction. Every read may raise `StoreDamagedError`."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
         self.state = _read_state(transaction)
         self.kept: dict[str, bytes] = {}
-        """Blobs that never change once they are set, for who asks for them again and again."""
+        """A cache for callers that read a blob repeatedly, of blobs that never change."""
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
         """Return the memory in `row`, or None."""
@@ -107,17 +110,17 @@ class Snapshot:
         return decode_record(row, value, self.usage(row), self.vector(row) if with_embedding else None)
 
     def usage(self, row: int) -> Usage:
-        """Return how often the memory was recalled and used."""
+        """Return how often the memory in `row` was recalled and used."""
         value = self._transaction.get(USAGE, row_key(row))
         return Usage() if value is None else decode(_usages, row, without_checksum(row, value, "usage"), "usage")
 
     def vector(self, row: int) -> Embedding | None:
-        """Return (d,) float32 of unit length, or None when the row has no vector."""
+        """Return (d,) float32 of unit length, or None if the row has no vector."""
         value = self._transaction.get(VECTORS, row_key(row))
         return None if value is None else vectors_of([vector_body(row, value, self._ndim)], self._ndim)[0]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return (n, d) float32, each of unit length; all zeros where a row has no vector."""
+        """Return (n, d) float32 of unit length, all zeros for a row without a vector."""
         absent = bytes(vector_bytes(self._ndim))
         bodies = []
         for row in np.asarray(rows, dtype=np.int64).tolist():
@@ -126,15 +129,15 @@ class Snapshot:
         return vectors_of(bodies, self._ndim)
 
     def passages(self, row: int) -> tuple[npt.NDArray[np.int32], Embedding] | None:
-        """Return the spans (p, 2) of a text's passages and the vectors (p - 1, d) after the first; None for one only.
+        """Return the spans (p, 2) of a text's passages and the vectors (p - 1, d) after the first.
 
-        A span is where a passage begins and ends, in characters.
+        A span is the begin and end of a passage, in characters. None for a text of one passage.
         """
         value = self._transaction.get(PASSAGES, row_key(row))
         return None if value is None else passages_of(passages_body(row, value, self._ndim), self._ndim)
 
     def words(self, row: int) -> Words | None:
-        """Return the words of a text, or None where they are not known."""
+        """Return the words of a text, or None if they are unknown."""
         value = self._transaction.get(WORD_BITS, row_key(row))
         return None if value is None else words_of(words_body(row, value, self._word_bytes), self._word_bytes)
 
@@ -159,7 +162,7 @@ class Snapshot:
         ]
 
     def row_of_event(self, event_id: str) -> int | None:
-        """Return the row of this event, even if its memory was deleted since."""
+        """Return the row of this event, even if its memory was deleted."""
         return self._row(EVENTS, name_key(event_id, "event_id"))
 
     def scan(self, after: int = 0) -> Iterator[tuple[int, MemoryRecord]]:
@@ -181,7 +184,7 @@ class Snapshot:
         return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING, row_key(after + 1)), limit)]
 
     def counts(self) -> Counts:
-        """Return how many memories have what."""
+        """Return the numbers of memories, and of those with a vector, with words, or waiting for either."""
         return Counts(*map(self._transaction.count, (RECORDS, VECTORS, WORD_BITS, PENDING)))
 
     def blob(self, name: str) -> bytes | None:
@@ -190,21 +193,21 @@ class Snapshot:
         return None if value is None else without_checksum(0, value, f"blob {name}")
 
     def blobs(self, prefix: str, limit: int | None = None) -> list[str]:
-        """Return the names of the blobs that begin with `prefix`, sorted, the first `limit`, without reading them.
+        """Return the first `limit` names of blobs that begin with `prefix`, sorted, without reading the blobs.
 
-        A name of more than 128 bytes is stored as a digest, and not among them.
+        Names of more than 128 bytes are stored as digests and not returned.
         """
         start = BLOB_PREFIX + name_key(prefix, "prefix")
         found = self._transaction.stored_keys(META, start, start[:-1] + bytes([start[-1] + 1]))
         return [key.removeprefix(BLOB_PREFIX).decode() for key in islice(found, limit)]
 
     def trajectory(self, run_id: str) -> StoredTrajectory | None:
-        """Return a run, or None; a forgotten one is not returned."""
+        """Return a run, or None if it does not exist or was forgotten."""
         known = self.run_of_key(trajectory_key(run_id))
         return None if known is None or known.is_forgotten else known
 
     def runs_named(self, name: str) -> Iterator[StoredTrajectory]:
-        """Yield the runs that began under this id, the last one first; forgotten ones too."""
+        """Yield the runs that began under this id, latest first, including forgotten ones."""
         first = self.run_of_key(trajectory_key(name))
         began_us = None if first is None else first.last_us
         while began_us is not None and (run := self.run_of_key(trajectory_key(again_id(name, began_us)))) is not None:
@@ -214,7 +217,7 @@ class Snapshot:
             yield first
 
     def run_at(self, name: str, at_us: int) -> str:
-        """Return the id of the run that a name meant at a time: the name, unless a run had begun again by then."""
+        """Return the id of the run that `name` refers to at a time: `name` itself for the first run of that name."""
         run = self._run_named(name, at_us)
         return name if run is None else run.id
 
@@ -229,20 +232,20 @@ class Snapshot:
         return next((run for run in self.runs_named(name) if run.since_us <= at_us), None)
 
     def run_of_key(self, key: bytes) -> StoredTrajectory | None:
-        """Return the run stored under a key, also a forgotten one."""
+        """Return the run stored under a key, even a forgotten one."""
         value = self._transaction.get(RUNS, key)
         return None if value is None else decode_trajectory(key, value)
 
     def trajectories(self) -> Iterator[StoredTrajectory]:
-        """Yield the ended runs in the order of their first end, which is that of `number`."""
+        """Yield the ended runs in the order of their first end (`number`)."""
         return self._runs_of(self.run_keys(NUMBERED))
 
     def newest_trajectories(self) -> Iterator[StoredTrajectory]:
-        """Yield all runs by the time of their begin, newest first."""
+        """Yield all runs by begin, newest first."""
         return self._runs_of(self.run_keys(LISTED, is_newest_first=True))
 
     def open_trajectories(self, before_us: int | None = None) -> Iterator[StoredTrajectory]:
-        """Yield the open runs, the longest silent first; with `before_us` only those silent since then."""
+        """Yield the open runs by latest event, oldest first; with `before_us`, those without an event since then."""
         return self._runs_of(self.run_keys(OPEN, until_us=before_us))
 
     def run_keys(
@@ -253,15 +256,15 @@ class Snapshot:
         *,
         is_newest_first: bool = False,
     ) -> Iterator[bytes]:
-        """Yield the keys of runs in one of the indexes, from a time (inclusive) to another (exclusive)."""
-        start = kind if since_us is None else place(kind, since_us)
-        end = after(kind) if until_us is None else place(kind, until_us)
+        """Yield the keys of runs in the index `kind`, from one time (inclusive) to another (exclusive)."""
+        start = kind if since_us is None else index_place(kind, since_us)
+        end = index_end(kind) if until_us is None else index_place(kind, until_us)
         for key, _ in self._transaction.scan(RUN_INDEX, start, end, reverse=is_newest_first):
-            yield key_at(key)
+            yield indexed_key(key)
 
     def uses(self, row: int) -> list[Use]:
-        """Return the runs that used the memory in `row`, by their keys."""
-        found = self._transaction.scan(RUN_INDEX, place(USING, row), place(USING, row + 1))
+        """Return the runs that used the memory in `row`, ordered by key."""
+        found = self._transaction.scan(RUN_INDEX, index_place(USING, row), index_place(USING, row + 1))
         return [decode_use(key, value) for key, value in found]
 
     def recall_note(self, recall_id: str) -> RecallNote | None:
@@ -274,19 +277,19 @@ class Snapshot:
         return None
 
     def asked_notes(self) -> Iterator[RecallNote]:
-        """Yield the recalls in the name of a run that does not know them yet."""
-        return self._notes_between(ASKED, after(ASKED))
+        """Yield the recalls that name a run which does not list them yet."""
+        return self._notes_between(ASKED, index_end(ASKED))
 
     def notes_between(self, since_us: int, until_us: int) -> Iterator[RecallNote]:
         """Yield the recalls from one time to another, both inclusive."""
-        return self._notes_between(place(RECALLED, since_us), place(RECALLED, until_us + 1))
+        return self._notes_between(index_place(RECALLED, since_us), index_place(RECALLED, until_us + 1))
 
     def recall_notes(self) -> Iterator[RecallNote]:
         """Yield all recalls in order of time."""
-        return self._notes_between(RECALLED, after(RECALLED))
+        return self._notes_between(RECALLED, index_end(RECALLED))
 
     def changes_after(self, seq: int) -> Changes | None:
-        """Return the changes after change `seq`, settled; None when the log does not reach back that far.
+        """Return the settled changes after change `seq`; None if the log does not reach back that far.
 
         `rows` is lazy, and readable while the snapshot is open.
         """
@@ -297,60 +300,27 @@ class Snapshot:
         return self.changes_of(seq, self.resolve(entries))
 
     def contents(self) -> Changes:
-        """Return all memories as if they were new, for columns that begin empty. Lazy as `changes_after`."""
+        """Return all memories as new ones, to fill empty columns. Lazy as `changes_after`."""
         rows = (self._change(Settled(row, "put", True, True), record) for row, record in self.scan())
         return self.changes_of(0, rows)
 
     def changes_of(self, after: int, rows: Iterable[Change]) -> Changes:
-        """Return changes of `rows` that lead from change `after` to this state."""
+        """Return the changes of `rows` that lead from change `after` to this state."""
         state = self.state
         return Changes(after, state.last_change, rows, state.stamp or "", state.words_stamp or "")
 
     def resolve(self, entries: Iterable[LogEntry]) -> Iterator[Change]:
-        """Settle log entries, with the current state of each row."""
+        """Settle log entries, and add the current state of each row."""
         return (self._resolve(settled) for settled in settle(entries))
-
-    def verify(self) -> int:
-        """Check every checksum and that ids lead to their records; return the number of memories.
-
-        Raises `StoreDamagedError` at the first mismatch.
-        """
-        memories = 0
-        for row, record in self.scan():
-            if self.row_of_id(record.id) != row:
-                raise StoreDamagedError(f"record {row}: its id does not lead to it")
-            memories += 1
-        for rows, _ in self.scan_vectors():
-            if any(self._transaction.get(RECORDS, row_key(int(row))) is None for row in rows):
-                raise StoreDamagedError("a vector belongs to no record")
-        for database, read in ((PASSAGES, self.passages), (WORD_BITS, self.words)):
-            for key, _ in self._transaction.scan(database):
-                read(row_number(key))
-                if self._transaction.get(RECORDS, key) is None:
-                    raise StoreDamagedError(f"{database}: a value belongs to no record")
-        for key, value in self._transaction.scan(CHANGES):
-            decode_entry(row_number(key), value)
-        self._verify_runs()
-        return memories
-
-    def _verify_runs(self) -> None:
-        runs: dict[bytes, bytes] = {}
-        for key, value in self._transaction.scan(RUNS):
-            runs |= index_entries(decode_trajectory(key, value))
-        notes: dict[bytes, bytes] = {}
-        for database in (RECALLS, RUN_RECALLS):
-            for key, value in self._transaction.scan(database):
-                notes |= note_entries(decode_note(key, value))
-        for index, entries in ((RUN_INDEX, runs), (RECALL_INDEX, notes)):
-            if entries != dict(self._transaction.scan(index)):
-                raise StoreDamagedError(f"{index} does not match its source")
 
     def _notes_between(self, start: bytes, end: bytes) -> Iterator[RecallNote]:
         for key, _ in self._transaction.scan(RECALL_INDEX, start, end):
-            value = self._transaction.get(RUN_RECALLS, key_at(key)) or self._transaction.get(RECALLS, key_at(key))
+            value = self._transaction.get(RUN_RECALLS, indexed_key(key)) or self._transaction.get(
+                RECALLS, indexed_key(key)
+            )
             if value is None:
                 raise StoreDamagedError("the index of the recalls names one that does not exist")
-            yield decode_note(key_at(key), value)
+            yield decode_note(indexed_key(key), value)
 
     def _runs_of(self, keys: Iterable[bytes]) -> Iterator[StoredTrajectory]:
         for key in keys:

@@ -1,9 +1,9 @@
-"""One user's memories, the source of truth: records, vectors, known events, counters, journal cursor, change log.
+"""One user's memories, the source of truth: records, vectors, known events, runs, counters, cursor, change log.
 
-One LMDB environment per user, one owner at a time. Record, vector, `event_id -> row` and cursor become durable in one
-transaction (`batch`), so that delivery at least once has its effect exactly once. Search is in `columns`,
-which are derived from this and follow its change log. Rejected: one key per field, or vectors in a file of their own;
-both give up the one transaction.
+Each user has one LMDB environment with one owner at a time. Record, vector, `event_id -> row` and journal cursor become
+durable in one transaction (`batch`), so events that are delivered at least once take effect exactly once. Search uses
+`columns`, which are derived from the store and follow its change log. Rejected: one key per field, or a separate file
+for vectors; both give up the single transaction.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.batch import Batch
-from memory_agent.storage.changes import Changes, Rows
+from memory_agent.storage.changes import Rows
 from memory_agent.storage.codec import FORMAT, StoreState
-from memory_agent.storage.environment import compact, own, own_records, settle_key
-from memory_agent.storage.recall_notes import RecallNote
+from memory_agent.storage.environment import UserKey, compact, own, own_records, settle_key
 from memory_agent.storage.snapshot import META, Counts, Snapshot
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.stored_runs import RecallNote
 from relay.disk import Environment, OwnerLock, Role, Transaction, free_bytes
 
 _MOST_WAITING = 2_000  # recalls waiting to be written; about 2 MB
@@ -53,7 +52,8 @@ class Store:
         self._notes: dict[str, RecallNote] = {}
         self._taught: dict[str | None, None] = {}
         self._refusal: StoreError | None = None
-        self._state = self._prepare()
+        self.state = self._prepare()
+        """The state as of the last batch. Do not change it."""
 
     @classmethod
     def open(
@@ -65,8 +65,8 @@ class Store:
     ) -> Self:
         """Open the store in a user's folder, or create it, and own it until `close`.
 
-        A `host` waits for another host and then takes over (`OwnerLock`). With a `key` it is encrypted; a new store
-        creates the key. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
+        A `host` waits for another host and then takes over (`OwnerLock`). With a `key` the store is encrypted; a new
+        store creates the key. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`,
         `StoreEncryptedError`, `StoreNotEncryptedError`, `EncryptionKeyMissingError`.
         """
         settings = settings or StoreSettings()
@@ -88,8 +88,8 @@ class Store:
     def batch(self) -> Iterator[Batch]:
         """Begin a batch: durable when the block ends, undone when it raises.
 
-        Waits for the batch of another thread. Raises `FencedError` when a newer owner took over, `StoreFullError`
-        (the store stays usable, deleting works), and `StoreError` after an I/O error: close and open again then.
+        Waits for the batch of another thread. Raises `FencedError` if a newer owner took over, `StoreFullError` (the
+        store stays usable, and deleting works), and `StoreError` after an I/O error: then close and reopen the store.
         """
         with (
             self._writing,
@@ -104,13 +104,13 @@ class Store:
                 batch.take_notes(notes.values())
                 yield batch
                 batch.finish()
-            with self._touching:  # before the version changes: a reader of that finds the runs
+            with self._touching:  # before `state` changes: a reader of a new `lessons_version` must find its runs
                 self._taught |= dict.fromkeys(batch.taught)
-            self._state = batch.state
+            self.state = batch.state
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """Begin a consistent view for the block. Keep it short: it keeps old pages alive."""
+        """Open a consistent snapshot for the block. Keep it short: it keeps old pages alive."""
         with self._environment.read() as transaction:
             yield Snapshot(transaction)
 
@@ -128,7 +128,7 @@ class Store:
                 del self._notes[next(iter(self._notes))]
 
     def recall_note(self, recall_id: str) -> RecallNote | None:
-        """Return the note of a recall, also if it is not written yet; None if there is none."""
+        """Return the note of a recall, written or waiting; None if there is none."""
         with self._touching:
             waiting = self._notes.get(recall_id)
         if waiting is not None:
@@ -142,11 +142,11 @@ class Store:
         return bool(self._notes)
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
-        """Return the memory in `row`, or None, with recalls that are not written yet."""
+        """Return the memory in `row`, or None. Its usage includes recalls that are not written yet."""
         return self.records((row,), with_embedding)[0]
 
     def records(self, rows: Iterable[int], with_embedding: bool = False) -> list[MemoryRecord | None]:
-        """Return the memory in each row, in the given order; None where there is none."""
+        """Return the memory in each row, in the given order; None for a row without one."""
         with self.snapshot() as snapshot:
             found = [(int(row), snapshot.record(int(row), with_embedding)) for row in rows]
         return [record and self._with_touches(row, record) for row, record in found]
@@ -162,12 +162,12 @@ class Store:
             return snapshot.row_of_id(record_id)
 
     def row_of_event(self, event_id: str) -> int | None:
-        """Return the row of this event, even if its memory was deleted since."""
+        """Return the row of this event, even if its memory was deleted."""
         with self.snapshot() as snapshot:
             return snapshot.row_of_event(event_id)
 
     def excluded_rows(self, filter: MemoryFilter | None) -> list[int]:
-        """Return the rows of the events and records that a filter excludes, those it knows. For `View.mask`."""
+        """Return the known rows of the events and records that a filter excludes, for `View.mask`."""
         exclude = None if filter is None else filter.exclude
         if exclude is None or not (exclude.events or exclude.records):
             return []
@@ -176,7 +176,7 @@ class Store:
         return [row for row in rows if row is not None]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return (n, d) float32 of unit length; all zeros where a row has no vector."""
+        """Return (n, d) float32 of unit length, all zeros for a row without a vector."""
         with self.snapshot() as snapshot:
             return snapshot.vectors(rows)
 
@@ -190,14 +190,8 @@ class Store:
         with self.snapshot() as snapshot:
             return snapshot.pending_rows(limit, after)
 
-    def changes_after(self, seq: int) -> Changes | None:
-        """Return the changes after change `seq`; None when the log does not reach back that far."""
-        with self.snapshot() as snapshot:
-            changes = snapshot.changes_after(seq)
-            return changes and msgspec.structs.replace(changes, rows=tuple(changes.rows))
-
     def forget_changes_through(self, seq: int) -> None:
-        """Delete the change log through `seq`, which the saved columns must have followed."""
+        """Delete the change log through `seq`, which the saved columns must have applied."""
         with self.batch() as batch:
             batch.forget_changes_through(seq)
 
@@ -206,16 +200,11 @@ class Store:
         with self.snapshot() as snapshot:
             return snapshot.blob(name)
 
-    def verify(self) -> int:
-        """Check every checksum; return the number of memories. Raises `StoreDamagedError` at the first mismatch."""
-        with self.snapshot() as snapshot:
-            return snapshot.verify()
-
     def compact(self) -> tuple[int, int]:
         """Rewrite the file without deleted data; return its size in bytes before and after.
 
-        Reads go on; batches wait. Durable on return. Raises `StoreFullError`, `StoreDamagedError`,
-        `DeadlineExceededError` when a read does not end, `FencedError`.
+        Reads continue; batches wait. Durable on return. Raises `StoreFullError`, `StoreDamagedError`,
+        `DeadlineExceededError` if a read does not end, `FencedError`.
         """
         with self._writing:
             if self._refusal is not None:
@@ -224,75 +213,21 @@ class Store:
             compact(self._environment)
             return before, self._environment.file_bytes
 
-    def counters(self) -> dict[str, int]:
-        """Return all counters."""
-        return dict(self._state.counters)
-
-    @property
-    def count(self) -> int:
-        """Number of memories."""
-        return self.counts().memories
-
-    @property
-    def pending_count(self) -> int:
-        """Number of memories that wait for a vector or for words."""
-        return self.counts().pending
-
     def counts(self) -> Counts:
-        """Return how many memories have what."""
+        """Return the numbers of memories, and of those with a vector, with words, or waiting for either."""
         with self.snapshot() as snapshot:
             return snapshot.counts()
 
     @property
-    def last_change(self) -> int:
-        """Number of the last committed change."""
-        return self._state.last_change
-
-    @property
     def log_length(self) -> int:
         """Number of changes that the change log still holds."""
-        return self._state.last_change - self._state.forgotten_through
-
-    @property
-    def cursor(self) -> int:
-        """Number of the last ingested journal event; 0 before the first."""
-        return self._state.cursor
+        return self.state.last_change - self.state.forgotten_through
 
     def take_taught(self) -> list[str | None]:
-        """Return the runs whose lessons changed since the last call; None stands for any run."""
+        """Return the runs whose lessons changed since the last call; None stands for no particular run."""
         with self._touching:
             taken, self._taught = list(self._taught), {}
         return taken
-
-    @property
-    def state(self) -> StoreState:
-        """The state as of the last batch. Do not change it."""
-        return self._state
-
-    @property
-    def lessons_version(self) -> int:
-        """A number that grows whenever the lessons of a run change."""
-        return self._state.lessons_version
-
-    @property
-    def stamp(self) -> str | None:
-        """The embedder of the vectors; None before the first."""
-        return self._state.stamp
-
-    @property
-    def words_stamp(self) -> str | None:
-        """What made the words; None before the first."""
-        return self._state.words_stamp
-
-    @property
-    def ndim(self) -> int | None:
-        """Dimensions of the vectors; None before the first."""
-        return self._state.ndim
-
-    @property
-    def lineage(self) -> str:
-        """A random name, assigned at creation, which tells derived files of another store."""
-        return self._state.lineage
 
     @property
     def epoch(self) -> int:
@@ -310,8 +245,8 @@ class Store:
         return used
 
     def close(self) -> None:
-        """Write the recalls that wait, close, and release the folder. Idempotent."""
-        with suppress(StoreError):  # they are hints, and a fenced or full store must close all the same
+        """Write waiting recalls, close, and release the folder. Idempotent."""
+        with suppress(StoreError):  # recalls are only hints: a fenced or full store must still close
             if (self._touches or self._notes) and self._refusal is None:
                 with self.batch():
                     pass
@@ -326,7 +261,7 @@ class Store:
         self.close()
 
     def _prepare(self) -> StoreState:
-        """Return the state; a new store gets its lineage."""
+        """Return the stored state, after assigning a lineage to a new store."""
         with self.snapshot() as snapshot:
             state = snapshot.state
         if state.format > FORMAT:
@@ -348,7 +283,7 @@ class Store:
 
     @contextmanager
     def _taking_touches(self) -> Iterator[dict[int, tuple[int, datetime]]]:
-        """Take the waiting recalls; they wait again when the block raises."""
+        """Take the waiting recalls; put them back if the block raises."""
         with self._touching:
             taken, self._touches = self._touches, {}
         try:
@@ -362,7 +297,7 @@ class Store:
 
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, RecallNote]]:
-        """Take the waiting notes; they wait again when the block raises. Readers find them meanwhile."""
+        """Lend the waiting notes, which readers still find, and remove them unless the block raises."""
         with self._touching:
             taken = dict(self._notes)
         yield taken
@@ -371,9 +306,9 @@ class Store:
 
     @contextmanager
     def _refusing_after_failure(self) -> Iterator[None]:
-        """Refuse batches after an I/O error or a takeover: LMDB's state in memory cannot be trusted then."""
+        """Refuse batches after an I/O error or a takeover: LMDB's state in memory is no longer reliable."""
         if self._refusal is not None:
-            raise self._refusal.with_traceback(None)  # else it grows with each refusal
+            raise self._refusal.with_traceback(None)  # the traceback would grow with each refusal
         try:
             yield
         except (StoreFullError, StoreDamagedError, EncryptionKeyMissingError):
@@ -383,7 +318,7 @@ class Store:
             raise
 
     def _require_room(self, transaction: Transaction) -> None:
-        """Raise `StoreFullError` unless `reserve_bytes` stay free, on the disk and in the map, for deleting."""
+        """Raise `StoreFullError` unless `reserve_bytes` are free for deleting, on the disk and in the map."""
         free = free_bytes(self.folder)
         if free is not None and free < self._settings.reserve_bytes:
             raise StoreFullError(str(self.folder), shutil.disk_usage(self.folder).total)

@@ -1,11 +1,11 @@
 """An HNSW graph of usearch over the coarse planes of a vector table, built by a background thread.
 
-It pays from about 250,000 vectors on: a search takes 1-3 ms where a scan takes 5. It only grows: removed slots are left
-out by the caller, and compaction begins another. Until the graph holds nearly all vectors, and whenever it is busy for
-longer than `_PATIENCE_S`, `search` returns None and the caller scans instead, so that no search waits for the build.
+It pays from about 250,000 vectors: a search takes 1 to 3 ms, a scan 5 ms. It only grows: the caller leaves out removed
+slots, and compaction starts a new graph. Until the graph holds nearly all vectors, and whenever it is busy for longer
+than `_PATIENCE_S`, `search` returns None and the caller scans instead, so no search waits for the build.
 
-usearch is used by one thread at a time, and its files are checked before it reads them: a flipped bit in one kills the
-process (decision 0002).
+One thread at a time uses usearch, and its files are checked before it reads them: a flipped bit kills the process
+(decision 0002).
 
 n = number of slots, m = number of slots given, d = dimensions.
 """
@@ -28,7 +28,7 @@ from usearch.index import Index
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.array_file import read_arrays, write_arrays
-from memory_agent.storage.indexes import Mask, Slots
+from memory_agent.storage.column import Mask, Slots
 from relay.crypto import Cipher
 from relay.locks import holding
 
@@ -43,7 +43,7 @@ _NICE = 10
 
 
 class Vectors(Protocol):
-    """What a graph is built of: the vectors at one moment."""
+    """The vectors that a graph indexes, at one moment."""
 
     @property
     def count(self) -> int:
@@ -102,9 +102,9 @@ class VectorGraph:
         return graph
 
     def writer(self, generation: str) -> Callable[[Path, Cipher | None], None]:
-        """Return what writes the graph as far as it is built by now, as `write_arrays` does.
+        """Return a function that writes the graph as far as it is built now, as `write_arrays` does.
 
-        Write the table as of now before: slots it does not know would be taken by others.
+        Write the table first: a graph must not hold slots beyond its table, which later memories would get.
         """
         with self._using:
             content, held = self._engine.save(), np.trim_zeros(self._held, "b").copy()
@@ -113,7 +113,7 @@ class VectorGraph:
         return lambda path, cipher: write_arrays(path, header, arrays, cipher)
 
     def follow(self, vectors: Vectors) -> None:
-        """Add the vectors that are new, in the background; returns at once."""
+        """Add new vectors in the background; return at once."""
         with self._starting:
             if self._is_closing:
                 return
@@ -140,17 +140,17 @@ class VectorGraph:
                 return None
 
     def close(self) -> None:
-        """Stop building and wait for the thread. Searches go on. Idempotent."""
+        """Stop building and wait for the thread. Searches continue. Idempotent."""
         self._is_closing = True
         with self._starting:
             thread = self._thread
         if thread is not None:
             thread.join()
         with self._starting:
-            self._source = None  # a view holds its graph: this cycle would keep all vectors until the next collection
+            self._source = None  # else view and graph refer to each other, and stay until the next garbage collection
 
     def _is_due(self, vectors: Vectors) -> bool:
-        """Whether so many vectors are new that adding them pays; the graph is ready where they are not."""
+        """Whether enough vectors are new that adding them pays; if not, the graph is ready."""
         is_due = len(vectors.beyond(self._held)) > min(_MOST_BEHIND, int(_SHARE_BEHIND * vectors.count))
         self.is_ready = self.is_ready or not is_due
         return is_due
@@ -185,7 +185,7 @@ class VectorGraph:
                 time.sleep(time.monotonic() - began)  # let searches in: a lock alone is not fair
 
     def _give_up(self) -> None:
-        """Leave all searches to scans, since usearch failed."""
+        """Stop using the graph after an error of usearch; all searches scan."""
         self._is_closing = True
         self.is_ready = False
 

@@ -1,15 +1,16 @@
-"""The vectors of one user as two planes of int8.
+"""The vectors of one user as two planes of int8, and exact products of integers by numkong, which usearch brings.
 
 A vector is `scale * (coarse + fine / 254)`, of unit length: `coarse` is the component times 127 over the largest one,
-rounded, and `fine` is what was rounded off, in 254ths. A scan reads `coarse` alone (1.8 ms per 100,000 vectors of 384
-dimensions; float32 in numpy takes 13.6). Both planes together are finer than the float16 that is stored. Products of
-integers are exact, so equal vectors have equal cosines, whatever else is looked at. With more vectors than a limit, a
-graph (`vector_graph`) finds candidates; what it does not hold yet, and every masked scan, is read as before.
+rounded, and `fine` is the remainder, in 254ths. A scan reads `coarse` alone (1.8 ms per 100,000 vectors of 384
+dimensions; float32 in numpy takes 13.6). Both planes together are finer than the stored float16. Products of integers
+are exact, so equal vectors have equal cosines in any scan. Above a limit of vectors, a graph (`vector_graph`) finds the
+candidates; vectors that it does not hold yet, and every masked scan, are still read from the plane.
 
-A view sees no later change: its scales never change, NaN says that a slot has no vector, and a plane is only written
-where a scale is NaN in all views.
+A view sees no later change: its scales never change, a scale of NaN marks a slot without a vector, and planes are only
+written where the scale is NaN in every view.
 
-n = number of slots, k and m = number of slots given, d = dimensions.
+n = number of slots, k and m = number of slots given, d = dimensions, q = number of queries, g = number of groups of
+rows, b = d / 8 bytes of packed signs.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numkong
 import numpy as np
 import numpy.typing as npt
 
 from memory_agent.errors import IndexDamagedError, InvalidInputError
 from memory_agent.records.embedded import Embedding
-from memory_agent.storage.column import Column
-from memory_agent.storage.indexes import Arrays, Cosines, GraphWriter, LoadedArrays, Mask, Scores, Slots
-from memory_agent.storage.products import Bytes, products, products_into
+from memory_agent.storage.column import Arrays, Column, Cosines, GraphWriter, LoadedArrays, Mask, Scores, Slots
 from memory_agent.storage.vector_graph import VectorGraph
 from relay.crypto import Cipher
 
+Bytes = npt.NDArray[np.int8]
+Bits = npt.NDArray[np.uint8]
 Scales = npt.NDArray[np.float32]
 
 _COARSE_STEPS = 127  # of the largest component
@@ -137,10 +139,11 @@ class TableView:
         return self._graph is not None and self._graph.is_ready
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
-        """Return approximate cosines as `VectorView.scan` does.
+        """Return approximate cosines with `query` (d,), at least those of the best `limit`.
 
-        The error follows from the lengths of what the coarse planes leave out (Cauchy and Schwarz): no vector exceeds
-        it. Raises `InvalidInputError` for a query that is not finite, of length zero or of another d.
+        With a `mask` (n,), exactly the slots in it are scanned. The error bound follows from the lengths of what the
+        coarse planes leave out (Cauchy and Schwarz). Raises `InvalidInputError` for a query that is not finite, of
+        length zero or of another d.
         """
         unit = self._quantized(query)
         if not self.count:
@@ -162,7 +165,10 @@ class TableView:
         return Cosines(values, error, -inf)
 
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
-        """Return exact cosines as `VectorView.cosines` does. Raises `InvalidInputError` as `scan` does."""
+        """Return the exact cosines (m,) with `query`, NaN where a slot has no vector.
+
+        A slot's cosine does not depend on the other slots given. Raises `InvalidInputError` as `scan` does.
+        """
         unit = self._quantized(query)
         if not self.count:
             return np.full(len(slots), nan)
@@ -174,14 +180,14 @@ class TableView:
         return cosines
 
     def _quantized(self, query: Embedding) -> _Quantized:
-        """Return one query quantized. Raises `InvalidInputError` as `scan` does."""
+        """Quantize one query. Raises `InvalidInputError` as `scan` does."""
         vector = np.asarray(query, dtype=np.float32)
         if vector.ndim != 1 or (self.ndim and vector.size != self.ndim):
             raise InvalidInputError("vector", f"has shape {vector.shape}, expected ({self.ndim or 'd'},)")
         return _quantized_query(vector.tobytes())
 
     def vectors(self, slots: Slots) -> Embedding:
-        """Return the vectors as `VectorView.vectors` does."""
+        """Return the vectors (m, d) of unit length, zeros where a slot has none."""
         coarse, fine = self._planes.take(slots, self.ndim)
         scales = self._scales[slots]
         whole = fine.astype(np.float32)
@@ -191,13 +197,13 @@ class TableView:
         return whole
 
     def beyond(self, held: Mask) -> Slots:
-        """Return the slots that have a vector and are not in `held`, as `vector_graph.Vectors` does."""
+        """Return the slots that have a vector and are not in `held`, which may be shorter than n."""
         is_beyond = ~np.isnan(self._scales)
         is_beyond[: len(held)] &= ~held[: len(is_beyond)]
         return np.flatnonzero(is_beyond)
 
     def coarse(self, slots: Slots) -> Bytes:
-        """Return the coarse planes (m, d), as `vector_graph.Vectors` does."""
+        """Return the rows (m, d) of the coarse plane."""
         return self._planes.take_coarse(slots, self.ndim)
 
     def _filled(self, unit: _Quantized, slots: Slots) -> Scales:
@@ -211,9 +217,9 @@ class TableView:
         return np.full(len(self._scales), nan, dtype=np.float32)
 
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
-        """Return candidates of the graph, enough for the best `limit`, and the slots to be scanned beside it.
+        """Return candidates of the graph, enough for the best `limit`, and the slots to scan beside it.
 
-        Twice the limit: the graph is walked further, and vectors that int8 puts in another order are among them.
+        Asking for twice the limit searches the graph further, and finds vectors that int8 puts in another order.
         """
         wanted = 2 * (limit + _SPARE)
         while self._graph is not None and (found := self._graph.search(query, wanted)) is not None:
@@ -228,7 +234,7 @@ class TableView:
 
 
 class VectorTable:
-    """Vectors by slot. d is that of the first vector."""
+    """Vectors by slot. d is that of the first vector. One thread changes the table; `view` is for all threads."""
 
     def __init__(self, exact_search_limit: int = 250_000, expansion_search: int = 128) -> None:
         """Create an empty table that builds a graph for more than `exact_search_limit` vectors."""
@@ -243,7 +249,7 @@ class VectorTable:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, exact_search_limit: int = 250_000, expansion_search: int = 128) -> Self:
-        """Return the table whose `arrays` were saved. They are not copied, and written to: map them copy-on-write.
+        """Return the table of saved `arrays`. They are written to without being copied: map them copy-on-write.
 
         Raises `IndexDamagedError` where they do not fit each other.
         """
@@ -274,7 +280,7 @@ class VectorTable:
         self._count = int(np.count_nonzero(~np.isnan(scales)))
 
     def append(self, vectors: Embedding) -> None:
-        """Add slots as `VectorIndex.append` does; vectors (k, 0) add k slots without one.
+        """Add slots with `vectors` (k, d), zeros for a slot without one yet; (k, 0) adds k slots without one.
 
         Raises `InvalidInputError` for vectors that are not finite or of another d; nothing is added then.
         """
@@ -298,14 +304,14 @@ class VectorTable:
         return True
 
     def remove(self, slots: Slots) -> None:
-        """Drop the vectors of `slots`. Their bytes stay, and are saved, until `keep`. Idempotent."""
+        """Drop the vectors of `slots`. Their bytes stay, also in saved arrays, until `keep`. Idempotent."""
         self._count -= int(np.count_nonzero(~np.isnan(self._scales.view()[slots])))
         self._scales.set(slots, nan)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new table of `slots` alone, ascending, numbered from 0, without the bytes of others.
+        """Return a new table of `slots` alone, ascending, numbered from 0, without the bytes of other slots.
 
-        Close this one then; the new one builds a graph of its own.
+        The new table builds its own graph; close the old one.
         """
         coarse, fine = self._planes.take(slots, self._ndim)
         scales = self._scales.view()[slots]
@@ -332,12 +338,12 @@ class VectorTable:
         return view
 
     def close(self) -> None:
-        """Stop building the graph; views go on answering. Idempotent."""
+        """Stop building the graph; views continue to work. Idempotent."""
         if self._graph is not None:
             self._graph.close()
 
     def arrays(self) -> Arrays:
-        """Return the content, for `from_arrays`. A later `set` may show in the planes, where a scale here is NaN."""
+        """Return the content, for `from_arrays`. A later `set` may change planes whose scale is NaN here."""
         count = len(self._scales)
         none = np.empty((count, self._ndim), dtype=np.int8)  # before the first vector d is 0
         return {
@@ -349,13 +355,13 @@ class VectorTable:
         }
 
     def graph_writer(self) -> GraphWriter:
-        """Return what writes the graph, as `VectorIndex.graph_writer` does."""
+        """Return a function that writes the graph as of now; without a graph, it removes the file."""
         if self._graph is None:
             return lambda path, _: path.unlink(missing_ok=True)
         return self._graph.writer(self._generation.hex())
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Load the graph that was saved after these `arrays`. One that is missing, damaged or of others is rebuilt."""
+        """Load the graph that was saved with these `arrays`. One that is missing, damaged or another's is rebuilt."""
         if self._count > self._limit:
             with suppress(IndexDamagedError):
                 self._graph = VectorGraph.load(
@@ -363,13 +369,13 @@ class VectorTable:
                 )
 
     def _accepted(self, vectors: Embedding) -> _Quantized:
-        """Return `vectors` quantized. Raises `InvalidInputError`."""
+        """Quantize `vectors`. Raises `InvalidInputError`."""
         if vectors.shape[1] not in (0, self._ndim) and self._ndim:
             raise InvalidInputError("vector", f"has shape {vectors.shape[1:]}, expected ({self._ndim},)")
         return _quantized(vectors)
 
     def _write(self, slots: Slots, added: _Quantized, end: int) -> None:
-        """Write the planes of `slots` (k,), where there are vectors; `end` is the number of slots then."""
+        """Write the vectors of `slots` (k,) to the planes; `end` is the number of slots afterwards."""
         arrived = np.flatnonzero(~np.isnan(added.scales))
         if not self._ndim and len(arrived):
             self._ndim = added.coarse.shape[1]
@@ -383,7 +389,7 @@ class VectorTable:
 
 @lru_cache(maxsize=4)
 def _quantized_query(vector: bytes) -> _Quantized:
-    """Return one query (d,) of float32 quantized: a recall asks with two, twice and more. Raises as `scan` does."""
+    """Quantize one query (d,) of float32. Cached: a recall uses each of its two queries repeatedly."""
     quantized = _quantized(np.frombuffer(vector, dtype=np.float32)[None])
     if np.isnan(quantized.scales[0]):
         raise InvalidInputError("vector", "has length zero")
@@ -391,7 +397,7 @@ def _quantized_query(vector: bytes) -> _Quantized:
 
 
 def _quantized(vectors: Embedding) -> _Quantized:
-    """Return `vectors` (k, d) of any length quantized. Raises `InvalidInputError` where they are not finite."""
+    """Quantize `vectors` (k, d) of any length. Raises `InvalidInputError` if one is not finite."""
     largest = np.abs(vectors).max(axis=1, initial=0.0)
     if not np.isfinite(largest).all():
         raise InvalidInputError("vector", "is not finite")
@@ -413,3 +419,31 @@ def _quantized(vectors: Embedding) -> _Quantized:
 def _lengths(vectors: npt.NDArray[np.floating[Any]]) -> Scores:
     lengths: Scores = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
     return lengths
+
+
+def products(queries: Bytes, rows: Bytes) -> Scores:
+    """Return the exact inner products of `queries` (q, d) with `rows` (m, d): (q, m)."""
+    found = np.zeros((len(queries), len(rows)))
+    if len(rows):  # numkong refuses zero rows
+        numkong.cdist(queries, rows, "inner", out=found)
+    return found
+
+
+def products_into(query: Bytes, rows: Bytes, out: npt.NDArray[np.float32]) -> None:
+    """Write the inner products of `query` (1, d) with `rows` (m, d), one or more, into `out` (1, m)."""
+    numkong.cdist(query, rows, "inner", out=out)
+
+
+def greatest_with_signs(queries: Bytes, signs: Bits, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Return the greatest inner products of `queries` (q, d) with rows of +1 and -1, in each group of rows: (g, q).
+
+    The rows are bits (m, b), 1 for +1 and 0 for -1; the groups begin at `starts` (g,). At least one query and one row.
+    The product with a row of signs is twice that with its bits, less the sum of the query.
+    """
+    ones = np.unpackbits(signs, axis=1).view(np.int8)
+    packed = numkong.dots_pack(queries, "int8")  # 7 times as fast as unpacked, for 8 queries
+    halves = np.asarray(numkong.dots_packed(ones, packed))
+    greatest: npt.NDArray[np.int32] = np.maximum.reduceat(halves, starts, axis=0)
+    greatest *= 2
+    greatest -= queries.sum(axis=1, dtype=np.int32)
+    return greatest

@@ -1,4 +1,4 @@
-"""One user's memories at one moment: what recall searches, filters and groups (`columns` publishes it).
+"""One user's memories at one moment, which recall searches, filters and groups. `Columns` publishes it.
 
 n = number of slots, dead ones included, m = number of slots or rows given.
 """
@@ -19,35 +19,33 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import KINDS, PROVENANCES, SOURCES, Exclusion, MemoryFilter, microseconds, time_of
 from memory_agent.records.metadata import wanted_numbers
 from memory_agent.storage.changes import Rows
-from memory_agent.storage.column import Sorted, are_any
-from memory_agent.storage.indexes import Mask, Slots, WordView
-from memory_agent.storage.passage_vectors import PassageView
-from memory_agent.storage.word_bits import WordBitsView
+from memory_agent.storage.column import Mask, Slots, Sorted, are_any
+from memory_agent.storage.passages import PassageView, WordBitsView
+from memory_agent.storage.postings import PostingsView
 
 Span = tuple[datetime | None, datetime | None]
-"""A time range: since (inclusive), until (exclusive); None where it is open."""
+"""A time range: since (inclusive) and until (exclusive), None for an open end."""
 
 LINKS = ("previous", "following")
-"""The slots beside a memory in its session, -1 for none."""
+"""The columns with the slots before and after a memory in its session, -1 for none."""
 NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
 """The columns that hold names as numbers."""
 NO_NAME = -1
 """The number of a name that a memory does not have."""
 _PLAN = SOURCES.index("conductor_plan")
 _MOST_PARTS = 16
-"""Parts that a view keeps, 9 n bytes each: searches of shared items name one of few sets of policies."""
+"""Results of `among` that a view caches, 9 n bytes each: searches of shared items use few sets of policies."""
 _MOST_MATCHING = 1_000
-"""Filters whose slots a view keeps: an author of shared items has few."""
+"""Results of `matching` that a view caches: an author of shared items has few."""
 
 
 class View:
     """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
-    `asks` says whose texts end with a question. `qualities` are NaN where there is none; `kinds` and
-    `sources` are places in `records.KINDS` and `records.SOURCES`; `runs` and `sessions` are numbers, `NO_NAME` for
-    none.
-    Dead slots are those not `alive`; they have neither vector nor words. All changes through `applied` are in it;
-    `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
+    `asks` is true for texts that end with a question. `qualities` are NaN for none; `kinds`
+    and `sources` are positions in `records.KINDS` and `records.SOURCES`; `runs` and `sessions` are numbers of names,
+    `NO_NAME` for none. Slots that are not `alive` are dead: they have neither vector nor words. The view includes all
+    changes through `applied`; `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class View:
         names: Mapping[str, int],
         slot_of: tuple[int, npt.NDArray[np.int32]],
         equal: Sorted,
-        indexes: tuple[PassageView, WordView, WordBitsView],
+        indexes: tuple[PassageView, PostingsView, WordBitsView],
         counts: tuple[int, int],
         stamps: tuple[str, str],
     ) -> None:
@@ -88,7 +86,7 @@ class View:
         return len(self.rows)
 
     def slots(self, rows: Sequence[int] | Rows) -> Slots:
-        """Return the slot (m,) of each row, -1 where there is no memory."""
+        """Return the slot (m,) of each row, -1 for a row without a memory."""
         positions = np.asarray(rows, dtype=np.int64) - self._first_row
         is_known = (positions >= 0) & (positions < len(self._slot_of))
         if is_known.all():
@@ -98,10 +96,10 @@ class View:
         return found
 
     def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
-        """Return which slots (n,) are alive and pass the filter, exactly; None where the filter restricts nothing.
+        """Return which slots (n,) are alive and pass the filter, exactly; None if the filter restricts nothing.
 
-        `min_score` is left to the caller, and so is the search for the rows of the events and records that the filter
-        excludes: `excluded` (`Store.excluded_rows`). Raises `InvalidInputError` for a time without zone.
+        Ignores `min_score`. `excluded` are the rows of the events and records that the filter excludes
+        (`Store.excluded_rows`). Raises `InvalidInputError` for a time without a time zone.
         """
         passing: Mask | None = None
         for part in () if filter is None else self._conditions(filter, excluded):
@@ -109,9 +107,9 @@ class View:
         return self.alive if passing is None and self._is_part else passing
 
     def among(self, filter: MemoryFilter | None) -> Self:
-        """Return these memories as if those that the filter leaves out did not exist: no figure tells of them.
+        """Return a view of the memories that pass the filter alone; its figures count no other memories.
 
-        What was made for one of the last filters is kept: 2 ms for 100,000 slots with seven values of metadata each.
+        Cached for the latest filters: it takes 2 ms for 100,000 slots with seven values of metadata each.
         """
         if filter is None:
             return self
@@ -124,7 +122,7 @@ class View:
         return self if kept[0] is None else kept[0]
 
     def matching(self, filter: MemoryFilter) -> Slots:
-        """Return the live slots that pass a filter, ascending. What was found for one of the last filters is kept."""
+        """Return the live slots that pass a filter, ascending. Cached for the latest filters."""
         key = msgspec.msgpack.encode(filter)
         kept = self._matching.get(key)
         if kept is None:
@@ -135,7 +133,7 @@ class View:
         return kept
 
     def within(self, spans: Iterable[Span]) -> Mask:
-        """Return which slots (n,) are alive and in any of the spans. Raises `InvalidInputError` as `mask` does."""
+        """Return which slots (n,) are alive and within any of the spans. Raises `InvalidInputError` as `mask` does."""
         found = np.zeros(self.count, dtype=np.bool_)
         for since, until in spans:
             inside = self.alive.copy()
@@ -158,7 +156,7 @@ class View:
         return found
 
     def qualities_with_runs(self, slots: Slots) -> npt.NDArray[np.float64]:
-        """Return the quality of each slot (m,), else that of its run, which its plans have; NaN without."""
+        """Return the quality of each slot (m,), or that of its run, which its plans have; NaN for none."""
         found, runs = self.qualities[slots], self.runs[slots]
         unknown = np.isnan(found) & (runs != NO_NAME)
         if unknown.any():
@@ -170,9 +168,9 @@ class View:
         return found
 
     def windows(self, slots: Slots, reach: int) -> Slots:
-        """Return each slot among its neighbours in its session, by time and row: (m, 2 * reach + 1).
+        """Return each slot with its neighbours in its session, by time and row: (m, 2 * reach + 1).
 
-        The slot is in the middle; -1 where there is no neighbour.
+        The slot itself is in the middle; -1 stands for a missing neighbour.
         """
         found: Slots = np.empty((2 * reach + 1, len(slots)), dtype=np.int64)
         found[reach] = slots
@@ -184,17 +182,17 @@ class View:
         return found.T
 
     def distinct(self, slots: Slots) -> Slots:
-        """Return each of `slots` (m,) once, ascending, negative ones left out; a fifth of the time of `np.unique`."""
+        """Return each of `slots` (m,) once, ascending, without negative ones, in a fifth of the time of `np.unique`."""
         is_there = np.zeros(self.count, dtype=np.bool_)
         is_there[slots[slots >= 0]] = True
         return is_there.nonzero()[0]
 
     def same(self, fingerprints: npt.NDArray[np.int64]) -> list[Slots]:
-        """Return, for each of `fingerprints` (m,), the live slots that have it (`record_fingerprint`), ascending."""
+        """Return the live slots with each of `fingerprints` (m,) (`columns.record_fingerprint`), ascending."""
         return [found[self.alive[found]] for found in self._equal.find(self.fingerprints, fingerprints)]
 
     def vectors_of(self, rows: Sequence[int]) -> Embedding:
-        """Return the vector (m, d) of the first passage of each row, all zeros where there is none."""
+        """Return the vector (m, d) of the first passage of each row, zeros for a row without one."""
         slots = self.slots(rows)
         found = np.zeros((len(slots), self.vectors.ndim), dtype=np.float32)
         found[slots >= 0] = self.vectors.vectors(slots[slots >= 0])
@@ -219,12 +217,12 @@ class View:
         return {name: count for name, count in sorted(zip(names, counts, strict=True)) if count}
 
     def time_span(self) -> tuple[datetime | None, datetime | None]:
-        """Return the times of the oldest and the newest memory, None without memories."""
+        """Return the times of the oldest and the newest memory, None if there are no memories."""
         times = self.times_us[self.alive]
         return (None, None) if not len(times) else (time_of(int(times.min())), time_of(int(times.max())))
 
     def _part(self, mask: Mask | None) -> Self | None:
-        """Return the memories in `mask` (n,) as if there were no others; None where these are all."""
+        """Return a view of the memories in `mask` (n,) alone; None if these are all memories."""
         if mask is None or np.count_nonzero(mask) == self.live:
             return None
         part = copy.copy(self)
@@ -280,7 +278,7 @@ class View:
         return self._has_any("tag_slots", self._arrays["tag_names"], numbers)
 
     def _has_any(self, slots: str, values: npt.NDArray[Any], chosen: list[int]) -> Mask:
-        """Return which slots (n,) stand beside any of the `chosen` values."""
+        """Return which slots (n,) have any of the `chosen` values."""
         found = np.zeros(self.count, dtype=np.bool_)
         found[self._arrays[slots][are_any(values, chosen)]] = True
         return found

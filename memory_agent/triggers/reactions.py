@@ -19,7 +19,7 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryFilter, RecallResult
 from memory_agent.settings import RecallSettings, TriggerSettings
 from memory_agent.signals import EventReader, id_of, roots, run_id_of
-from memory_agent.storage.open_calls import InUse
+from memory_agent.storage.archive import InUse
 from memory_agent.triggers.block import Block, QuotedMemory
 from memory_agent.triggers.document_query import Revisions, document_query
 from memory_agent.triggers.table import Trigger, TriggerTable

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from memory_agent.care.encryption import encrypt_user
+from memory_agent.care import encrypt_user
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedding
@@ -28,7 +28,7 @@ from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import EmbedderSettings, StoreSettings
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import UserKey
 from ops.bench import encrypted_journal
 from ops.bench.machine import describe_machine, load_per_core
 from ops.bench.spread import Spread, spread

@@ -1,6 +1,6 @@
 """Measures whether successful runs share more steps with each other than with failed runs, against permuted outcomes.
 
-Two runs share the steps on a longest common subsequence of both (`learning/shared_steps`), given as a share of their
+Two runs share the steps on a longest common subsequence of both (`learning/patterns`), given as a share of their
 mean number of steps. Within each group, pairs of successful runs are compared with pairs of a successful and a failed
 run. A group is a pattern of an airline agent's requests, or the issues of one repository (few issues have runs of both
 outcomes). Chance is the same figure with the outcomes of each group shuffled; the interval is a bootstrap over the runs

@@ -12,9 +12,9 @@ from memory_agent.layout import Layout
 from memory_agent.memory import Memory
 from memory_agent.records.memories import IngestReport
 from memory_agent.settings import LearningSettings, Settings
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners, owner_keys
-from memory_agent.storage.user_key import open_user_key
 from memory_agent.verbs.protocol import IngestBatch, decode_reply, encode
 from relay import (
     SYSTEM_USER,

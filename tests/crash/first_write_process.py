@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memory_agent.settings import StoreSettings
-from memory_agent.storage.environment import records_at
+from memory_agent.storage.environment import UserKey, records_at
 from memory_agent.storage.snapshot import META
-from memory_agent.storage.user_key import UserKey
 from relay.crypto import KeyRing
 
 from .encryption import KEYS

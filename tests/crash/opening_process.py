@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from memory_agent.care.checkup import check_events, check_owners, check_user
+from memory_agent.care import check_events, check_owners, check_user
 from memory_agent.erasure.logs import read_history, read_intent
 from memory_agent.errors import MemoryAgentError
 from memory_agent.layout import Layout
 from memory_agent.memory import Memory
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.owners import Owners, owner_keys
-from memory_agent.storage.user_key import open_user_key
 from relay import (
     SYSTEM_USER,
     Credentials,
@@ -107,7 +107,7 @@ def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
         learnt = [status.credited, status.exemplars, [_first(memory, f"the {room}") for room in ROOMS[:3]]]
         view = memory._archive.settled_view()
         lengths = [view.vectors.count, view.live]
-        answers = [intent, records, known, found, store.cursor, lengths, learnt]
+        answers = [intent, records, known, found, store.state.cursor, lengths, learnt]
     report = check_user(folder, user_id, STORE, _quietly, key)
     return {"answers": answers, "verified": not report.findings}
 

@@ -12,12 +12,13 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.archive import Archive
+from memory_agent.storage.environment import open_user_key
 from memory_agent.storage.folders import known_users, user_folder
 from memory_agent.storage.store import Store as RecordStore
-from memory_agent.storage.user_key import open_user_key
 from memory_agent.storage.view import View
 from relay import Journal, MalformedEventError, journal_folder, read_event
 from relay.crypto import open_key_ring
+from tests.memory_agent.store_checks import verified
 
 from .encryption import encryption_of
 from .history import Entry, History, Store, Stored
@@ -77,7 +78,7 @@ def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: 
     archive = Archive.open(user_folder(data_dir, user_id), settings, "library", key)
     try:
         records = dict(archive.store.scan())
-        assert archive.store.verify() == len(records)
+        assert verified(archive.store) == len(records)
         memories = _memories(user_id, records)
         view = archive.settled_view()
         listed = set(view.rows[view.alive].tolist())
@@ -86,7 +87,7 @@ def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: 
         surplus = view.vectors.count - len(records)
         return Store(
             memories,
-            archive.store.cursor,
+            archive.store.state.cursor,
             frozenset(vectors | {-n for n in range(1, surplus + 1)}),
             frozenset(words & listed | listed - set(records)),
         )
@@ -102,7 +103,7 @@ def read_records(data_dir: Path) -> dict[str, Store]:
         with RecordStore.open(user_folder(data_dir, user_id), STORE, key=key) as store:
             memories = _memories(user_id, dict(store.scan()))
             rows = frozenset(memory.row for memory in memories)
-            stores[user_id] = Store(memories, store.cursor, rows, rows)
+            stores[user_id] = Store(memories, store.state.cursor, rows, rows)
     return stores
 
 
@@ -117,7 +118,7 @@ def _found_by_vector(
 ) -> set[int]:
     """The rows that are found by their own vector."""
     found: set[int] = set()
-    if embedder is not None and archive.store.ndim == embedder.info.ndim:
+    if embedder is not None and archive.store.state.ndim == embedder.info.ndim:
         for record in records.values():
             found.update(_nearest(view, embedder.embed_query(record.text), 1))
     elif embedder is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memory_agent.care.checkup import check_user
+from memory_agent.care import check_user
 from memory_agent.daemon.host import MemoryHost
 from memory_agent.errors import MemoryAgentError
 from memory_agent.records.memories import IngestReport, RecallResult, RetrievedMemory

@@ -50,6 +50,7 @@ from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.errors import ModelMissingError
 from memory_agent.settings import EmbedderSettings
 from relay import EncryptionSettings, Publisher, Scope, Subscriber
+from tests.memory_agent.store_checks import verified
 
 FORMER: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))
 AT = datetime(2026, 2, 16, 10, tzinfo=UTC)
@@ -187,7 +188,7 @@ def test_an_id_of_a_former_run_is_used_again_and_what_follows_is_inferred(root: 
         assert {run_id: runs[run_id] for run_id in former} == former
         memory.forget_session("s-again")
         assert {run.id: run for run in memory.runs.list(limit=100)} == former
-        assert memory._archive.store.verify()
+        assert verified(memory._archive.store)
 
 
 def test_python_opens_encrypted_folders_with_the_key_ring(root: Path, embedder: Embedder) -> None:
@@ -231,7 +232,7 @@ def test_word_vectors_are_filled_in_and_nothing_else_changes(root: Path, embedde
             assert (memory.fill_vectors(), memory.stats().waiting) == (before.memories, 0)
             assert memory.recall(LOGOUTS, now=AT, deadline_ms=60_000).degraded == ()
             assert [record for _, record in memory._archive.store.scan()] == records
-            assert memory._archive.store.verify() == len(records) == memory._archive.view.word_bits.count
+            assert verified(memory._archive.store) == len(records) == memory._archive.view.word_bits.count
             assert memory._archive.store.blob("centering") is None  # no ranking reads the mean of queries any more
 
 

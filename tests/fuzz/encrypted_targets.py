@@ -24,9 +24,8 @@ from memory_agent.learning import learner
 from memory_agent.settings import StoreSettings
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.derived import ColumnsHeader
-from memory_agent.storage.environment import RECORDS_FOLDER, open_environment, open_records, own_records
+from memory_agent.storage.environment import RECORDS_FOLDER, UserKey, open_environment, open_records, own_records
 from memory_agent.storage.snapshot import FORMS
-from memory_agent.storage.user_key import UserKey
 from relay import SYSTEM_USER, Credentials, Journal, Scope, create_key, read_mark
 from relay.access import ensure_local_key, read_keys
 from relay.access.key_file import keys_path

@@ -19,7 +19,7 @@ import xxhash
 from bus_targets import LIMITS, NOW, PACKED, SETTINGS, scratch
 from target import Target, refused
 
-from memory_agent.care.backup import read_manifest
+from memory_agent.care import read_manifest
 from memory_agent.care.export import Bodies, decode_head, decode_line, encode_line
 from memory_agent.cli.publish import BadLine, EventLines
 from memory_agent.erasure import logs, retention
@@ -32,7 +32,7 @@ from memory_agent.records.shared import SharedContent
 from memory_agent.records.shared_content import attachment_of
 from memory_agent.settings import load_settings
 from memory_agent.signals import SignalTable
-from memory_agent.storage import codec, recall_notes, trajectories
+from memory_agent.storage import codec, stored_runs
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.derived import ColumnsHeader
 from relay import CurvePair, EncryptionKeyMissingError, Journal, entries, event_from_mapping, read_key_file
@@ -46,20 +46,20 @@ from sona import Comparison, Contest, Learner, Lesson, checkpoint
 Read = Callable[[bytes], object]
 NUMBER = 7
 KEY = b"\0" * 7 + b"\1"
-RUN = trajectories.StoredTrajectory(
+RUN = stored_runs.StoredTrajectory(
     id="run-1",
     number=1,
-    marks=(trajectories.Mark(1_000, "e-1", "conductor.run.started", "begin", row=3, named=(3, 4)),),
+    marks=(stored_runs.Mark(1_000, "e-1", "conductor.run.started", "begin", row=3, named=(3, 4)),),
     recalls=("r-1",),
     inferred=((3, "r-1"),),
     began_us=1_000,
     ended_us=2_000,
     outcome="completed",
     recall_ids=("r-1",),
-    used=(trajectories.StoredUse(3, "feedback", 1.0, "r-1"),),
-    revisions=(trajectories.StoredRevision(0.7, "completed", 2_000),),
+    used=(stored_runs.StoredUse(3, "feedback", 1.0, "r-1"),),
+    revisions=(stored_runs.StoredRevision(0.7, "completed", 2_000),),
 )
-NOTE = recall_notes.RecallNote("r-1", 900, vector=b"\0\x3c" * 4, shown=(recall_notes.Shown(3, 1, (4,)),), size=1)
+NOTE = stored_runs.RecallNote("r-1", 900, vector=b"\0\x3c" * 4, shown=(stored_runs.Shown(3, 1, (4,)),), size=1)
 HEADER = ColumnsHeader(version="1", lineage="l", stamp="s", applied=1)
 ARRAYS = {"rows": np.arange(3), "coarse": [np.ones((2, 4), np.int8), np.zeros((1, 4), np.int8)]}
 KEYS = (
@@ -373,8 +373,8 @@ TARGETS = (
         (msgspec.msgpack.encode(codec.StoreState()),),
         "msgpack",
     ),
-    Target("trajectories", _named(trajectories.decode_trajectory), (msgspec.msgpack.encode(RUN),), "msgpack"),
-    Target("recall-notes", _named(recall_notes.decode_note), (msgspec.msgpack.encode(NOTE),), "msgpack"),
+    Target("trajectories", _named(stored_runs.decode_trajectory), (msgspec.msgpack.encode(RUN),), "msgpack"),
+    Target("recall-notes", _named(stored_runs.decode_note), (msgspec.msgpack.encode(NOTE),), "msgpack"),
     Target("array-file", _arrays, (_array_file(), index_of(_array_file())), "msgpack"),
     Target("checkpoint", _checkpoint, (checkpoint.to_bytes(_learner())[22:],), "msgpack"),
     Target("kept-learner", _in_file("sona.state", _kept), (_kept_file(),), "msgpack"),

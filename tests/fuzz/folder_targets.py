@@ -17,8 +17,7 @@ from encrypted_targets import STORE, ring, user_key
 from file_targets import _in_file
 from target import Target, refused
 
-from memory_agent.care.backup import MANIFEST_FILE, make_backup
-from memory_agent.care.restoration import restore_all, restore_user
+from memory_agent.care import MANIFEST_FILE, make_backup, restore_all, restore_user
 from memory_agent.erasure.logs import note_erasure
 from memory_agent.erasure.request import Intent
 from memory_agent.erasure.retention import RetentionRules
@@ -26,12 +25,11 @@ from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import Settings, load_settings
 from memory_agent.signals import SignalTable
 from memory_agent.storage import derived
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.folder_moves import finish_moves
 from memory_agent.storage.folders import STAGE, user_folder
-from memory_agent.storage.owners import Owners, encrypt_owners, owner_keys
-from memory_agent.storage.ownership import ORDER, PAIRS, UNCHECKED, encode_owner
+from memory_agent.storage.owners import ORDER, PAIRS, UNCHECKED, Owners, encode_owner, encrypt_owners, owner_keys
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 from relay import EncryptionSettings
 from relay.disk import add_checksum
 

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from care_samples import NOW, run_events
 
-from memory_agent.care.backup import make_backup
-from memory_agent.care.checkup import check_events, check_user
-from memory_agent.care.restoration import Restored, replay_user, restore_all, restore_user
+from memory_agent.care import Restored, check_events, check_user, make_backup, replay_user, restore_all, restore_user
 from memory_agent.embedders import Embedder
 from memory_agent.errors import BackupDamagedError, DaemonRunningError, InvalidInputError, StoreOwnedElsewhereError
 from memory_agent.layout import CONSUMER, Layout
@@ -45,7 +43,7 @@ def data_dir(tmp_path: Path, filled: Path) -> Path:
 
 
 def answers(data_dir: Path, user_id: str, embedder: Embedder) -> list[object]:
-    """Everything that a user can read from a memory."""
+    """All answers that a user can get from a memory."""
     with Memory.open(user_folder(data_dir, user_id), user_id=user_id, embedder=embedder) as memory:
         recalls = [memory.recall(query, 10, now=NOW).memories for query in QUERIES]
         runs = memory.runs.list()

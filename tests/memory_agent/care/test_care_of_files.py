@@ -1,4 +1,4 @@
-"""`care` through a client."""
+"""Maintenance through a client."""
 
 from __future__ import annotations
 

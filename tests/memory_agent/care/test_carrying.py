@@ -17,8 +17,7 @@ from care_samples import GRAPH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_agent.care.checkup import check_user
-from memory_agent.care.export import Imported, export_lines, import_lines
+from memory_agent.care import Imported, check_user, export_lines, import_lines
 from memory_agent.embedders import Embedder
 from memory_agent.errors import InvalidInputError, StoreFullError
 from memory_agent.memory import Memory
@@ -148,7 +147,7 @@ def test_an_import_without_room_is_undone(filled: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreFullError):
         imported(tmp_path / "other", b"\n".join([json.dumps(head).encode(), *many]), tight)
     archive = Archive.open(tmp_path / "other", tight, "library")
-    assert archive.store.count == 0
+    assert archive.store.counts().memories == 0
     archive.close()
 
 

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 from care_samples import GRAPH
 
-from memory_agent.care import checkup
-from memory_agent.care.checkup import PartReport, check_user
+from memory_agent.care import PartReport, check_user, checkup
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
 from memory_agent.records.memories import MemoryRecord
@@ -24,7 +23,7 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import Change, Changes
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
 from memory_agent.storage.store import Store
-from memory_agent.storage.trajectories import StoredUse
+from memory_agent.storage.stored_runs import StoredUse
 
 
 def check(folder: Path, settings: StoreSettings = GRAPH) -> PartReport:
@@ -45,7 +44,7 @@ def test_a_sound_store_has_no_findings_and_is_not_touched(filled: Path) -> None:
 
 
 def test_a_store_in_use_has_no_findings_with_a_graph_that_is_behind(filled: Path, embedder: Embedder) -> None:
-    """Unsaved changes of the owner are not faults: the change log has them."""
+    """Unsaved changes of the owner are not faults, since the change log has them."""
     with Memory.open(filled, embedder=embedder, store_settings=GRAPH) as memory:
         memory.remember("later than the saved graph")
         process = subprocess.run(
@@ -86,7 +85,7 @@ archive.close()
 _CHECKING = """
 import sys
 from pathlib import Path
-from memory_agent.care.checkup import check_user
+from memory_agent.care import check_user
 from memory_agent.settings import StoreSettings
 print(check_user(Path(sys.argv[1]), "alice", StoreSettings(exact_search_limit=10), lambda *_: None).findings)
 """
@@ -189,7 +188,7 @@ def test_columns_of_another_store_or_too_far_behind_are_found(filled: Path, tmp_
     with Store.open(filled, GRAPH) as store:
         with store.batch() as batch:
             batch.put(msgspec.structs.replace(next(store.scan())[1], id="later", event_id=None), None)
-        store.forget_changes_through(store.last_change)
+        store.forget_changes_through(store.state.last_change)
     assert [one.fault for one in check(filled).findings] == ["are further behind than the change log reaches"]
 
 
@@ -212,7 +211,7 @@ def test_damaged_files_are_named_without_their_content(filled: Path) -> None:
 
 @pytest.mark.parametrize("row", [0, -1, 1 << 40])
 def test_a_run_that_names_a_row_that_never_was_is_found(filled: Path, row: int) -> None:
-    """Its indexes agree with it, so nothing else tells."""
+    """Its indexes agree with it, so only this check can find it."""
     archive = Archive.open(filled, GRAPH, "library")
     with archive.batch() as batch:
         run = next(iter(batch.newest_trajectories()))

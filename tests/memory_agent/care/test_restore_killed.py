@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_agent.care.backup import make_backup
+from memory_agent.care import make_backup
 from memory_agent.embedders import Embedder
 from memory_agent.errors import StoreDamagedError
 from memory_agent.layout import Layout
@@ -28,7 +28,7 @@ KILLED = """
 import os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from memory_agent.care.restoration import restore_all, restore_user
+from memory_agent.care import restore_all, restore_user
 from memory_agent.settings import Settings
 
 left, really = int(sys.argv[1]), Path.rename

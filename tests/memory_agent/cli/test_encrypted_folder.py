@@ -21,10 +21,9 @@ from memory_agent.cli.group import cli
 from memory_agent.erasure.request import Selection
 from memory_agent.memory import Memory
 from memory_agent.settings import StoreSettings
-from memory_agent.storage.environment import open_records
+from memory_agent.storage.environment import UserKey, open_records
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
-from memory_agent.storage.user_key import UserKey
 from relay import Journal, event_from_mapping, journal_folder
 from relay.config import EventLimits
 from relay.crypto import KeyRing

@@ -14,9 +14,9 @@ from click.testing import Result
 from memory_agent.cli.doctor import check_encryption
 from memory_agent.layout import Layout
 from memory_agent.settings import Settings
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.owners import Owners
-from memory_agent.storage.user_key import UserKey
 from relay import (
     SYSTEM_USER,
     EncryptionSettings,

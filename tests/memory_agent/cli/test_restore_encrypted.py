@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from memory_agent.cli.group import cli
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.owners import Owners
-from memory_agent.storage.user_key import UserKey
 from relay import EventLimits, Journal, event_from_mapping, journal_folder
 from relay.crypto import KeyRing
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from memory_samples import START, message
 
-from memory_agent.care.export import export_lines
+from memory_agent.care import export_lines
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.logs import (
     INTENT_FILE,

@@ -24,7 +24,7 @@ from sharing_model import EVERYBODY, GROUPS, POLICIES, Item, Model, forms_of, ha
 from sharing_world import World, parts_of
 from test_publish_log import changes_in
 
-from memory_agent.care.verification import verify_folder
+from memory_agent.care import verify_folder
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.logs import fingerprint
 from memory_agent.errors import InvalidInputError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sharing_world import World, bytes_below
 
-from memory_agent.care.offline import compact_journal
+from memory_agent.care import compact_journal
 from memory_agent.daemon.announcer import Announcer
 from relay import (
     SHARED_USER,

@@ -16,11 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sharing_world import UNLIMITED, World, after_each_step, parts_of
 
-from memory_agent.care.backup import make_backup
-from memory_agent.care.export import export_user
-from memory_agent.care.offline import erase
-from memory_agent.care.restoration import restore_all
-from memory_agent.care.verification import verify_folder
+from memory_agent.care import erase, export_user, make_backup, restore_all, verify_folder
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.request import Selection
 from memory_agent.errors import InvalidInputError

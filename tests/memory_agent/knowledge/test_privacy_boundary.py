@@ -41,9 +41,7 @@ from sharing_model import (
 )
 from sharing_world import after_each_step, copy_folder
 
-from memory_agent.care.backup import make_backup
-from memory_agent.care.offline import erase, erase_user
-from memory_agent.care.restoration import restore_all, restore_user
+from memory_agent.care import erase, erase_user, make_backup, restore_all, restore_user
 from memory_agent.erasure.request import Selection
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.memories import RecallResult

@@ -15,10 +15,7 @@ import msgspec
 import pytest
 from sharing_world import UNLIMITED, World, after_each_step
 
-from memory_agent.care.backup import make_backup
-from memory_agent.care.offline import erase, erase_user
-from memory_agent.care.restoration import restore_user
-from memory_agent.care.verification import verify_folder
+from memory_agent.care import erase, erase_user, make_backup, restore_user, verify_folder
 from memory_agent.daemon import announcer as announcer_module
 from memory_agent.daemon.announcer import Announcer
 from memory_agent.erasure.logs import fingerprint

@@ -15,12 +15,20 @@ from sharing_followers import Followers
 from sharing_world import UNLIMITED, World
 from test_publish_log import changes_in
 
-from memory_agent.care.backup import make_backup
-from memory_agent.care.encryption import encrypt_folder
-from memory_agent.care.export import Imported, export_user, import_user
-from memory_agent.care.offline import erase, erase_user
-from memory_agent.care.restoration import Restored, replay_user, restore_all, restore_user
-from memory_agent.care.verification import verify_folder
+from memory_agent.care import (
+    Imported,
+    Restored,
+    encrypt_folder,
+    erase,
+    erase_user,
+    export_user,
+    import_user,
+    make_backup,
+    replay_user,
+    restore_all,
+    restore_user,
+    verify_folder,
+)
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.request import Selection
 from memory_agent.errors import InvalidInputError

@@ -17,9 +17,9 @@ from memory_agent.records.embedded import Embedding
 from memory_agent.records.shared import GlobalRecord
 from memory_agent.records.shared_requests import Caller, SearchItems
 from memory_agent.settings import Settings, SharedSettings, StoreSettings
+from memory_agent.storage.column import Cosines, Mask
 from memory_agent.storage.folders import user_folder
-from memory_agent.storage.indexes import Cosines, Mask
-from memory_agent.storage.passage_vectors import PassageView
+from memory_agent.storage.passages import PassageView
 from ops.bench.shared import share
 from ops.bench.texts import events, passages
 from relay import SHARED_USER

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from sharing_world import World, after_each_step, parts_of
 
-from memory_agent.care.verification import verify_folder
+from memory_agent.care import verify_folder
 from memory_agent.knowledge import removal
 from memory_agent.knowledge.pseudonyms import FIGURES, NAME, PARTS, PLACE_CHARS, USED, place_of
 from memory_agent.knowledge.stored_figures import FORMER, standings_at

@@ -10,7 +10,7 @@ from typing import Any
 
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings, LearningSettings, Settings, StoreSettings
-from memory_agent.storage.recall_notes import RecallNote, Shown, request_digest
+from memory_agent.storage.stored_runs import RecallNote, Shown, request_digest
 
 START = datetime(2026, 2, 16, 10, tzinfo=UTC)
 LATER = START + timedelta(days=3)

@@ -10,8 +10,7 @@ from run_samples import begin, end, without_model
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.learning.export import export_runs, framed, read_export
-from memory_agent.storage.recall_notes import RecallNote, Shown
-from memory_agent.storage.trajectories import StoredRevision, StoredTrajectory
+from memory_agent.storage.stored_runs import RecallNote, Shown, StoredRevision, StoredTrajectory
 
 RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
 NOTES = {

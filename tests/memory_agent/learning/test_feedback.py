@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from run_samples import LATER, at, begin, end, event, note, step, things_to_use, without_model
+from store_checks import verified
 
 from memory_agent.errors import InvalidInputError
 from memory_agent.memory import Memory
@@ -34,7 +35,7 @@ def things(memory: Memory) -> list[str]:
 def run(memory: Memory, run_id: str = RECALL) -> Trajectory:
     found = memory.runs.get(run_id)
     assert found is not None
-    assert memory._archive.store.verify()
+    assert verified(memory._archive.store)
     return found
 
 
@@ -173,7 +174,7 @@ def test_unknown_recalls_and_memories_in_events_are_ignored(memory: Memory, thin
     ]
     assert not memory.ingest(events, now=LATER).rejected
     assert [use.record_id for use in run(memory, "r").used] == [things[0]]
-    counters = memory._archive.store.counters()
+    counters = memory._archive.store.state.counters
     assert (counters["runs.unknown_recall"], counters["runs.unknown_memory"]) == (1, 1)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from run_samples import LATER, at, begin, end, event, note, step, things_to_use, whole, without_model
+from store_checks import verified
 
 from memory_agent.errors import InvalidInputError, RunUnknownError, StoreFullError
 from memory_agent.memory import Memory
@@ -37,7 +38,7 @@ def test_a_memory_that_is_forgotten_is_not_in_any_run_or_recall(memory: Memory) 
     things = things_to_use(memory)
     note(memory, RECALL, 0, things[:3])
     memory.ingest([begin("r", 1, recall_id=RECALL), end("r", 2, memory_ids=things[:2])], now=LATER)
-    version = memory._archive.store.lessons_version
+    version = memory._archive.store.state.lessons_version
     assert memory.forget([things[0]]) == 1
     store = memory._archive.store
     run, kept = memory.runs.get("r"), store.recall_note(RECALL)
@@ -45,8 +46,8 @@ def test_a_memory_that_is_forgotten_is_not_in_any_run_or_recall(memory: Memory) 
     assert kept is not None
     assert [use.record_id for use in run.used] == [things[1]]
     assert (len(kept.rows), kept.size) == (2, 3)
-    assert store.lessons_version > version
-    assert store.verify() == 6
+    assert store.state.lessons_version > version
+    assert verified(store) == 6
     memory.ingest([event("f", "feedback.recall", 5, recall_id=RECALL, memory_ids=things[:2])], now=LATER)
     run = memory.runs.get("r")
     assert run is not None
@@ -97,7 +98,7 @@ def test_a_forgotten_session_leaves_only_ids(memory: Memory) -> None:
     assert store.recall_note(OTHER) is not None
     used = [record.utility for record in memory.get(things[:3])]
     assert used == [Utility(used=1, reward_sum=0.8), Utility(), Utility()]
-    assert store.verify() == 7
+    assert verified(store) == 7
     memory.ingest([*gone, approval_of("gone")], now=LATER)
     assert [run.id for run in memory.runs.list()] == ["stays"]
     with pytest.raises(RunUnknownError, match="forgotten"):
@@ -117,7 +118,7 @@ def test_relations_of_a_forgotten_run_are_withdrawn(memory: Memory) -> None:
     assert memory.runs.get("two").quality == 0.8  # type: ignore[union-attr]
     assert memory.forget_session("s-2") == 2  # its end came without a session, and belongs to it all the same
     assert memory.runs.get("one").quality == 0.8  # type: ignore[union-attr]
-    assert memory._archive.store.verify()
+    assert verified(memory._archive.store)
 
 
 def test_a_store_that_forgot_everything_holds_the_same_runs_as_one_that_never_saw_it(tmp_path: Path) -> None:

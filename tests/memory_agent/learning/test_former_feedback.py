@@ -12,7 +12,7 @@ from memory_agent.memory import Memory
 from memory_agent.settings import Settings
 from memory_agent.storage import codec
 from memory_agent.storage.snapshot import RECORDS, RUN_INDEX
-from memory_agent.storage.trajectories import FORMER_ENTRIES
+from memory_agent.storage.stored_runs import FORMER_ENTRIES
 
 RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
 
@@ -45,10 +45,10 @@ def test_upkeep_removes_the_signs_of_a_former_version_and_the_learner_learns_the
         assert former_entries(memory) == 2
         assert memory._archive.store.verify()
     with Memory.open(tmp_path / "alice", embedder=embedder, settings=Settings(store=SMALL)) as memory:
-        version = memory._archive.store.lessons_version
+        version = memory._archive.store.state.lessons_version
         memory.expire(LATER)
         assert former_entries(memory) == 0
-        assert memory._archive.store.lessons_version > version
+        assert memory._archive.store.state.lessons_version > version
         assert memory._archive.store.verify()
         run = memory.runs.get("one")
         assert run is not None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from run_samples import SMALL, at, begin, end, event, failure, step, without_model
+from store_checks import verified
 
 from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.learning.consolidation import MOST_RUNS
@@ -14,7 +15,7 @@ from memory_agent.memory import Memory
 from memory_agent.records.memories import MemoryFilter, RecallResult, Utility
 from memory_agent.records.trajectories import Trajectory
 from memory_agent.settings import EmbedderSettings
-from memory_agent.storage.trajectories import UNREAD
+from memory_agent.storage.stored_runs import UNREAD
 
 LATER = at(10_000)
 SAID = MemoryFilter(sources=("user_input",))
@@ -174,9 +175,9 @@ def test_uses_stated_for_one_recall_do_not_prevent_inference_for_another(memory:
 def test_a_run_is_read_once_and_again_when_its_output_grows(memory: Memory) -> None:
     ran(memory, "r", 0, ELSEWHERE)
     memory.sona.consolidate(LATER)
-    before = memory._archive.store.last_change, memory._archive.store.lessons_version
+    before = memory._archive.store.state.last_change, memory._archive.store.state.lessons_version
     assert not memory.sona.consolidate(LATER)
-    assert (memory._archive.store.last_change, memory._archive.store.lessons_version) == before
+    assert (memory._archive.store.state.last_change, memory._archive.store.state.lessons_version) == before
     memory.ingest([step("r", 2, 4, summary=USED)], now=LATER)
     assert unread(memory) == 1
     memory.sona.consolidate(LATER)
@@ -186,7 +187,7 @@ def test_a_run_is_read_once_and_again_when_its_output_grows(memory: Memory) -> N
     assert unread(memory) == 1
     memory.sona.consolidate(LATER)
     assert unread(memory) == 0
-    assert memory._archive.store.verify() > 0
+    assert verified(memory._archive.store) > 0
 
 
 def test_runs_read_stay_read_after_a_restart_and_closing_reads_the_rest(tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_a_forgotten_memory_is_no_longer_used_nor_does_a_forgotten_report_credit
     assert used(memory) == []
     memory.sona.consolidate(LATER)
     assert used(memory) == []
-    assert memory._archive.store.verify() > 0
+    assert verified(memory._archive.store) > 0
 
 
 def test_one_call_reads_a_bounded_number_of_runs_and_the_next_continues(memory: Memory) -> None:

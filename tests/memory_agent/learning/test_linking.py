@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from run_samples import LATER, OBJECTIVE, SMALL, at, begin, end, note, step, things_to_use, whole, without_model
+from store_checks import verified
 
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings
-from memory_agent.storage.recall_notes import vector_of_query
+from memory_agent.storage.stored_runs import vector_of_query
 
 RECALLS = [f"01KHJY9080NWG22H9Q8BBD7B{number}" for number in range(80, 90)]
 
@@ -25,7 +26,7 @@ def memory(tmp_path: Path) -> Iterator[Memory]:
 def recalls(memory: Memory, run_id: str) -> tuple[str, ...]:
     run = memory.runs.get(run_id)
     assert run is not None
-    assert memory._archive.store.verify()
+    assert verified(memory._archive.store)
     return run.recall_ids
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_samples import LATER, approval, begin, end, event, failure, note, qualities, step, things_to_use, without_model
+from store_checks import verified
 
 from memory_agent.memory import Memory
 from memory_agent.records.memories import Utility
@@ -47,7 +48,7 @@ State = tuple[dict[str, Trajectory], dict[str, float | None], list[Utility]]
 
 
 def state_of(memory: Memory, things: list[str]) -> State:
-    assert memory._archive.store.verify()
+    assert verified(memory._archive.store)
     runs = {run.id: run for run in memory.runs.list()}
     utilities = [record.utility for record in memory.get(things)]
     return runs, qualities(memory), utilities

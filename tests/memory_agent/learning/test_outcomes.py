@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memory_agent.learning.outcomes import ending, succeeded
-from memory_agent.storage.trajectories import Echo, Mark
+from memory_agent.storage.stored_runs import Echo, Mark
 
 
 def mark(at_us: int, role: Any = "end", **fields: Any) -> Mark:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from run_samples import SMALL, at, begin, end, event, failure, step
+from store_checks import verified
 
 from memory_agent.embedders import Embedder, EmbedderInfo, PendingVector, PendingVectors, Progress, open_embedder
 from memory_agent.learning import pattern_store, patterns
@@ -146,17 +147,17 @@ def test_nothing_is_written_or_embedded_without_changes(tmp_path: Path, embedder
         embedder.texts.clear()
         ingest(memory, run(9, FENCE))
         store = memory._archive.store
-        changes = store.last_change
+        changes = store.state.last_change
         texts = list(embedder.texts)
         memory.sona.consolidate(LATER)
         assert not memory.sona.consolidate(LATER)
-        assert (store.last_change, embedder.texts) == (changes, texts)
+        assert (store.state.last_change, embedder.texts) == (changes, texts)
         record = only(memory)
     with opened(tmp_path / "alice", embedder) as memory:
         assert not memory.sona.consolidate(LATER)
-        assert (memory._archive.store.last_change, embedder.texts) == (changes, texts)
+        assert (memory._archive.store.state.last_change, embedder.texts) == (changes, texts)
         assert only(memory) == record
-        assert memory._archive.store.verify() == 13
+        assert verified(memory._archive.store) == 13
 
 
 def test_a_pattern_belongs_to_no_run_and_its_runs_did_not_use_it(memory: Memory) -> None:
@@ -194,7 +195,7 @@ def test_forgetting_a_memory_of_a_pattern_removes_it_until_it_is_found_again(mem
     after = only(memory)
     assert after.id == before.id
     assert after.metadata["runs"] == (3 if part == "run-3-begin" else 4)
-    assert memory._archive.store.verify() > 0
+    assert verified(memory._archive.store) > 0
 
 
 def test_a_run_whose_request_arrives_late_joins_the_pattern_then(memory: Memory) -> None:
@@ -240,7 +241,7 @@ def test_removing_a_pattern_removes_it_from_runs_that_used_it(memory: Memory) ->
     other = memory.runs.get("other")
     assert other is not None
     assert other.used == ()
-    assert memory._archive.store.verify() > 0
+    assert verified(memory._archive.store) > 0
 
 
 def test_without_similar_runs_or_switched_off_there_is_no_pattern(tmp_path: Path, embedder: CountingEmbedder) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from run_samples import LATER, OBJECTIVE, SMALL, approval, begin, end, failure, things_to_use, whole, without_model
+from store_checks import verified
 
 from memory_agent.memory import Memory
 from memory_agent.settings import EmbedderSettings, LearningSettings
@@ -24,7 +25,7 @@ def memory(tmp_path: Path) -> Iterator[Memory]:
 def quality(memory: Memory, run_id: str) -> tuple[float | None, str | None]:
     run = memory.runs.get(run_id)
     assert run is not None
-    assert memory._archive.store.verify()
+    assert verified(memory._archive.store)
     return None if run.quality is None else round(run.quality, 9), run.revisions[-1].reason if run.revisions else None
 
 

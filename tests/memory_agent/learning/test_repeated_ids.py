@@ -24,6 +24,7 @@ from run_samples import (
     things_to_use,
     without_model,
 )
+from store_checks import verified
 
 from memory_agent.errors import RunEndedError
 from memory_agent.memory import Memory
@@ -79,7 +80,7 @@ State = tuple[dict[str, Trajectory], dict[str, float | None], dict[str, str | No
 
 
 def state_of(memory: Memory) -> State:
-    assert memory._archive.store.verify()
+    assert verified(memory._archive.store)
     owners = {name: memory._archive.store.recall_note(name) for name in RECALLS}
     runs = {run.id: run for run in memory.runs.list()}
     return runs, qualities(memory), {name: None if found is None else found.run_id for name, found in owners.items()}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from run_samples import LATER, OBJECTIVE, START, at, begin, end, event, note, step, things_to_use, whole, without_model
+from store_checks import verified
 
 from memory_agent.errors import InvalidInputError, RunEndedError
 from memory_agent.learning.run_writer import MOST_STEPS
@@ -160,7 +161,7 @@ def test_a_run_silent_for_a_week_expires_and_its_end_still_counts(memory: Memory
     memory.ingest([end("silent", 4 * DAY)], now=LATER + (at(4 * DAY) - START))
     assert memory.runs.list("expired") == []
     assert memory.runs.get("silent").quality == 0.8  # type: ignore[union-attr]
-    assert memory._archive.store.verify()
+    assert verified(memory._archive.store)
 
 
 def test_a_begin_expires_silent_runs(memory: Memory) -> None:
@@ -191,7 +192,7 @@ def test_recalls_without_a_run_are_deleted_by_number_and_by_age(memory: Memory) 
     memory.expire(at(66))
     left = [recall_id for recall_id in RECALLS[1:] if store.recall_note(recall_id) is not None]
     assert left == RECALLS[6:]
-    assert store.verify()
+    assert verified(store)
 
 
 def test_the_earliest_steps_of_many_are_kept_and_all_become_memories(memory: Memory) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from run_samples import LATER, begin, end, note, step, things_to_use, whole, without_model
+from store_checks import verified
 
 from memory_agent.memory import Memory
 from memory_agent.storage.snapshot import RECALL_INDEX, RECALLS, RUN_INDEX, RUN_RECALLS, RUNS, USAGE
@@ -18,7 +19,7 @@ _RECALL = "01KHJY9080NWG22H9Q8BBD7B80"
 _WRITER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = {here!r}, str(Path({here!r}).parent)
 from run_samples import without_model
 from test_runs_crash import take_in
 with without_model(Path({folder!r})) as memory:
@@ -76,7 +77,7 @@ def test_a_replay_after_a_crash_gives_the_same_runs_byte_for_byte(tmp_path: Path
         killed_after(folder, seeded.randrange(1, 12))
         with without_model(folder) as memory:
             list(take_in(memory))
-            assert memory._archive.store.verify()
+            assert verified(memory._archive.store)
             assert contents(memory) == expected
             assert all(run.state == "ended" for run in memory.runs.list())
 

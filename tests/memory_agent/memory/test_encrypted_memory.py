@@ -24,9 +24,9 @@ from memory_agent.learning import load_learner
 from memory_agent.memory import Memory
 from memory_agent.records.embedded import Embedding
 from memory_agent.settings import StoreSettings
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.folders import user_folder
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 from relay import Journal
 from relay.config import EncryptionSettings, journal_folder
 from relay.crypto import KeyRing

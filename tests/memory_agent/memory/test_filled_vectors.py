@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from made_vectors import WAIT_S, MadeVectors
+from store_checks import verified
 
 from memory_agent import Memory
 from memory_agent.errors import ModelError
@@ -31,7 +32,7 @@ def found(memory: Memory, query: str, mode: str = "vector") -> str:
 def assert_whole(memory: Memory, embedder: MadeVectors, count: int = COUNT) -> None:
     """Check that every memory has the embedder's vectors, in the store and in the columns."""
     view, store = memory._archive.view, memory._archive.store
-    assert view.live == store.count == count + 1
+    assert view.live == store.counts().memories == count + 1
     with store.snapshot() as snapshot:
         for row, record in snapshot.scan():
             made = embedder.begin_passages([record.text]).result()[0]
@@ -45,7 +46,7 @@ def assert_whole(memory: Memory, embedder: MadeVectors, count: int = COUNT) -> N
             assert (counts.tolist(), view.word_bits.lengths[slots].tolist()) == ([len(made.word_bits)], [made.length])
             assert np.allclose(view.vectors.cosines(vectors[-1], slots), (vectors @ vectors[-1]).max(), atol=1e-3)
     assert memory.stats().waiting == 0
-    assert memory._archive.store.verify() == count + 1
+    assert verified(memory._archive.store) == count + 1
 
 
 def test_a_store_without_word_vectors_is_searchable_and_completed(tmp_path: Path) -> None:
@@ -154,13 +155,13 @@ def test_closing_stops_the_background_thread(tmp_path: Path) -> None:
 def test_incompatible_word_vectors_are_remade_and_vectors_stay(tmp_path: Path) -> None:
     with Memory.open(tmp_path / "a", embedder=MadeVectors()) as memory:
         remember(memory, 30)
-        changes = memory._archive.store.last_change
+        changes = memory._archive.store.state.last_change
     embedder = MadeVectors(words="signs-2")
     with Memory.open(tmp_path / "a", embedder=embedder) as memory:
         assert memory.fill_vectors() == 31
         assert memory.stats().without_vector == 0
         assert memory._archive.view.count == 31  # no slot was replaced: the vectors are the same
-        assert memory._archive.store.last_change == changes + 31
+        assert memory._archive.store.state.last_change == changes + 31
         assert memory._archive.view.words_stamp == embedder.info.words_stamp
         assert_whole(memory, embedder, 30)
 

@@ -163,7 +163,7 @@ def test_the_outcome_is_the_same_as_without_announcements(
             memory.close()
             memory = Memory.open(folder / "ahead", embedder=embedder)
     assert (stored_texts(memory), memory.stats().events_dropped, memory.stats().cursor) == wanted
-    assert memory._archive.store.pending_count == 0
+    assert memory._archive.store.counts().pending == 0
     memory.close()
     assert reports == expected
 

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 from memory_samples import NOW, message, texts
+from store_checks import verified
 
-from memory_agent.care.export import export_lines, import_lines
+from memory_agent.care import export_lines, import_lines
 from memory_agent.embedders import Embedder
 from memory_agent.erasure.logs import read_history, read_intent
 from memory_agent.errors import StoreError
@@ -260,7 +261,7 @@ def test_remembering_and_forgetting_concurrently_leaves_a_consistent_store(memor
     memory.forget(["vpn"])
     assert memory.list().total == memory.stats().memories == 0
     assert sum(counts) <= 60
-    memory._archive.store.verify()
+    verified(memory._archive.store)
 
 
 def test_a_replacement_that_cannot_be_stored_leaves_the_old_memory(

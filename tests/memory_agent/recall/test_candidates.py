@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from memory_agent.recall import candidates as formula
 from memory_agent.recall.candidates import best_first, fuse, highest, lexical_share
 from memory_agent.recall.evidence import places_of
-from memory_agent.storage.indexes import Scores
+from memory_agent.storage.column import Scores
 
 cosine = st.floats(-1.0, 1.0, width=32)
 words = st.floats(-0.5, 2.0, width=32)

@@ -23,7 +23,7 @@ from memory_agent.recall.search import Search
 from memory_agent.recall.selection import selected
 from memory_agent.records.memories import MemoryRecord, Mode
 from memory_agent.settings import EmbedderSettings, RecallSettings, Settings, StoreSettings
-from memory_agent.storage.indexes import Slots
+from memory_agent.storage.column import Slots
 from memory_agent.storage.terms import fingerprint
 
 FIX = "Restarted the billing worker and the queue drained"

@@ -1,4 +1,4 @@
-"""What a view must answer, computed from the records one by one."""
+"""The expected answers of a view, computed from the records one by one."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def assert_filters(view: View, records: Records, chosen: MemoryFilter) -> None:
 
 
 def assert_searches(view: View, records: Records, vectors: Vectors, query: Embedding, words: list[str]) -> None:
-    """Check cosines against the vectors, and words against columns built from nothing: leftovers would show."""
+    """Check cosines against the vectors, and words against new columns, which hold no deleted words."""
     rows = sorted(records)
     slots = view.slots(rows)
     assert_passages(view, vectors, query)
@@ -142,7 +142,7 @@ def assert_searches(view: View, records: Records, vectors: Vectors, query: Embed
 
 
 def assert_passages(view: View, vectors: Vectors, query: Embedding) -> None:
-    """Check that the best passage of each memory counts, in every way to ask, and which one it is."""
+    """Check that every search uses the best passage of each memory, and which passage it is."""
     every = np.flatnonzero(view.alive)
     exact = np.full(view.count, np.nan)
     for row, slot in zip(view.rows[every].tolist(), every.tolist(), strict=True):
@@ -182,7 +182,7 @@ def assert_words(view: View, words: KnownWords) -> None:
 
 
 def built(records: Records, vectors: Vectors, applied: int = 1) -> Columns:
-    """Return columns built from nothing."""
+    """Return new columns of these memories."""
     columns = Columns(tables(), Postings())
     passages = {row: np.atleast_2d(vector) for row, vector in vectors.items()}
     puts = (

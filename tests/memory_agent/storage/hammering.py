@@ -1,4 +1,4 @@
-"""Threads that repeat one thing while a test does another."""
+"""Threads that repeat an action while a test runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def hammered(action: Callable[[], object], threads: int = 3) -> Iterator[None]:
-    """Repeat `action` in threads until the block ends; raise the first thing that it raised."""
+    """Repeat `action` in threads until the block ends; raise its first exception."""
     stop, failures = threading.Event(), list[BaseException]()
 
     def repeat() -> None:

@@ -26,10 +26,10 @@ for line in sys.stdin:
     try:
         if line == "write\\n":
             with store.batch() as batch:
-                batch.put(memory(id=f"{{store.epoch}}-{{store.last_change}}"), None)
+                batch.put(memory(id=f"{{store.epoch}}-{{store.state.last_change}}"), None)
             print("written", flush=True)
         elif line == "count\\n":
-            print(store.count, flush=True)
+            print(store.counts().memories, flush=True)
         elif line == "close\\n":
             store.close()
             print("closed", flush=True)
@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 class OwnerProcess:
-    """A process that has opened a store, or was refused."""
+    """A process that opened a store or failed to."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from memory_agent.records.embedded import Embedded
 from memory_agent.records.memories import MemoryRecord
 from memory_agent.settings import StoreSettings
-from memory_agent.storage.passage_vectors import PassageVectors
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import UserKey
+from memory_agent.storage.passages import PassageVectors
 from memory_agent.storage.vector_table import VectorTable
 from relay.crypto import KeyRing
 
@@ -27,7 +27,7 @@ _numbers = count(1)
 
 
 def memory(text: str = "fixed the auth race with a mutex", **fields: Any) -> MemoryRecord:
-    """A memory with an id of its own."""
+    """A memory with a new id."""
     number = next(_numbers)
     defaults: dict[str, Any] = {
         "id": f"memory-{number:08d}",
@@ -39,7 +39,7 @@ def memory(text: str = "fixed the auth race with a mutex", **fields: Any) -> Mem
 
 
 def new_key(folder: Path) -> UserKey:
-    """The key of a user, made when it is needed."""
+    """The key of a user, created on first use."""
     return UserKey(KeyRing(folder), "alice")
 
 
@@ -57,7 +57,7 @@ def tables(exact_search_limit: int = 250_000) -> PassageVectors:
 
 
 def embedded(seed: int, passages: int = 1, words: int = 3, *, ndim: int = NDIM) -> Embedded:
-    """What a model could make of a text: as many passages and words as asked for, the same for the same seed."""
+    """A possible output of a model: the given numbers of passages and words, the same for the same seed."""
     rng = np.random.default_rng(seed)
     starts = seed + 100 * np.arange(passages, dtype=np.int32)
     return Embedded(

@@ -220,7 +220,7 @@ def test_pages_that_were_only_checked_are_not_resident(tmp_path: Path) -> None:
     assert int(planes.sum()) == 64 << 20
 
 
-def test_arrays_that_are_chosen_are_in_memory_of_their_own(tmp_path: Path) -> None:
+def test_chosen_arrays_are_copied_out_of_the_mapping(tmp_path: Path) -> None:
     path, size = tmp_path / "columns", 64 << 20
     write_arrays(path, STATE, {"planes": np.ones(size, dtype=np.uint8), "rows": np.arange(5)})
     before = resident_bytes()

@@ -1,4 +1,4 @@
-"""Missing columns are rebuilt while the store is open: nothing waits for it, and they end up correct."""
+"""Missing columns are rebuilt while the store is open; nothing waits, and the columns end up correct."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def assert_right(archive: Archive) -> None:
     assert sorted(view.rows[view.alive].tolist()) == rows
     assert sorted(view.rows[view.words.scores(["race"]) > 0].tolist()) == rows
     assert view.vectors.count == len(rows)
-    assert view.applied == archive.store.last_change
+    assert view.applied == archive.store.state.last_change
     assert not archive.is_rebuilding
 
 
@@ -82,7 +82,7 @@ def test_missing_columns_are_built_while_the_store_is_in_use(closed: Path, monke
     pause = Pause(monkeypatch)
     archive = Archive.open(closed, SMALL, "library")
     assert archive.is_rebuilding
-    assert archive.store.count == COUNT
+    assert archive.store.counts().memories == COUNT
     pause.go_on.set()
     assert_right(archive)
     archive.close()
@@ -131,7 +131,7 @@ def test_batches_go_on_while_the_columns_are_built_and_are_in_them_afterwards(
         record = batch.record(50)
         assert record is not None
         batch.update(msgspec.structs.replace(record, text="race changed"))
-    assert archive.store.count == COUNT + 40 - 29
+    assert archive.store.counts().memories == COUNT + 40 - 29
     assert archive.is_rebuilding
     pause.go_on.set()
     assert_right(archive)
@@ -166,7 +166,7 @@ def test_another_embedder_while_the_columns_are_built_ends_with_its_vectors(
 def test_a_batch_that_the_columns_cannot_apply_is_durable_and_found_after_a_rebuild(
     closed: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    """As when memory runs out, or the columns do not fit the store, in the middle of a batch."""
+    """Simulates running out of memory, or a mismatch of columns and store, during a batch."""
     archive = Archive.open(closed, SMALL, "library")
     apply: Callable[[Columns, Changes], None] = Columns.apply
 
@@ -181,7 +181,7 @@ def test_a_batch_that_the_columns_cannot_apply_is_durable_and_found_after_a_rebu
     monkeypatch.setattr(Columns, "apply", failing)
     add(archive, COUNT, 10)
     assert_right(archive)
-    assert archive.store.count == COUNT + 10
+    assert archive.store.counts().memories == COUNT + 10
     archive.close()
 
 
@@ -192,7 +192,7 @@ def test_a_bug_in_the_columns_is_reported_and_the_next_batch_is_applied(
     monkeypatch.setattr(archive._columns, "apply", lambda changes: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         add(archive, COUNT, 10)
-    assert archive.store.count == COUNT + 10
+    assert archive.store.counts().memories == COUNT + 10
     add(archive, COUNT + 10, 10)
     assert_right(archive)
     archive.close()
@@ -210,11 +210,11 @@ def test_a_rebuild_from_damaged_records_fails_by_name_and_batches_go_on(closed: 
     with pytest.raises(StoreDamagedError):
         archive.purge()
     add(archive, COUNT, 10)
-    assert archive.store.count == COUNT + 10
+    assert archive.store.counts().memories == COUNT + 10
     archive.close()
 
 
-def test_what_fails_to_open_or_to_be_rebuilt_builds_no_graph_in_the_background(
+def test_a_failed_open_or_rebuild_builds_no_graph_in_the_background(
     closed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = msgspec.structs.replace(SMALL, exact_search_limit=1)

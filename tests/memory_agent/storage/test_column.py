@@ -1,4 +1,4 @@
-"""A growing array: any history leaves what a list holds, views never change, and growing is spread over appends."""
+"""A growing array equals a list after any history, its views never change, and appends share the cost of growing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ steps = st.lists(
 
 @given(steps, st.integers(0, 300), st.integers(0, 2**32))
 @settings(deadline=None)
-def test_any_history_leaves_what_a_list_holds_and_no_view_changes(
+def test_any_history_equals_that_of_a_list_and_no_view_changes(
     history: list[tuple[str, int]], first: int, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -59,7 +59,7 @@ def test_an_array_that_is_full_has_been_copied_by_the_appends_before() -> None:
     assert np.array_equal(column.view(), np.arange(len(column)))
 
 
-def test_what_is_overwritten_while_a_copy_is_made_is_in_the_copy_too() -> None:
+def test_values_overwritten_while_a_copy_is_made_are_in_the_copy() -> None:
     column = Column(np.empty(0, dtype=np.int64))
     column.append([0] * 1_000)
     column.append([0] * 950)

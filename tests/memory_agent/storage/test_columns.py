@@ -1,4 +1,4 @@
-"""The columns against brute force over the records, through every change; threads; compaction; what is left."""
+"""The columns compared with brute force over the records after every kind of change; threads; compaction."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from memory_agent.storage import columns as columns_module
 from memory_agent.storage.batch import Batch
 from memory_agent.storage.changes import Change, Changes, Words, texts_of
 from memory_agent.storage.codec import row_key, with_checksum
+from memory_agent.storage.column import section
 from memory_agent.storage.columns import Columns
-from memory_agent.storage.indexes import section
-from memory_agent.storage.passage_vectors import PassageVectors
+from memory_agent.storage.passages import PassageVectors
 from memory_agent.storage.postings import Postings
 from memory_agent.storage.snapshot import RECORDS
 from memory_agent.storage.store import Store
@@ -142,7 +142,7 @@ class ColumnsModel(RuleBasedStateMachine):
 
     @rule(stamp=st.sampled_from(["words 1", "words 2"]), follow=st.booleans())
     def make_words_by(self, stamp: str, follow: bool) -> None:
-        """Another maker of words: those of the former are dropped."""
+        """Another version of words: the former ones are dropped."""
         if stamp != self.words_stamp:
             self.words.clear()
         self.words_stamp = stamp
@@ -152,7 +152,7 @@ class ColumnsModel(RuleBasedStateMachine):
 
     @rule()
     def make_no_words(self) -> None:
-        """What comes now has one vector alone."""
+        """Later memories have one vector alone."""
         self.words_stamp = ""
 
     @rule(batch=st.lists(st.tuples(records, vectors), min_size=1, max_size=6), follow=st.booleans())
@@ -185,7 +185,7 @@ class ColumnsModel(RuleBasedStateMachine):
     @precondition(lambda self: self.records)
     @rule(data=st.data(), changed=metadata, by_id=st.booleans(), follow=st.booleans())
     def change_metadata(self, data: st.DataObject, changed: dict[str, Any], by_id: bool, follow: bool) -> None:
-        """Change the metadata alone, and ask for what it was and what it is."""
+        """Change only the metadata, and search for the old and the new values."""
         row = self.some_row(data)
         old = self.records[row].metadata
         self.records[row] = record = msgspec.structs.replace(self.records[row], metadata=changed)
@@ -302,7 +302,7 @@ class ColumnsModel(RuleBasedStateMachine):
                 waiting if is_worded else set(self.records) - set(self.vectors)
             )
         view = self.columns.view
-        assert view.applied == self.store.last_change
+        assert view.applied == self.store.state.last_change
         assert_holds(view, self.records, self.vectors)
         assert_filters(view, self.records, chosen)
         assert_searches(view, self.records, self.vectors, QUERY, list(WORDS))
@@ -364,14 +364,14 @@ def test_a_filter_of_nothing_has_no_mask_and_a_time_without_zone_is_refused() ->
         view.count_by("row; DROP TABLE memories")  # type: ignore[arg-type]
 
 
-def test_many_tags_are_as_exact_as_few() -> None:
+def test_filters_by_many_tags_are_exact() -> None:
     records = {row: memory(tags=(f"t-{row % 40}",)) for row in range(1, 200)}
     view = built(records, {}).view
     for many in (1, 8, 9, 39):
         assert_filters(view, records, MemoryFilter(tags=tuple(f"t-{number}" for number in range(many))))
 
 
-def test_many_values_of_metadata_are_as_exact_as_few() -> None:
+def test_filters_by_many_metadata_values_are_exact() -> None:
     records = {row: memory(metadata={"n": row % 700, "of": [row, str(row)]}) for row in range(1, 2_000)}
     view = built(records, {}).view
     for many in (1, 8, 9, 600):
@@ -440,7 +440,7 @@ def test_changes_that_do_not_fit_are_refused_and_the_view_stays(changes: Changes
     assert (view.applied, view.live) == (1, 2)
 
 
-def test_changes_that_were_applied_are_passed_over() -> None:
+def test_changes_that_were_applied_before_are_skipped() -> None:
     columns = columns_of(memory())
     columns.apply(Changes(0, 1, puts([memory()])))
     assert columns.view.live == 1
@@ -465,7 +465,7 @@ def test_a_changed_quality_keeps_its_slot_and_changed_words_take_a_new_one() -> 
     assert columns.view.words.having(["x", "y"]) == {"x": 0, "y": 1}
 
 
-def test_worn_columns_are_compacted_and_nothing_of_the_deleted_is_left() -> None:
+def test_columns_with_many_dead_slots_are_compacted_and_nothing_deleted_is_left() -> None:
     secrets = [
         memory(f"secretword{row}", session_id=f"secret-session-{row}", tags=(f"secret-tag-{row}",))
         for row in range(800)
@@ -569,7 +569,7 @@ def test_readers_see_whole_batches_while_changes_are_applied() -> None:
 
 
 def _record(view: Any, row: int) -> MemoryRecord:
-    """A record as far as `assert_holds` looks, of a view of two memories in one session."""
+    """A record with the fields that `assert_holds` reads, for a view of two memories in one session."""
     (slot,) = view.slots([row])
     return memory(
         session_id="s", timestamp=datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(view.times_us[slot]))
@@ -577,7 +577,7 @@ def _record(view: Any, row: int) -> MemoryRecord:
 
 
 def _whole(array: Any) -> npt.NDArray[Any]:
-    """One array, that nothing else holds, of one or of parts."""
+    """A new array, whole or in parts."""
     return np.concatenate(array) if isinstance(array, list) else array.copy()
 
 
@@ -590,7 +590,7 @@ def test_vectors_of_another_embedder_are_not_followed_and_the_view_names_its_own
     assert (columns.view.stamp, columns.view.live) == ("one", 1)
 
 
-def test_a_text_asks_if_it_ends_with_a_question() -> None:
+def test_a_text_that_ends_with_a_question_asks() -> None:
     assert [asks(text) for text in ("why?", "why? " + 20 * "because ", "", "and so?x", "no")] == [
         True,
         False,

@@ -1,4 +1,4 @@
-"""The saved columns: used when they are right, caught up when they are behind, rebuilt when anything is wrong."""
+"""Saved columns are used if correct, caught up if behind, and rebuilt if anything is wrong."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from memory_agent.storage.archive import Archive
 from memory_agent.storage.changes import StoredWords
 from memory_agent.storage.columns import Columns
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 from memory_agent.storage.vector_table import TableView, VectorTable
 
 GRAPH = msgspec.structs.replace(SMALL, exact_search_limit=50)
@@ -64,7 +64,7 @@ def assert_right(archive: Archive) -> None:
             if vector is not None:
                 vectors[row] = vector if passages is None else np.vstack([vector, passages[1]])
         words = {row: one for row in memories if (one := snapshot.words(row)) is not None}
-    assert archive.view.applied == archive.store.last_change
+    assert archive.view.applied == archive.store.state.last_change
     assert not archive.is_rebuilding
     assert_holds(archive.view, memories, vectors)
     assert_words(archive.view, words)
@@ -108,7 +108,7 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def test_saved_files_are_used_and_right(closed: Path, archives: Callable[[Path], Archive]) -> None:
+def test_saved_files_are_used_and_give_correct_answers(closed: Path, archives: Callable[[Path], Archive]) -> None:
     assert (closed / GRAPH_FILE).exists()
     archive = archives(closed)
     assert was_loaded(archive)
@@ -202,7 +202,7 @@ def test_the_columns_are_saved_when_the_change_log_is_long(
     assert_right(again)
 
 
-def test_a_save_that_was_overtaken_brings_nothing_back(
+def test_a_save_overtaken_by_a_newer_one_restores_nothing_erased(
     closed: Path, archives: Callable[[Path], Archive], key: UserKey | None
 ) -> None:
     archive = archives(closed)
@@ -305,7 +305,7 @@ def test_columns_older_than_the_change_log_are_rebuilt(
         for number in range(3):
             with store.batch() as batch:
                 batch.put(memory(f"unseen number{number}"), unit_vectors(1, seed=number)[0])
-        store.forget_changes_through(store.last_change)
+        store.forget_changes_through(store.state.last_change)
     archive = archives(closed)
     assert not was_loaded(archive)
     assert_right(archive)
@@ -338,7 +338,7 @@ def test_another_embedder_empties_the_vectors_and_keeps_the_words(
     archive.close()
     again = archives(closed)
     assert again.view.vectors.ndim == NDIM // 2
-    assert again.view.applied == again.store.last_change
+    assert again.view.applied == again.store.state.last_change
 
 
 def test_saved_vectors_of_another_embedder_are_not_used(

@@ -1,4 +1,4 @@
-"""An encrypted environment answers as a plain one, and its file says nothing; neither is taken for the other."""
+"""An encrypted environment behaves as a plain one, its file reveals nothing, and neither opens as the other."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from memory_agent.errors import (
     StoreNotEncryptedError,
 )
 from memory_agent.storage.codec import with_checksum
-from memory_agent.storage.environment import STORE_ERRORS, open_environment
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import STORE_ERRORS, UserKey, open_environment
 from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES, SEAL_BYTES, Cipher, Encryption, KeyRing
 from relay.crypto.encryption import TransactionCipher
 from relay.disk import Environment
@@ -68,7 +67,7 @@ def test_entries_are_read_in_the_order_of_numbers_and_times(tmp_path: Path) -> N
     environment.close()
 
 
-def test_names_are_deleted_and_replaced_as_plain_ones_are(tmp_path: Path) -> None:
+def test_names_are_deleted_and_replaced_as_in_a_plain_environment(tmp_path: Path) -> None:
     environment = opened(tmp_path)
     fill(environment)
     with environment.write() as transaction:
@@ -209,7 +208,7 @@ def test_ulids_keep_their_order_by_the_millisecond() -> None:
     assert sorted(ulids, key=lambda name: encrypted.key("names", name)) == ulids
 
 
-def test_a_user_that_can_have_no_key_is_named(tmp_path: Path) -> None:
+def test_a_user_without_a_possible_key_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="user_id"):
         open_environment(tmp_path / "env", SIZE, tuple(FORMS), encryption=encryption(tmp_path, "no such user!"))
 

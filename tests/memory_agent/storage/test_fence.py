@@ -55,13 +55,13 @@ def test_a_library_is_refused_at_once_with_the_owner_named(tmp_path: Path, role:
     assert f"{role} process {holder.pid}" in str(caught.value)
 
 
-def test_a_killed_owner_leaves_nothing_that_hinders_the_next(tmp_path: Path) -> None:
+def test_a_killed_owner_does_not_hinder_the_next(tmp_path: Path) -> None:
     with owner(tmp_path, "library") as killed:
         assert killed.ask("write") == "written"
         killed.kill()
         with Store.open(tmp_path, SMALL) as store:
             assert store.epoch == 2
-            assert store.count == 1
+            assert store.counts().memories == 1
 
 
 @pytest.mark.parametrize("role", ["library", "host"])
@@ -71,7 +71,7 @@ def test_the_same_process_cannot_open_a_store_twice(tmp_path: Path, role: Role) 
     assert str(os.getpid()) in caught.value.owner
 
 
-def test_a_host_takes_over_even_within_one_process_once_the_other_has_let_go(tmp_path: Path) -> None:
+def test_a_host_takes_over_within_one_process_after_the_other_released_the_folder(tmp_path: Path) -> None:
     with Store.open(tmp_path, SMALL, role="host"):
         pass
     with Store.open(tmp_path, SMALL, role="host") as store:
@@ -105,7 +105,7 @@ def test_a_copied_folder_opens_without_its_owner(tmp_path: Path) -> None:
             batch.put(memory(), None)
         shutil.copytree(tmp_path / "a", tmp_path / "b")
         with Store.open(tmp_path / "b", SMALL) as copy:
-            assert copy.count == 1
+            assert copy.counts().memories == 1
 
 
 def test_a_damaged_lock_file_does_not_block_opening(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_a_damaged_lock_file_does_not_block_opening(tmp_path: Path) -> None:
         pass
     (tmp_path / "user" / "owner.lock").write_bytes(b'{"role\xa2')
     with Store.open(tmp_path / "user") as store:
-        assert store.count == 0
+        assert store.counts().memories == 0

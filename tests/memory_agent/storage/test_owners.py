@@ -8,12 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_agent.care.checkup import check_owners
+from memory_agent.care import check_owners
 from memory_agent.errors import EncryptionKeyMissingError, StoreEncryptedError, StoreNotEncryptedError
-from memory_agent.storage.environment import open_environment
-from memory_agent.storage.owners import Owners, encrypt_owners, is_named, keys_of, named_owner, ownership_keys
-from memory_agent.storage.ownership import PAIRS
-from memory_agent.storage.user_key import UserKey
+from memory_agent.storage.environment import UserKey, open_environment
+from memory_agent.storage.owners import PAIRS, Owners, encrypt_owners, is_named, keys_of, named_owner, ownership_keys
 from relay import SYSTEM_USER
 from relay.crypto import KeyRing
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_agent.errors import IndexDamagedError
-from memory_agent.storage.indexes import Arrays
+from memory_agent.storage.column import Arrays
 from memory_agent.storage.postings import Postings, PostingsView
 from memory_agent.storage.terms import query_words
 
@@ -78,7 +78,7 @@ def test_scores_are_those_of_fts5(parts: list[tuple[tuple[str, str, str], bool]]
 
 @settings(deadline=None)
 @given(parts=st.lists(st.tuples(memories, st.booleans(), st.booleans()), max_size=12), query=queries)
-def test_among_some_the_others_count_for_nothing(
+def test_a_view_of_some_memories_does_not_count_the_others(
     parts: list[tuple[tuple[str, str, str], bool, bool]], query: str
 ) -> None:
     postings, words = Postings(), query_words(query)

@@ -1,4 +1,4 @@
-"""An archive against plain dictionaries, through every operation on a user's folder."""
+"""An archive compared with plain dictionaries, through every operation on a user's folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from samples import SMALL, memory, new_key, unit_vectors
+from store_checks import verified
 
 from memory_agent.records.embedded import Embedding
 from memory_agent.records.memories import MemoryFilter, MemoryRecord
 from memory_agent.storage.archive import Archive
 from memory_agent.storage.derived import COLUMNS_FILE, GRAPH_FILE
+from memory_agent.storage.environment import UserKey
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 
 SETTINGS = msgspec.structs.replace(SMALL, exact_search_limit=12)
 WORDS = ("auth", "race", "mutex", "token", "retry")
@@ -122,7 +123,7 @@ class StorageModel(RuleBasedStateMachine):
     @precondition(lambda self: self.records)
     @rule(data=st.data())
     def delete_behind_the_columns(self, data: st.DataObject) -> None:
-        """As a process that dies between the commit and the columns: they follow at the next open."""
+        """Simulate a process that dies between the commit and the columns, which catch up at the next open."""
         row = self.some_row(data)
         with self.store.batch() as batch:
             assert batch.delete(row)
@@ -175,13 +176,13 @@ class StorageModel(RuleBasedStateMachine):
         assert self.store.pending_rows(1_000) == sorted(set(self.records) - set(self.vectors))
         assert all(self.store.row_of_event(event) == row for event, row in self.events.items())
         assert all(self.store.row_of_id(record.id) == row for row, record in self.records.items())
-        assert self.store.verify() == len(self.records)
+        assert verified(self.store) == len(self.records)
 
     @rule()
     def the_view_answers_from_it(self) -> None:
         view = self.archive.view
         assert not self.archive.is_rebuilding
-        assert view.applied == self.store.last_change
+        assert view.applied == self.store.state.last_change
         assert_holds(view, self.records, self.vectors)
         assert_filters(view, self.records, MemoryFilter(session_id="s-1"))
         assert_searches(view, self.records, self.vectors, QUERY, list(WORDS))

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from hammering import hammered
 from samples import NDIM, NOW, SMALL, memory, unit_vectors
+from store_checks import verified
 
 from memory_agent.errors import InvalidInputError, StoreDamagedError, StoreError, StoreFullError
 from memory_agent.settings import StoreSettings
+from memory_agent.storage.changes import Changes
 from memory_agent.storage.codec import row_key
-from memory_agent.storage.environment import own_records
+from memory_agent.storage.environment import UserKey, own_records
 from memory_agent.storage.snapshot import CHANGES, RECORDS, VECTORS
 from memory_agent.storage.store import Store
-from memory_agent.storage.user_key import UserKey
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def reopened(store: Store) -> Store:
     return Store.open(store.folder, SMALL, key=store.key)
 
 
-def test_a_batch_is_there_after_reopening_with_all_that_belongs_to_it(store: Store) -> None:
+def test_a_batch_survives_reopening_with_records_vectors_events_and_cursor(store: Store) -> None:
     record, vector = memory(event_id="e-1", tags=("a",), metadata={"k": [1, None]}), unit_vectors(1, seed=1)[0]
     with store.batch() as batch:
         row = batch.put(record, vector)
@@ -43,16 +44,22 @@ def test_a_batch_is_there_after_reopening_with_all_that_belongs_to_it(store: Sto
         assert again.record(row) == record
         assert again.row_of_id(record.id) == again.row_of_event("e-1") == row
         assert np.allclose(again.vectors([row])[0], vector, atol=1e-3)
-        assert (again.cursor, again.stamp, again.ndim, again.count, again.counts().vectors) == (
+        assert (
+            again.state.cursor,
+            again.state.stamp,
+            again.state.ndim,
+            again.counts().memories,
+            again.counts().vectors,
+        ) == (
             42,
             "minilm int8",
             NDIM,
             1,
             1,
         )
-        assert again.counters() == {"kept": 1, "dropped.noise": 3}
+        assert again.state.counters == {"kept": 1, "dropped.noise": 3}
         assert again.blob("mean") == b"\x00\xff"
-        assert again.verify() == 1
+        assert verified(again) == 1
 
 
 def test_blobs_are_listed_by_the_beginning_of_their_names(store: Store) -> None:
@@ -72,7 +79,7 @@ def test_a_batch_that_raises_leaves_nothing(store: Store) -> None:
         batch.count("kept")
         batch.cursor = 9
         batch.put(memory(), np.full(NDIM, np.nan, dtype=np.float32))
-    assert (store.count, store.cursor, store.counters(), store.last_change) == (0, 0, {}, 0)
+    assert (store.counts().memories, store.state.cursor, store.state.counters, store.state.last_change) == (0, 0, {}, 0)
     assert store.row_of_event("e-1") is None
 
 
@@ -86,7 +93,7 @@ def test_a_known_event_is_stored_once_even_after_its_memory_was_deleted(store: S
         assert batch.delete(row)
         assert not batch.delete(row)
         assert batch.put(memory(event_id="e-1"), None) == row
-    assert store.count == 0
+    assert store.counts().memories == 0
     assert store.record(row) is None
 
 
@@ -116,7 +123,7 @@ def test_memories_without_vector_wait_for_one_in_order(store: Store) -> None:
         batch.set_vector(rows[0], vector)
         batch.delete(rows[2])
     assert store.pending_rows(9) == [rows[3]]
-    assert (store.pending_count, store.counts().vectors) == (1, 2)
+    assert (store.counts().pending, store.counts().vectors) == (1, 2)
     assert not store.vectors([rows[3]]).any()
 
 
@@ -137,15 +144,15 @@ def test_another_stamp_drops_all_vectors_and_asks_for_new_ones(store: Store) -> 
     with store.batch() as batch:
         batch.set_stamp("old")
         rows = [batch.put(memory(), vector) for vector in unit_vectors(3, seed=2)]
-    applied = store.last_change
+    applied = store.state.last_change
     with store.batch() as batch:
         batch.set_stamp("new")
     assert store.pending_rows(9) == rows
-    assert store.stamp == "new"
-    assert store.changes_after(applied) is None
+    assert store.state.stamp == "new"
+    assert changes_after(store, applied) is None
     with store.batch() as batch:
         batch.set_vector(rows[0], unit_vectors(1, seed=2, ndim=8)[0])
-    assert store.ndim == 8
+    assert store.state.ndim == 8
 
 
 def test_an_update_changes_the_memory_in_place(store: Store) -> None:
@@ -165,7 +172,7 @@ def test_an_update_changes_the_memory_in_place(store: Store) -> None:
 def test_recalls_are_counted_without_a_commit_and_kept_with_the_next_one(store: Store) -> None:
     with store.batch() as batch:
         row, other = batch.put(memory(), None), batch.put(memory(), None)
-    change, later = store.last_change, NOW + timedelta(hours=1)
+    change, later = store.state.last_change, NOW + timedelta(hours=1)
     store.touch([row, other], NOW)
     store.touch([row], later)
     record = store.record(row)
@@ -179,7 +186,7 @@ def test_recalls_are_counted_without_a_commit_and_kept_with_the_next_one(store: 
         assert record is not None
         assert (record.times_recalled, record.last_recalled_at) == (3, later)
         assert again.record(other) is None
-        assert again.last_change == change + 1  # the recalls are no change that an index must follow
+        assert again.state.last_change == change + 1  # the recalls are no change that an index must follow
 
 
 def test_recalls_survive_a_batch_that_fails(store: Store) -> None:
@@ -210,14 +217,14 @@ def test_the_changes_of_a_batch_are_settled_per_row(store: Store) -> None:
 def test_a_range_of_the_change_log_says_whether_the_words_changed(store: Store) -> None:
     with store.batch() as batch:
         row = batch.put(memory("first words"), None)
-    start = store.last_change
+    start = store.state.last_change
 
     def settled(**changed: Any) -> tuple[str, bool]:
         with store.batch() as batch:
             record = batch.record(row)
             assert record is not None
             batch.update(msgspec.structs.replace(record, **changed))
-        changes = store.changes_after(start)
+        changes = changes_after(store, start)
         assert changes is not None
         (change,) = changes.rows
         assert change.record is not None
@@ -231,7 +238,7 @@ def test_a_range_of_the_change_log_says_whether_the_words_changed(store: Store) 
     assert settled(times_recalled=3) == ("reword", True)
     with store.batch() as batch:
         batch.delete(row)
-    changes = store.changes_after(start)
+    changes = changes_after(store, start)
     assert changes is not None
     assert [(change.row, change.op, change.vector) for change in changes.rows] == [(row, "delete", None)]
 
@@ -253,14 +260,14 @@ def test_the_change_log_says_when_it_does_not_reach_back(store: Store) -> None:
         with store.batch() as batch:
             batch.put(memory(), None)
     store.forget_changes_through(2)
-    assert store.changes_after(1) is None
-    assert store.changes_after(99) is None
-    changes = store.changes_after(2)
+    assert changes_after(store, 1) is None
+    assert changes_after(store, 99) is None
+    changes = changes_after(store, 2)
     assert changes is not None
     assert (changes.after, changes.through, len(tuple(changes.rows))) == (2, 3, 1)
     assert store.log_length == 1
     with reopened(store) as again:
-        assert again.changes_after(1) is None
+        assert changes_after(again, 1) is None
         assert again.log_length == 1
 
 
@@ -273,7 +280,7 @@ def test_a_snapshot_does_not_see_later_commits(store: Store) -> None:
         assert snapshot.counts()[0] == 1
         assert snapshot.state.last_change == 1
         assert len(list(snapshot.scan())) == 1
-    assert store.count == 2
+    assert store.counts().memories == 2
 
 
 @pytest.mark.parametrize("database", [RECORDS, VECTORS])
@@ -286,11 +293,18 @@ def test_a_flipped_bit_in_a_value_is_noticed_on_reading_and_by_verify(store: Sto
         with pytest.raises(StoreDamagedError):
             damaged.record(row, with_embedding=True)
         with pytest.raises(StoreDamagedError):
-            damaged.verify()
+            verified(damaged)
+
+
+def changes_after(store: Store, seq: int) -> Changes | None:
+    """The changes after change `seq`, read at once."""
+    with store.snapshot() as snapshot:
+        changes = snapshot.changes_after(seq)
+        return changes and msgspec.structs.replace(changes, rows=tuple(changes.rows))
 
 
 def tamper(store: Store, database: str, key: bytes) -> None:
-    """Flip one bit of a value where it lies."""
+    """Flip one bit of a stored value in place."""
     environment = own_records(store.folder, SMALL, store.key)
     with environment.read() as transaction:
         value = dict(transaction.scan_stored(database))[key]
@@ -313,13 +327,13 @@ def test_a_full_map_stops_intake_and_deleting_still_works(tmp_path: Path, key: U
     with Store.open(tmp_path, settings, key=key) as store:
         with pytest.raises(StoreFullError):
             fill(store)
-        stored = store.count
+        stored = store.counts().memories
         assert stored > 50
         for row in rows:
             with store.batch() as batch:
                 batch.delete(row)
-        assert store.count == 0
-        store.forget_changes_through(store.last_change)
+        assert store.counts().memories == 0
+        store.forget_changes_through(store.state.last_change)
         with store.batch() as batch:
             batch.put(memory(), None)  # there is room again
 
@@ -364,7 +378,7 @@ def test_many_threads_may_read_while_one_writes(store: Store) -> None:
         for vector in unit_vectors(100, seed=3):
             with store.batch() as batch:
                 batch.put(memory(), vector)
-    assert store.count == 100
+    assert store.counts().memories == 100
 
 
 def test_an_event_id_of_any_length_leads_to_its_row(store: Store) -> None:

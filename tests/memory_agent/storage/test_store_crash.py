@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from samples import SMALL, memory, new_key, unit_vectors
+from store_checks import verified
 
 from memory_agent.errors import StoreFullError
 from memory_agent.settings import StoreSettings
@@ -31,7 +32,7 @@ key = new_key(Path({keys!r})) if {keys!r} else None
 archive = Archive.open(Path({folder!r}), SMALL, role="host", key=key)
 vectors = unit_vectors(5, seed=1)
 while True:
-    start = archive.store.cursor
+    start = archive.store.state.cursor
     with archive.batch() as batch:
         for seq in range(start + 1, start + 6):
             batch.put(memory(f"event number {{seq}}", id=f"m-{{seq}}", event_id=f"e-{{seq}}"), vectors[seq % 5])
@@ -66,13 +67,15 @@ def test_every_acknowledged_batch_is_there_exactly_once_however_often_the_writer
         acked = killed_after(tmp_path, keys, acks=seeded.randrange(1, 40))
         with closing(Archive.open(tmp_path, SMALL, "library", keys and new_key(keys))) as archive:
             store, view = archive.store, archive.view
-            assert store.cursor >= acked
-            assert store.cursor % 5 == 0
-            assert [record.event_id for _, record in store.scan()] == [f"e-{seq}" for seq in range(1, store.cursor + 1)]
-            assert store.counters() == {"kept": store.cursor}
-            assert store.verify() == view.live == view.vectors.count == store.cursor
-            assert np.count_nonzero(view.words.scores(["number"])) == store.cursor
-            assert np.count_nonzero(view.words.scores([str(store.cursor)])) == min(store.cursor, 1)
+            assert store.state.cursor >= acked
+            assert store.state.cursor % 5 == 0
+            assert [record.event_id for _, record in store.scan()] == [
+                f"e-{seq}" for seq in range(1, store.state.cursor + 1)
+            ]
+            assert store.state.counters == {"kept": store.state.cursor}
+            assert verified(store) == view.live == view.vectors.count == store.state.cursor
+            assert np.count_nonzero(view.words.scores(["number"])) == store.state.cursor
+            assert np.count_nonzero(view.words.scores([str(store.state.cursor)])) == min(store.state.cursor, 1)
 
 
 @pytest.fixture
@@ -101,16 +104,16 @@ def test_a_full_disk_stops_intake_loses_nothing_and_still_deletes(small_disk: Pa
     with Store.open(small_disk / "user", settings) as store:
         with pytest.raises(StoreFullError):
             fill(store)
-        stored = store.count
+        stored = store.counts().memories
         assert stored > 500
-        assert store.verify() == stored
+        assert verified(store) == stored
         rows = [row for row, _ in store.scan()]
         for row in rows[:20]:
             with store.batch() as batch:
                 assert batch.delete(row)
-        assert store.count == stored - 20
+        assert store.counts().memories == stored - 20
     with Store.open(small_disk / "user", settings) as store:
-        assert store.verify() == stored - 20
+        assert verified(store) == stored - 20
 
 
 def test_columns_on_a_full_disk_do_not_take_the_store_down(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,15 +122,15 @@ def test_columns_on_a_full_disk_do_not_take_the_store_down(small_disk: Path, mon
     archive = Archive.open(small_disk / "user", settings, "library")
     with pytest.raises(StoreFullError):
         fill(archive)
-    stored = archive.store.count
-    assert archive.store.verify() == stored == archive.view.live
+    stored = archive.store.counts().memories
+    assert verified(archive.store) == stored == archive.view.live
     with archive.batch() as batch:
         for row, _ in list(batch.scan())[: stored // 2]:
             batch.delete(row)
     archive.close()
     (small_disk / "user" / COLUMNS_FILE).unlink(missing_ok=True)
     with closing(Archive.open(small_disk / "user", settings, "library")) as archive:
-        assert archive.settled_view().live == archive.store.count == stored - stored // 2
+        assert archive.settled_view().live == archive.store.counts().memories == stored - stored // 2
 
 
 def test_columns_that_find_no_room_leave_the_old_file_and_no_half_of_a_new_one(small_disk: Path) -> None:
@@ -148,7 +151,7 @@ def test_columns_that_find_no_room_leave_the_old_file_and_no_half_of_a_new_one(s
         archive.purge()
     assert {name: (archive.store.folder / name).read_bytes() for name in saved} == saved
     assert not list(archive.store.folder.glob("*.new"))
-    assert archive.view.live == archive.store.count == 499
+    assert archive.view.live == archive.store.counts().memories == 499
     (small_disk / "ballast").unlink()
     archive.purge()
     archive.close()

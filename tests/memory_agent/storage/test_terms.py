@@ -73,7 +73,7 @@ def test_pieces_and_folding_keep_every_word_apart(text: str) -> None:
 @settings(deadline=None)
 @given(text=st.text(characters | st.characters() | st.sampled_from("aeioyinglsd")))
 @example("ies aed oing ys yes ayed sses sky")
-def test_a_stem_begins_as_its_word(text: str) -> None:
+def test_a_stem_begins_with_the_first_character_of_its_word(text: str) -> None:
     words = text_words(text)
     assert [stem[0] for stem in stems(words)] == [word[0] for word in words]
 
@@ -87,7 +87,7 @@ said = st.sampled_from(
 @given(text=st.lists(said | st.text(characters)).map(" ".join))
 @example("")
 @example("Hello, the ok")
-def test_the_first_word_that_a_text_says_is_found_alone(text: str) -> None:
+def test_first_said_word_is_the_first_of_said_words(text: str) -> None:
     assert first_said_word(text) == said_words(text)[0]
 
 
@@ -140,7 +140,7 @@ def test_stop_words_are_those_of_the_language(text: str, telling: list[str]) -> 
     assert query_words(text) == telling
 
 
-def test_a_language_shows_in_its_stop_words() -> None:
+def test_a_language_is_recognised_by_its_stop_words() -> None:
     foreign = (
         "Wie heißt die Katze?",
         "¿Cómo se llama mi gata?",

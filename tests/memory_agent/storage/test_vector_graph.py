@@ -14,7 +14,7 @@ from samples import unit_vectors
 
 from memory_agent.records.embedded import Embedding
 from memory_agent.storage.array_file import read_arrays, write_arrays
-from memory_agent.storage.indexes import Slots
+from memory_agent.storage.column import Slots
 from memory_agent.storage.vector_table import TableView, VectorTable
 from relay.crypto import Cipher
 
@@ -42,7 +42,7 @@ def built(table: VectorTable) -> TableView:
 
 
 def best(view: TableView, query: Embedding, limit: int = K) -> Slots:
-    """The best slots by exact cosine among those that a scan leaves, as recall picks them."""
+    """The best slots by exact cosine among the candidates of a scan, as recall selects them."""
     scan = view.scan(query, limit)
     seen = np.flatnonzero(~np.isnan(scan.values))
     return seen[np.argsort(-view.cosines(query, seen), kind="stable")][:limit]
@@ -98,7 +98,7 @@ def test_vectors_that_are_not_in_the_graph_yet_are_scanned() -> None:
     assert best(view, QUERIES[1])[0] == 2
 
 
-def test_the_graph_takes_in_what_comes_later() -> None:
+def test_the_graph_adds_later_vectors() -> None:
     table = filled(VECTORS[:2_000])
     built(table)
     for i in range(2_000, COUNT, 100):
@@ -113,7 +113,7 @@ def test_the_graph_takes_in_what_comes_later() -> None:
     table.close()
 
 
-def test_removed_vectors_are_not_found_however_many_they_are() -> None:
+def test_removed_vectors_are_not_found_whatever_their_number() -> None:
     table = filled(limit=100)
     built(table)
     gone = np.flatnonzero(np.random.default_rng(3).random(COUNT) < 0.9)
@@ -219,7 +219,7 @@ def test_a_saved_graph_is_used_at_once_and_a_damaged_one_is_rebuilt(tmp_path: Pa
     damaged.close()
 
 
-def test_a_graph_saved_half_built_is_built_on(tmp_path: Path) -> None:
+def test_building_continues_from_a_graph_saved_half_built(tmp_path: Path) -> None:
     table = filled(unit_vectors(20_000, seed=5, ndim=D), limit=0)
     table.view()
     graph = table._graph
@@ -251,7 +251,7 @@ def test_a_graph_of_other_slots_is_not_used(tmp_path: Path) -> None:
         other.close()
 
 
-def test_the_file_goes_with_the_graph(tmp_path: Path) -> None:
+def test_the_file_is_removed_with_the_graph(tmp_path: Path) -> None:
     table = filled()
     built(table)
     save(table, tmp_path, None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.changes import Words
-from memory_agent.storage.word_bits import WordBits, WordBitsView
+from memory_agent.storage.passages import WordBits, WordBitsView
 
 Held = dict[int, Words | None]
 
@@ -134,7 +134,7 @@ def test_words_of_other_dimensions_are_not_compared_and_not_taken() -> None:
 
 @given(seeds, st.lists(st.sampled_from(["append", "set", "remove", "keep"]), max_size=25))
 @settings(deadline=None)
-def test_any_history_leaves_what_a_dict_holds(seed: int, steps: list[str]) -> None:
+def test_any_history_equals_that_of_a_dict(seed: int, steps: list[str]) -> None:
     rng = np.random.default_rng(seed)
     bits, held = WordBits(2), Held({0: None, 1: None})
     former: list[tuple[WordBitsView, Held]] = []

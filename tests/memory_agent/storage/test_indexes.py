@@ -1,4 +1,4 @@
-"""What `storage.indexes` asks of every engine, held against brute force."""
+"""The vector table, with and without a graph, and the postings, compared with brute force."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from samples import unit_vectors
 from memory_agent.errors import InvalidInputError
 from memory_agent.records.embedded import Embedding
 from memory_agent.storage.array_file import read_arrays, write_arrays
-from memory_agent.storage.indexes import VectorIndex, VectorView, WordIndex, WordView
-from memory_agent.storage.postings import Postings
+from memory_agent.storage.postings import Postings, PostingsView
 from memory_agent.storage.terms import fold, stems, text_words
-from memory_agent.storage.vector_table import VectorTable
+from memory_agent.storage.vector_table import TableView, VectorTable
 
 D = 24
 POOL = 48
@@ -55,7 +54,7 @@ def exact(model: Model, query: Embedding) -> npt.NDArray[np.float64]:
     return np.where([vector is not None for vector in model], cosines, nan) if model else cosines
 
 
-def assert_answers(view: VectorView, model: Model, limit: int = 5) -> None:
+def assert_answers(view: TableView, model: Model, limit: int = 5) -> None:
     """Compare every answer of a view with brute force over `model`."""
     slots = np.arange(len(model))
     present = np.array([vector is not None for vector in model], dtype=bool)
@@ -100,11 +99,11 @@ steps = st.lists(
 )
 
 
-class VectorIndexContract:
-    """What every `VectorIndex` does. A subclass says how one is made, and how one is made of saved arrays."""
+class VectorTableContract:
+    """The tests of a table. A subclass says how to make an empty one, and one of saved arrays."""
 
-    make: Callable[[], VectorIndex]
-    remake: Callable[[Any], VectorIndex]
+    make: Callable[[], VectorTable]
+    remake: Callable[[Any], VectorTable]
 
     def test_answers_equal_brute_force_and_views_do_not_change(self, tmp_path: Path) -> None:
         path = tmp_path / "arrays"
@@ -113,7 +112,7 @@ class VectorIndexContract:
         @given(steps=steps)
         def holds(steps: list[tuple[str, list[int]]]) -> None:
             index, model = type(self).make(), Model()
-            views: list[tuple[VectorView, Model]] = []
+            views: list[tuple[TableView, Model]] = []
             for step, numbers in steps:
                 if step == "append":
                     added: Model = [None if number % 7 == 6 else POOLED[number] for number in numbers]
@@ -205,12 +204,12 @@ class VectorIndexContract:
         assert_answers(type(self).make().view(), [])
 
 
-class TestVectorTable(VectorIndexContract):
+class TestVectorTable(VectorTableContract):
     make = VectorTable
     remake = VectorTable.from_arrays
 
 
-class TestVectorTableWithAGraph(VectorIndexContract):
+class TestVectorTableWithAGraph(VectorTableContract):
     make = partial(VectorTable, exact_search_limit=3)
     remake = partial(VectorTable.from_arrays, exact_search_limit=3)
 
@@ -248,7 +247,7 @@ def bm25(documents: list[Counter[str] | None], words: tuple[str, ...]) -> list[f
     return scores
 
 
-def assert_words(view: WordView, model: WordModel) -> None:
+def assert_words(view: PostingsView, model: WordModel) -> None:
     """Compare every answer of a view with brute force over `model`."""
     documents = counted(model)
     slots = np.arange(len(model))
@@ -274,20 +273,15 @@ word_steps = st.lists(
 )
 
 
-class WordIndexContract:
-    """What every `WordIndex` does. A subclass says how one is made, and how one is made of saved arrays."""
-
-    make: Callable[[], WordIndex]
-    remake: Callable[[Any], WordIndex]
-
+class TestPostings:
     @settings(deadline=None)
     @given(steps=word_steps)
     def test_answers_equal_brute_force_and_views_do_not_change(
         self, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, list[int]]]
     ) -> None:
         path = tmp_path_factory.getbasetemp() / f"{type(self).__name__}.arrays"
-        index, model = type(self).make(), WordModel()
-        views: list[tuple[WordView, WordModel]] = []
+        index, model = Postings(), WordModel()
+        views: list[tuple[PostingsView, WordModel]] = []
         for step, numbers in steps:
             if step == "append":
                 index.append([TEXTS[number] for number in numbers])
@@ -302,33 +296,33 @@ class WordIndexContract:
             else:
                 write_arrays(path, {}, index.arrays())
                 if step == "reload":
-                    index = type(self).remake(read_arrays(path, dict)[1])
+                    index = Postings.from_arrays(read_arrays(path, dict)[1])
             views.append((index.view(), list(model)))
         for view, then in [*views[-1:], *views]:
             assert_words(view, then)
 
     def test_words_of_one_stem_count_as_often_as_they_are_given(self) -> None:
-        index = type(self).make()
+        index = Postings()
         index.append([TEXTS[2], TEXTS[1], TEXTS[1]])
         once, twice = (index.view().scores(words) for words in (["run"], ["run", "runs"]))
         assert np.allclose(twice, 2 * once)
         assert once[0] > 0
 
     def test_texts_of_one_memory_count_together(self) -> None:
-        index = type(self).make()
+        index = Postings()
         index.append([("run", "", "a"), ("", "a run", ""), ("a", "", "run"), ("b", "c", ""), ("b", "c", "")])
         scores = index.view().scores(["run"])
         assert scores[0] == scores[1] == scores[2] > scores[3] == 0
 
     def test_removing_twice_changes_nothing_more(self) -> None:
-        index = type(self).make()
+        index = Postings()
         index.append(TEXTS)
         for _ in range(2):
             index.remove(np.array([0, 2, 7]))
             assert_words(index.view(), [None if slot in (0, 2, 7) else texts for slot, texts in enumerate(TEXTS)])
 
     def test_removed_words_are_in_no_saved_file(self, tmp_path: Path) -> None:
-        index = type(self).make()
+        index = Postings()
         index.append([("", "alpha zanzibar", ""), ("", "alpha beta", "")])
         index.remove(np.array([0]))
         for remaining in (index, index.keep(np.array([1])), index.keep(np.array([0, 1]))):
@@ -338,13 +332,8 @@ class WordIndexContract:
             assert b"beta" in saved
 
     def test_an_empty_index_answers(self) -> None:
-        index = type(self).make()
+        index = Postings()
         assert_words(index.view(), [])
-        assert_words(type(self).remake(index.arrays()).view(), [])
+        assert_words(Postings.from_arrays(index.arrays()).view(), [])
         index.append([])
         assert_words(index.view(), [])
-
-
-class TestPostings(WordIndexContract):
-    make = Postings
-    remake = Postings.from_arrays

@@ -1,4 +1,4 @@
-"""Runs and recalls in the store: found by time and by memory, with checksums, and in step with their indexes."""
+"""Stored runs and recalls: found by time and by memory, checked, and consistent with their indexes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import SMALL, memory, unit_vectors
+from store_checks import verified
 
 from memory_agent.errors import StoreDamagedError
 from memory_agent.storage.environment import open_environment
-from memory_agent.storage.recall_notes import RecallNote, Shown, request_digest, vector_of_query
 from memory_agent.storage.snapshot import DATABASES, RECALL_INDEX, RECALLS, RUN_INDEX, RUNS
 from memory_agent.storage.store import Store
-from memory_agent.storage.trajectories import (
+from memory_agent.storage.stored_runs import (
     BEGUN,
     ENDED,
     Mark,
+    RecallNote,
+    Shown,
     StoredRevision,
     StoredTrajectory,
     StoredUse,
     index_entries,
+    request_digest,
+    vector_of_query,
 )
 
 
@@ -55,6 +59,13 @@ def put(store: Store, *runs: StoredTrajectory) -> None:
             batch.put_trajectory(one)
 
 
+def allot_rows(store: Store, count: int) -> None:
+    """Use up rows, so that runs may name them."""
+    with store.batch() as batch:
+        for _ in range(count):
+            batch.allot_row()
+
+
 def note(recall_id: str, at_us: int = 1, **fields: Any) -> RecallNote:
     return RecallNote(recall_id, at_us, **fields)
 
@@ -73,7 +84,7 @@ def test_runs_are_numbered_by_when_they_first_ended_and_keep_their_numbers(store
         assert [one.number for one in snapshot.trajectories()] == [1, 2, 3]
 
 
-def test_runs_are_found_by_time_newest_first_and_by_how_long_they_are_silent(store: Store) -> None:
+def test_runs_are_found_by_time_newest_first_and_by_their_latest_event(store: Store) -> None:
     put(store, run("a", -5, 90), run("b", 200), run("c", 100), run("d", 300, 310), run("e", 50, expired_us=999))
     with store.snapshot() as snapshot:
         assert [one.id for one in snapshot.newest_trajectories()] == ["d", "b", "c", "e", "a"]
@@ -85,7 +96,7 @@ def test_runs_are_found_by_time_newest_first_and_by_how_long_they_are_silent(sto
         assert list(snapshot.run_keys(BEGUN, until_us=51, is_newest_first=True)) == [b"e", b"a"]
 
 
-def test_the_runs_that_used_a_memory_are_known_by_it(store: Store) -> None:
+def test_the_runs_that_used_a_memory_can_be_listed(store: Store) -> None:
     used = (StoredUse(7, "event", 1.0), StoredUse(9, "overlap", 0.5, "x"))
     put(store, run("a", 100, 200, used=used), run("b", 300, used=used[:1]))
     with store.snapshot() as snapshot:
@@ -98,7 +109,7 @@ def test_the_runs_that_used_a_memory_are_known_by_it(store: Store) -> None:
 
 
 def test_the_lessons_version_changes_only_with_the_lessons(store: Store) -> None:
-    versions = [store.lessons_version]
+    versions = [store.state.lessons_version]
     ended = run("a", 100, 200)
     changes = [
         (run("a"), False),
@@ -112,30 +123,30 @@ def test_the_lessons_version_changes_only_with_the_lessons(store: Store) -> None
     ]
     for changed, _ in changes:
         put(store, changed)
-        versions.append(store.lessons_version)
+        versions.append(store.state.lessons_version)
     assert [later > earlier for earlier, later in itertools.pairwise(versions)] == [is_news for _, is_news in changes]
     with store.batch() as batch:
         batch.delete_trajectory("a")
-    assert store.lessons_version == versions[-1]
+    assert store.state.lessons_version == versions[-1]
     put(store, msgspec.structs.replace(ended, number=1))
     with store.batch() as batch:
         batch.delete_trajectory("a")
-    assert store.lessons_version == versions[-1] + 2
+    assert store.state.lessons_version == versions[-1] + 2
 
 
-def test_a_vector_that_comes_late_is_news_for_the_learner_once_a_run_has_ended(store: Store) -> None:
+def test_a_late_vector_changes_the_lessons_once_a_run_has_ended(store: Store) -> None:
     with store.batch() as batch:
         rows = [batch.put(memory(), None) for _ in range(2)]
         batch.set_vector(rows[0], unit_vectors(1, seed=1)[0])
-    assert store.lessons_version == 0
+    assert store.state.lessons_version == 0
     put(store, run("a", 100, 200))
-    version = store.lessons_version
+    version = store.state.lessons_version
     with store.batch() as batch:
         batch.set_vector(rows[1], unit_vectors(1, seed=1)[0])
-    assert store.lessons_version > version
+    assert store.state.lessons_version > version
 
 
-def test_a_forgotten_run_is_not_listed_and_not_given_out(store: Store) -> None:
+def test_a_forgotten_run_is_neither_listed_nor_returned(store: Store) -> None:
     put(store, run("a", 100, 200))
     put(store, StoredTrajectory("a", is_forgotten=True))
     with store.snapshot() as snapshot:
@@ -161,7 +172,7 @@ def test_a_recall_is_known_before_and_after_it_is_written(store: Store) -> None:
     assert note("z").query is None
 
 
-def test_recalls_that_wait_wait_on_when_a_batch_is_undone_and_are_written_at_close(tmp_path: Path) -> None:
+def test_waiting_recalls_survive_an_undone_batch_and_are_written_at_close(tmp_path: Path) -> None:
     with Store.open(tmp_path, SMALL) as store:
         store.note_recall(note("x"))
         with pytest.raises(RuntimeError), store.batch():
@@ -171,14 +182,14 @@ def test_recalls_that_wait_wait_on_when_a_batch_is_undone_and_are_written_at_clo
         assert store.recall_note("x") == note("x")
 
 
-def test_recalls_that_wait_are_bounded(store: Store) -> None:
+def test_waiting_recalls_are_bounded(store: Store) -> None:
     for number in range(2_010):
         store.note_recall(note(f"{number:05d}", number))
     assert store.recall_note("00009") is None
     assert store.recall_note("00010") is not None
 
 
-def test_recalls_of_no_run_are_pruned_by_number_and_age_and_those_of_runs_never(store: Store) -> None:
+def test_recalls_without_a_run_are_pruned_by_number_and_age_and_those_of_runs_never(store: Store) -> None:
     with store.batch() as batch:
         for number in range(10):
             batch.put_note(note(f"{number:02d}", number, run_id="r" if number == 1 else None, by_run="r"))
@@ -189,7 +200,7 @@ def test_recalls_of_no_run_are_pruned_by_number_and_age_and_those_of_runs_never(
         assert [kept.at_us for kept in batch.asked_notes()] == [5, 6, 7, 8, 9]
         batch.put_note(note("07", 7, run_id="r", by_run="r"))
         assert [kept.at_us for kept in batch.asked_notes()] == [5, 6, 8, 9]
-    assert store.verify() == 0
+    assert verified(store) == 0
 
 
 def test_equal_requests_have_equal_digests_ignoring_white_space_and_case() -> None:
@@ -200,8 +211,11 @@ def test_equal_requests_have_equal_digests_ignoring_white_space_and_case() -> No
 @pytest.mark.parametrize("database", [RUNS, RUN_INDEX, RECALLS, RECALL_INDEX])
 def test_damage_and_a_missing_entry_are_noticed(tmp_path: Path, database: str) -> None:
     with Store.open(tmp_path, SMALL) as store:
+        allot_rows(store, 7)
         put(store, run("a", 100, 200, used=(StoredUse(7, "event", 1.0),)))
         store.note_recall(note("x"))
+    with Store.open(tmp_path, SMALL) as store:
+        assert verified(store) == 0
     environment = open_environment(tmp_path / "records", SMALL.map_size_bytes, DATABASES)
     with environment.write() as transaction:
         key, value = next(transaction.scan(database))
@@ -211,10 +225,10 @@ def test_damage_and_a_missing_entry_are_noticed(tmp_path: Path, database: str) -
             transaction.delete(database, key)
     environment.close()
     with Store.open(tmp_path, SMALL) as store, pytest.raises(StoreDamagedError):
-        store.verify()
+        verified(store)
 
 
-def test_a_store_from_before_there_were_runs_opens_and_takes_them(tmp_path: Path) -> None:
+def test_a_store_of_a_version_without_runs_opens_and_stores_runs(tmp_path: Path) -> None:
     with Store.open(tmp_path / "new", SMALL) as store, store.batch() as batch:
         batch.put(memory(event_id="e-1"), None)
     old = tmp_path / "old" / "records"
@@ -229,9 +243,9 @@ def test_a_store_from_before_there_were_runs_opens_and_takes_them(tmp_path: Path
     target.close()
     shutil.copy(tmp_path / "new" / "owner.lock", tmp_path / "old" / "owner.lock")
     with Store.open(tmp_path / "old", SMALL) as store:
-        assert store.verify() == 1
+        assert verified(store) == 1
         put(store, run("a", 100, 200))
-        assert store.verify() == 1
+        assert verified(store) == 1
 
 
 ids = st.sampled_from(["a", "b", "c"])
@@ -248,9 +262,10 @@ runs = st.builds(made, ids, st.integers(-50, 50), lengths, st.sets(st.integers(1
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(runs | ids, max_size=4), max_size=8))
-def test_the_index_follows_whatever_runs_become(steps: list[list[StoredTrajectory | str]]) -> None:
+def test_the_index_follows_every_change_of_runs(steps: list[list[StoredTrajectory | str]]) -> None:
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder), SMALL) as store:
         known: dict[str, StoredTrajectory] = {}
+        allot_rows(store, 4)
         for step in steps:
             with store.batch() as batch:
                 for change in step:
@@ -259,7 +274,7 @@ def test_the_index_follows_whatever_runs_become(steps: list[list[StoredTrajector
                         known.pop(change, None)
                     else:
                         known[change.id] = batch.put_trajectory(change)
-            assert store.verify() == 0
+            assert verified(store) == 0
         with store.snapshot() as snapshot:
             entries = {entry: value for one in known.values() for entry, value in index_entries(one).items()}
             assert dict(snapshot._transaction.scan(RUN_INDEX)) == entries
