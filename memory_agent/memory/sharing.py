@@ -172,9 +172,7 @@ class Shared:
         shown = self._confirmed(preview, is_offer=False)
         expected = shown.content.attachment
         if expected != attachment_of(attachment, None if expected is None or attachment is None else expected.name):
-            raise InvalidInputError(
-                "attachment", "must be the previewed file, or nothing if the preview has no file"
-            )
+            raise InvalidInputError("attachment", "must be the previewed file, or nothing if the preview has no file")
         return self._ask(Publish(content=shown.content, data=attachment))
 
     def offer(self, preview: PublishPreview | Mapping[str, Any]) -> OfferedPattern:

@@ -29,8 +29,8 @@ from memory_agent.embedders import Embedder, open_embedder
 from memory_agent.erasure.eraser import Erasure
 from memory_agent.knowledge import Knowledge
 from memory_agent.knowledge.store import SearchQuota
-from memory_agent.memory.mentions import mentions
 from memory_agent.memory import Care, Runs, Shared, Sona
+from memory_agent.memory.mentions import mentions
 from memory_agent.recall.context import context_block
 from memory_agent.settings import EmbedderSettings, RetentionRule, RetentionSettings, Settings, load_settings
 from memory_agent.triggers.asking import Triggers

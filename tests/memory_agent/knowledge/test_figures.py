@@ -398,9 +398,7 @@ def test_an_invalid_key_is_refused() -> None:
         (0.8, 3, 2, True),
     ],
 )
-def test_a_released_score_below_the_prior_is_worse(
-    prior: float, succeeded: int, failed: int, is_worse: bool
-) -> None:
+def test_a_released_score_below_the_prior_is_worse(prior: float, succeeded: int, failed: int, is_worse: bool) -> None:
     rules = Rules(prior=prior)
     figures = used_by([1.0] * succeeded + [0.0] * failed)
     assert not figures.standing.is_worse(rules)

@@ -117,9 +117,7 @@ def test_erasing_a_hundred_attackers_removes_their_contributions_exactly(
     assert (contributed(world, item), seen(world)) == honest
 
 
-def test_an_administrator_removes_a_praised_item_with_its_praise(
-    world: World, items: dict[str, GlobalRecord]
-) -> None:
+def test_an_administrator_removes_a_praised_item_with_its_praise(world: World, items: dict[str, GlobalRecord]) -> None:
     item = items["praised"]
     praise(world, item, range(20))
     assert world.user("operator", is_admin=True).shared.unpublish(item.id).found

@@ -25,7 +25,20 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from sharing_checks import SAYINGS, CheckedSharing, close_embedder, embedder, quiet
-from sharing_model import ADMIN, BY_HAND, CROWD, EVERYBODY, GROUPS, POLICIES, Item, Offer, PrivateMemory, Words, half, marks_in
+from sharing_model import (
+    ADMIN,
+    BY_HAND,
+    CROWD,
+    EVERYBODY,
+    GROUPS,
+    POLICIES,
+    Item,
+    Offer,
+    PrivateMemory,
+    Words,
+    half,
+    marks_in,
+)
 from sharing_world import after_each_step, copy_folder
 
 from memory_agent.care.backup import make_backup
@@ -108,7 +121,9 @@ class SharingModel(CheckedSharing):
             f"{text} {saying}", title=title, tags=[tag], session_id=session, id=id_, metadata={"place": place}
         )
         self.model.vectors.add(half(memory.get([id_], with_embedding=True)[0].embedding))
-        self.model.told.append(PrivateMemory(user, id_, frozenset({text, title, tag}), frozenset({session, id_, place})))
+        self.model.told.append(
+            PrivateMemory(user, id_, frozenset({text, title, tag}), frozenset({session, id_, place}))
+        )
 
     @rule(user=users, tiers=st.sampled_from([("local",), ("global",), BOTH]), with_embedding=st.booleans())
     def recall(self, user: str, tiers: Any, with_embedding: bool) -> None:

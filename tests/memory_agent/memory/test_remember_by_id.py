@@ -192,9 +192,7 @@ def test_a_forgotten_id_may_return_and_the_history_records_it(memory: Memory) ->
     assert len(history.memories_in(NOW)) == 1  # a backup of that time contains erased memories
 
 
-def test_an_erasure_that_waits_for_the_journal_keeps_a_memory_stored_again(
-    tmp_path: Path, embedder: Embedder
-) -> None:
+def test_an_erasure_that_waits_for_the_journal_keeps_a_memory_stored_again(tmp_path: Path, embedder: Embedder) -> None:
     layout = Layout(tmp_path)
     layout.create()
     (tmp_path / "journal").mkdir(exist_ok=True)
