@@ -100,7 +100,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of kinds, users, requests of each in an epoch, and epochs; and the epochs after which the others ask."""
+    """The numbers of kinds, users, requests and epochs, and the epochs after which the others ask."""
 
     kinds: int = 6
     users: int = 40

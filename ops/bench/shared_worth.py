@@ -147,7 +147,7 @@ def _runner(processes: int, stack: ExitStack) -> Callable[..., Iterable[Any]]:
 
 
 def means(found: Sequence[tuple[str, int, Lived]], epoch: int, *, is_full: bool | None = None) -> dict[Key, Array]:
-    """Return the mean figures of each kind and seed after an epoch, for answers that own memories fill or do not fill."""
+    """Return the mean figures of each kind and seed after an epoch, for answers that own memories fill or not."""
     of: dict[Key, list[Seen]] = {}
     for world, seed, one in found:
         for answer in one.answers:

@@ -72,7 +72,7 @@ def refused(ask: Callable[[str], object], item_id: str) -> tuple[object, ...]:
 
 
 class CheckedSharing(RuleBasedStateMachine):
-    """Several users, the store and the relay on disk, and the model. With `is_encrypted`, files contain no mark at all."""
+    """Several users, the store and the relay on disk, and the model. With `is_encrypted`, files contain no mark."""
 
     is_encrypted = False
 
@@ -264,7 +264,7 @@ class CheckedSharing(RuleBasedStateMachine):
 
     @invariant()
     def figures_match_the_contributions_of_existing_users(self) -> None:
-        """Check that each part exists once, and none of the author, after any repeat, interruption, erasure or restore."""
+        """Check that each part exists once, and none of the author, after any repeat, crash, erasure or restore."""
         names = {self.world.shared._authors.pseudonym(user).encode(): user for user in EVERYBODY}
         with self.world.shared._archive.store.snapshot() as snapshot:
             kept = {

@@ -183,7 +183,7 @@ def test_an_erased_user_leaves_nothing_whenever_it_is_killed(prepared: Path, tmp
 def test_an_unpublish_recorded_only_in_the_history_is_completed_by_the_next_opening(
     tmp_path: Path, embedder: Embedder
 ) -> None:
-    """The history is written first. Otherwise a restore would bring back an item whose removal a crash left unrecorded."""
+    """The history is written first: else a restore would bring back an item whose removal is unrecorded."""
     with World(tmp_path / "data", embedder) as world:
         item = world.published("ann", "The quokka needs the VPN", data=b"[quokka]")
         copies = []
