@@ -376,7 +376,9 @@ class LanedEmbedder(PassageEmbedder):
             self._queries.append(query)  # before `_asked`: an interruption in between must not lose it
             asked = self._asked[query.digest] = query
         asked.waiters.append(waiter)
-        self._query_ready.notify()  # also for a known query: its first caller may have been interrupted before
+        # All, since a `notify` that Ctrl-C interrupted leaves an entry behind that the next `notify` wakes instead. Also for
+        # a known query: its first caller may have been interrupted before.
+        self._query_ready.notify_all()
 
     def _run_queries(self) -> None:
         while (query := self._next_query()) is not None:
@@ -398,7 +400,7 @@ class LanedEmbedder(PassageEmbedder):
         with self._lock:
             if outcome is None and query.waiters:  # passages are left, or a caller joined meanwhile
                 self._queries.append(query)
-                self._query_ready.notify()
+                self._query_ready.notify_all()
                 return
             if self._asked.get(query.digest) is query:
                 del self._asked[query.digest]

@@ -38,11 +38,19 @@ def use(embedder: LanedEmbedder) -> None:
     embedder.close()
 
 
+def use_idle(embedder: LanedEmbedder) -> None:
+    """Check the same when the thread of queries has ended the interrupted request and waits."""
+    assert len(embedder.embed_passages(["one text", "and another"])) == 2  # takes longer than a query
+    assert np.isfinite(embedder.begin_query_words("a third", WAIT_S).result().vector).all()
+    embedder.close()
+
+
 def test_waiting_for_a_query(model: MiniLM) -> None:
     def ask(embedder: LanedEmbedder) -> None:
         embedder.begin_query_words(QUERY).result()
 
     assert len(interrupt_everywhere(INTERRUPTED, lambda: opened(model), ask, use)) > 30
+    assert len(interrupt_everywhere(INTERRUPTED, lambda: opened(model), ask, use_idle)) > 30
 
 
 def test_waiting_for_texts(model: MiniLM) -> None:
