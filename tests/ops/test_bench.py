@@ -7,8 +7,11 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -16,7 +19,8 @@ from hypothesis import strategies as st
 
 from memory_agent.embedders import open_embedder
 from memory_agent.errors import ModelMissingError
-from memory_agent.settings import EmbedderSettings
+from memory_agent.evaluation import temporary_daemon
+from memory_agent.settings import EmbedderSettings, Settings
 from ops.bench import cost, filters, hook, http, ingesting, mcp, recall, resident, storage, triggers
 from ops.bench.__main__ import PARTS, results_page
 from ops.bench.cost import python_calls
@@ -41,6 +45,36 @@ from relay import EventLimits, event_from_mapping
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 FIGURES = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=50)
+MEASURED_TOGETHER = (recall, triggers, http, mcp, hook)
+"""Parts that each start a daemon with the usual settings. A start takes 8 s of processor time."""
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Path]:
+    """The folder of a small memory, which each part copies."""
+    with filled_store(250) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def running_daemon() -> Iterator[Path]:
+    """The data folder of a running daemon."""
+    with temporary_daemon(Settings()) as data_dir:
+        yield data_dir
+
+
+@pytest.fixture
+def one_daemon(running_daemon: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure the parts on one daemon, each with a user of its own."""
+    for part in MEASURED_TOGETHER:
+        monkeypatch.setattr(part, "temporary_daemon", lambda settings: nullcontext(running_daemon))
+        monkeypatch.setattr(part, "_USER", part.__name__.rpartition(".")[2])
+
+
+def fewer(monkeypatch: pytest.MonkeyPatch, part: ModuleType, **numbers: int) -> None:
+    """Make a part measure less: the tests check that it measures, not the figures."""
+    for name, number in numbers.items():
+        monkeypatch.setattr(part, f"_{name.upper()}", number)
 
 
 def test_texts_are_the_same_for_the_same_seed_and_none_comes_twice() -> None:
@@ -141,17 +175,9 @@ def test_events_of_a_growing_memory_go_on_where_they_ended_and_carry_their_tags(
 
 @pytest.mark.slow
 def test_measuring_a_growing_memory_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few questions and memories; checks that it measures, not the figures."""
-    for module, name, value in (
-        (cost, "_TURNS", 2),
-        (cost, "_QUESTIONS", 5),
-        (cost, "_COUNTED", 2),
-        (ingesting, "_TURNS", 1),
-        (ingesting, "_TURNS_WITH_MODEL", 1),
-        (ingesting, "_QUESTIONS", 20),
-        (filters, "_QUERIES", 2),
-    ):
-        monkeypatch.setattr(module, name, value)
+    fewer(monkeypatch, cost, turns=2, questions=5, counted=2)
+    fewer(monkeypatch, ingesting, turns=1, turns_with_model=1, questions=20)
+    fewer(monkeypatch, filters, queries=2)
     with grown_stores((1_000, 2_000)) as growth:
         assert sum(batch.count for batch in growth.batches) == 2_200
         parts = {part.__name__.rpartition(".")[2]: part.measure(growth) for part in (cost, ingesting, storage, filters)}
@@ -240,13 +266,10 @@ def test_the_memory_of_a_process_and_of_its_children_is_measured() -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_a_filled_store_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a tenth of the questions; checks that it measures, not the figures."""
-    monkeypatch.setattr(recall, "_QUESTIONS", 10)
-    monkeypatch.setattr(recall, "_WARM_UP", 10)
-    monkeypatch.setattr(resident, "_RECALLS", 10)
-    with filled_store(250) as store:
-        parts = {"recall": recall.measure(store), "resident": resident.measure(store)}
+def test_measuring_a_filled_store_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer(monkeypatch, recall, questions=10, warm_up=10)
+    fewer(monkeypatch, resident, recalls=10)
+    parts = {"recall": recall.measure(store), "resident": resident.measure(store)}
     rows = {row.figure: row for row in all_rows(parts)}
     assert rows["resident, daemon with one user, Ray included"].target == "≤ 700 MB"
     assert "recall through RPC, 250 memories, p50" in rows
@@ -256,52 +279,36 @@ def test_measuring_a_filled_store_makes_rows(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_blocks_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few messages; checks that it measures, not the figures."""
-    for name, value in (("_TURNS", 1), ("_MESSAGES", 6), ("_WARM_UP", 2)):
-        monkeypatch.setattr(triggers, name, value)
-    with filled_store(250) as store:
-        figures = triggers.measure(store)
-    rows = {row.figure: row for row in all_rows({"triggers": figures})}
+def test_measuring_blocks_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer(monkeypatch, triggers, turns=1, messages=6, warm_up=2)
+    rows = {row.figure: row for row in all_rows({"triggers": triggers.measure(store)})}
     assert set(rows) == {"block by itself after the ack, idle", "block by itself after the ack, at 250 events/s"}
     assert "of 3 came" in rows["block by itself after the ack, idle"].baseline
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_both_doors_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few requests; checks that it measures, not the figures."""
-    for name, value in (("_TURNS", 1), ("_QUESTIONS", 4), ("_OWNERS", 4), ("_WARM_UP", 2)):
-        monkeypatch.setattr(http, name, value)
-    with filled_store(250) as store:
-        figures = http.measure(store)
-    rows = {row.figure: row for row in all_rows({"http": figures})}
+def test_measuring_both_doors_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer(monkeypatch, http, turns=1, questions=4, owners=4, warm_up=2)
+    rows = {row.figure: row for row in all_rows({"http": http.measure(store)})}
     assert set(rows) == {"a recall over HTTP", "the verb owner over HTTP", "recalls over HTTP, 4 callers"}
     assert all("over ZeroMQ" in row.baseline for row in rows.values())
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_mcp_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few requests; checks that it measures, not the figures."""
-    for name, value in (("_STARTS", 2), ("_TURNS", 1), ("_QUESTIONS", 4), ("_WARM_UP", 2)):
-        monkeypatch.setattr(mcp, name, value)
-    with filled_store(250) as store:
-        figures = mcp.measure(store)
-    rows = {row.figure: row for row in all_rows({"mcp": figures})}
+def test_measuring_mcp_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer(monkeypatch, mcp, starts=2, turns=1, questions=4, warm_up=2)
+    rows = {row.figure: row for row in all_rows({"mcp": mcp.measure(store)})}
     assert set(rows) == {"mcp, from its start to its first answer", "mcp, resident", "a recall through mcp"}
     assert "over ZeroMQ" in rows["a recall through mcp"].baseline
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_measuring_hooks_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few prompts; checks that it measures, not the figures."""
-    for name, value in (("_TURNS", 1), ("_PROMPTS", 4), ("_WARM_UP", 2)):
-        monkeypatch.setattr(hook, name, value)
-    with filled_store(250) as store:
-        figures = hook.measure(store)
-    rows = {row.figure: row for row in all_rows({"hook": figures})}
+def test_measuring_hooks_makes_rows(store: Path, one_daemon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fewer(monkeypatch, hook, turns=1, prompts=4, warm_up=2)
+    rows = {row.figure: row for row in all_rows({"hook": hook.measure(store)})}
     assert set(rows) == {
         "a hook, from the prompt to its context",
         "a hook, processor time of its process",
