@@ -119,6 +119,29 @@ def test_memory_agent_imports_the_public_faces_of_relay_alone() -> None:
     assert inside == {}
 
 
+def exported_names() -> dict[str, set[str]]:
+    """Return the names in `__all__` of each package that has a face, by the package."""
+    faces = {}
+    for file in (file for package in PACKAGES[1:] for file in python_files(package) if file.name == "__init__.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                faces[".".join(file.parent.relative_to(ROOT).parts)] = set(ast.literal_eval(node.value))
+    return faces
+
+
+def test_names_that_a_face_exports_are_imported_from_it() -> None:
+    faces, inside = exported_names(), []
+    for file in (file for package in ("memory_agent", "ops") for file in python_files(package)):
+        own = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            package = node.module.rpartition(".")[0]
+            if package in faces and package != "memory_agent" and not own.startswith(f"{package}."):
+                inside += [f"{own}: {alias.name}" for alias in node.names if alias.name in faces[package]]
+    assert inside == []
+
+
 @pytest.mark.parametrize("engine", ["lmdb", "zmq"])
 def test_an_engine_that_all_packages_share_is_imported_in_one_file(engine: str) -> None:
     files = [file for package in PACKAGES for file in python_files(package) if engine in imported_packages(file)]
