@@ -35,11 +35,12 @@ from memory_agent.signals import SignalTable
 from memory_agent.storage import codec, stored_runs
 from memory_agent.storage.array_file import read_arrays, write_arrays
 from memory_agent.storage.derived import ColumnsHeader
-from relay import CurvePair, EncryptionKeyMissingError, Journal, entries, event_from_mapping, read_key_file
+from relay import CurvePair, EncryptionKeyMissingError, Journal, event_from_mapping, read_key_file
 from relay import load_settings as load_relay_settings
 from relay.access import key_file
 from relay.crypto import KeyRing
 from relay.disk import pages
+from relay.journal import entries
 from relay.journal.sealing import Sealing
 from sona import Comparison, Contest, Learner, Lesson, checkpoint
 

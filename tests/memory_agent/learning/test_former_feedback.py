@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 from run_samples import LATER, OBJECTIVE, SMALL, note, things_to_use, whole
+from store_checks import verified
 
 from memory_agent.embedders import Embedder
 from memory_agent.memory import Memory
@@ -43,13 +44,13 @@ def test_upkeep_removes_the_signs_of_a_former_version_and_the_learner_learns_the
         assert not memory.ingest([first, last], now=LATER).rejected
         infer_as_before(memory)
         assert former_entries(memory) == 2
-        assert memory._archive.store.verify()
+        assert verified(memory._archive.store)
     with Memory.open(tmp_path / "alice", embedder=embedder, settings=Settings(store=SMALL)) as memory:
         version = memory._archive.store.state.lessons_version
         memory.expire(LATER)
         assert former_entries(memory) == 0
         assert memory._archive.store.state.lessons_version > version
-        assert memory._archive.store.verify()
+        assert verified(memory._archive.store)
         run = memory.runs.get("one")
         assert run is not None
         assert run.quality == 0.8
@@ -62,7 +63,7 @@ def test_forgetting_a_memory_removes_the_signs_of_a_former_version(tmp_path: Pat
         infer_as_before(memory)
         memory.forget([thing])
         assert former_entries(memory) == 0
-        assert memory._archive.store.verify()
+        assert verified(memory._archive.store)
 
 
 def test_a_record_with_an_inferred_quality_is_read_without_it(tmp_path: Path, embedder: Embedder) -> None:

@@ -143,7 +143,7 @@ class ColumnsModel(RuleBasedStateMachine):
     @rule(stamp=st.sampled_from(["words 1", "words 2"]), follow=st.booleans())
     def make_words_by(self, stamp: str, follow: bool) -> None:
         """Another version of words: the former ones are dropped."""
-        if stamp != self.words_stamp:
+        if stamp != self.store.state.words_stamp:
             self.words.clear()
         self.words_stamp = stamp
         with self.store.batch() as batch:
