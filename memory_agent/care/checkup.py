@@ -1,10 +1,10 @@
 """Verify a data folder or a backup: every user's store with its derived files, the owners of runs, and the journal.
 
-Checks are read-only, on one snapshot of each file, so they may run beside a daemon. LMDB does not detect a flipped bit
-in a value or a key, so values are checked against their checksums, and keys against the entries they refer to: an id
-against its record, the record against its id, and so on. The columns may lack changes that the change log still holds;
-rows changed by them are skipped. Nothing is repaired: records are restored from a backup, and derived files are rebuilt
-from the records.
+Checks are read-only, on one snapshot of each file, so they may run while a daemon runs. LMDB does not detect a flipped
+bit in a value or a key, so values are checked against their checksums, and keys against the entries they refer to: an
+id against its record, the record against its id, and so on. The columns may lack changes that the change log still
+holds; rows changed by them are skipped. Nothing is repaired: records are restored from a backup, and derived files are
+rebuilt from the records.
 
 m = number of memories compared at once, w = number of words.
 """
@@ -108,8 +108,8 @@ def verify_folder(
 ) -> Iterator[PartReport]:
     """Check each store of a data folder or of its `backup`, or only one user's store.
 
-    May run beside a daemon. A user without the key is reported to `on_missing_key` and skipped; without that callback,
-    `EncryptionKeyMissingError` is raised. Progress within a part is reported for up to three users. Raises
+    May run while a daemon runs. A user without the key is reported to `on_missing_key` and skipped; without that
+    callback, `EncryptionKeyMissingError` is raised. Progress within a part is reported for up to three users. Raises
     `StoreError`, `JournalError`.
     """
     root = backup or data_dir
@@ -370,7 +370,7 @@ class RecordsCheckup(Checkup):
                 self.findings.add(META, "a blob " + UNREADABLE)
 
     def _runs(self) -> None:
-        """Require that runs refer to memories that exist, or existed and are forgotten."""
+        """Require that runs refer to memories that exist, or existed and were forgotten."""
         for key, value in self.walk(RUNS):
             with suppress(StoreDamagedError, InvalidInputError):  # reported by the check of the index
                 for row in decode_trajectory(key, value).named_rows:
@@ -503,7 +503,7 @@ def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, f
 
 
 def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots) -> int:
-    """Return the number of `slots` (m,) whose further passages differ from those of their memories."""
+    """Return the number of `slots` (m,) whose further passages differ from their memories."""
     wrong = 0
     for (row, _), slot in zip(part, slots.tolist(), strict=True):
         stored, found = snapshot.passages(row), view.vectors.further(slot)

@@ -2,7 +2,7 @@
 
 A user's records are copied into a new file under the user's key, verified, and put in place atomically. Derived files
 are removed first and rebuilt afterwards, encrypted. Each step is idempotent. Backups, and files that a restore moved
-aside, stay unchanged.
+aside, remain unchanged.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def encrypt_folder(
     user_id: str | None = None,
     on_missing_key: OnMissingKey | None = None,
 ) -> EncryptedFolder:
-    """Encrypt a data folder, or one user in it; encrypted stores stay unchanged. Durable on return.
+    """Encrypt a data folder, or one user in it; encrypted stores are not changed. Durable on return.
 
     Idempotent; after a crash each store is intact, either plain or encrypted. A user without the key is reported to
     `on_missing_key` and skipped; without that callback, `EncryptionKeyMissingError` is raised. Raises `SettingsError`

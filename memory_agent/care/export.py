@@ -68,7 +68,7 @@ LONGEST_LINE_BYTES = 64 << 20
 
 _LENGTH_ERROR = 0.01  # largest error of the length of a unit vector in float16
 _STEP = 1_000
-_MOST_NAMED = 5  # most bad lines named in one error
+_MOST_NAMED = 5  # maximum of bad lines named in one error
 
 
 class Bodies(NamedTuple):
@@ -111,7 +111,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of memories that were imported (`taken`) and that were already stored (`known`).
 
-    `without_vector`: imported memories without a vector. `unpublished`: items left out because they were unpublished
+    `without_vector`: imported memories without a vector. `unpublished`: items skipped because they were unpublished
     here.
     """
 
@@ -145,7 +145,7 @@ def import_user(
 ) -> Imported:
     """Import a seekable export file for a user, atomically. Durable on return.
 
-    A later restore does not erase imported memories again that had been erased before. Raises `DaemonRunningError`,
+    A later restore does not erase imported memories, even if they were erased before. Raises `DaemonRunningError`,
     `InvalidInputError` naming the bad lines, `StoreOwnedElsewhereError`, `StoreError`.
     """
     head = decode_head(next(_numbered(file), (1, b""))[1])  # checked before anything is created

@@ -153,7 +153,7 @@ def _open(
 def forgotten_events(data_dir: Path, user_id: str) -> Callable[[str], bool]:
     """Return a predicate of event ids: whether the event's memory was forgotten and not stored again.
 
-    Reads only the history of erasures, so it may run beside a daemon. Raises `StoreError`.
+    Reads only the history of erasures, so it may run while a daemon runs. Raises `StoreError`.
     """
     gone = read_history(user_folder(data_dir, user_id), user_id).events
     return lambda event_id: bool(gone) and fingerprint(user_id, event_id) in gone
@@ -200,7 +200,7 @@ def erase_user(
     dry_run: bool = False,
     warn: Warn = lambda _: None,
 ) -> ErasureReceipt:
-    """Erase a user: shared items, events, ownership of runs, folder. Durable on return; idempotent after a crash.
+    """Erase a user's shared items, events, ownership of runs, and folder. Durable on return; idempotent after a crash.
 
     Needs no key: unreadable memories are removed without being counted, and `warn` is called. Raises as
     `erase`.
@@ -292,7 +292,7 @@ def erase_events(
     dry_run: bool = False,
     forget_owner: bool = False,
 ) -> Erased:
-    """Erase the events of one user from the journal, and those that conductors published for the user as `system`.
+    """Erase the events of one user from the journal, and events that conductors published for the user as `system`.
 
     `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
     owners. Durable on return; the journal's file is compacted. Does nothing if there is no journal. Raises

@@ -1,10 +1,10 @@
 """Restore a backup of everything or of one user, or replay one user's events from the journal.
 
-The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged beside
-the stores, encrypted if the data folder is, and memories that were erased here since the backup was made are erased
-from the copies. Then the copies replace the existing files, which are moved aside and never deleted. A restored store
-gets a new owner epoch, and its caches are rebuilt. A single user's restored store is older than the journal, so the
-daemon's cursor is reset to the store's last event; other stores recognise events that they already have.
+The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged next to
+the stores and encrypted if the data folder is encrypted. Memories that were erased here since the backup was made are
+erased from the copies. Then the copies replace the existing files, which are moved aside and never deleted. A restored
+store gets a new owner epoch, and its caches are rebuilt. A single user's restored store is older than the journal, so
+the daemon's cursor is reset to the store's last event; other stores recognise events that they already have.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def restore_all(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore everything. `replace` moves existing files aside; without it they raise an error. Durable on return.
+    """Restore everything. `replace` moves existing files aside; without it they are rejected. Durable on return.
 
     Raises `BackupDamagedError`, `InvalidInputError`, `StoreEncryptedError` and `EncryptionKeyMissingError` without the
     keys, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`.
@@ -237,7 +237,7 @@ def _held(layout: Layout, data_dir: Path, users: Sequence[str]) -> Iterator[None
 
 @contextmanager
 def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report) -> Iterator[Path]:
-    """Copy the parts to a folder beside the stores, and check them. Durable."""
+    """Copy the parts to a folder next to the stores, and check them. Durable."""
     stage = data_dir / STAGE
     shutil.rmtree(stage, ignore_errors=True)  # left by an interrupted restore
     try:

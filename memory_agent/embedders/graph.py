@@ -5,7 +5,7 @@ Inputs: `input_ids` and `attention_mask`, both int32 (n, t). Outputs: `embedding
 one signed scale per output column of each matrix and per row of the word table; the engine quantises activations per
 run.
 
-Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which does not know the types behind the fused
+Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which cannot infer the types behind the fused
 operators and quantises the whole word table with one scale. The choice of operators is explained in
 `ops/decisions/0011-embedding-model-and-word-vectors.md`.
 

@@ -8,7 +8,7 @@ bulk thread takes a step every `starved_s` even while queries keep arriving. Whi
 threads, the same number of normal-priority threads help.
 
 Equal texts are embedded once: recent results are cached, and concurrent calls share a text in progress. Rejected: one
-worker with a priority queue, where a query waits for the current text while other cores idle.
+worker with a priority queue, in which a query waits for the current text while other cores are idle.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class _QueuedTexts:
         future.call_when_done(lambda _: steps.put(None))
 
     def result(self) -> list[Embedded]:
-        """Return the results; same errors as `Pending.result`, and those of the progress function."""
+        """Return the results; same errors as `Pending.result`, and errors of the progress function."""
         try:
             for done in iter(self._steps.get, None):
                 self._progress(done, self._total)
@@ -203,7 +203,7 @@ class _QueuedTexts:
 
 
 class Pace:
-    """Detects when other programs starve the nice threads. Used under the lanes' lock.
+    """Detects when other programs starve the nice threads. The caller must hold the lanes' lock.
 
     A thread at niceness 10 gets a tenth of the share of a normal thread: with six other busy programs on two cores, it
     embedded 7 texts per second instead of 300 (measured), and the backlog never shrank. Times are seconds of the

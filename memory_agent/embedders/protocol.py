@@ -1,7 +1,7 @@
-"""The `Embedder` protocol, and what its implementations share: the origin of vectors, and results that are pending.
+"""The `Embedder` protocol, and types shared by its implementations: the origin of vectors, and pending results.
 
 Shapes: n texts, d dimensions of an embedding (384 with the default model). All vectors are float32 of unit length,
-except those of a query's words (`memory_agent.records.embedded`).
+except the vectors of a query's words (`memory_agent.records.embedded`).
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ class All(Generic[T]):
 class Embedder(Protocol):
     """Turns text into vectors. Thread-safe. The same text always gives the same bits. Implementations inherit it.
 
-    An embedder that makes only vectors implements `begin_query` and `begin_texts`; one that also makes passages and
-    word vectors is a `PassageEmbedder`. The same string may have different vectors as a query and as a text, if the
+    An embedder that makes only vectors implements `begin_query` and `begin_texts`; an embedder that also makes passages
+    and word vectors is a `PassageEmbedder`. The same string may have different vectors as a query and as a text, if the
     model has prefixes. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises
     `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
     """
@@ -160,7 +160,8 @@ class Embedder(Protocol):
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         """Begin to embed `text`, ahead of all bulk work, and return without waiting.
 
-        `timeout_s` is the time from now until the result. Raises only `InvalidInputError`; `result` raises the others.
+        `timeout_s` is the time from now until the result.
+        Raises only `InvalidInputError`; `result` raises other errors.
         """
         ...
 
@@ -174,7 +175,7 @@ class Embedder(Protocol):
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
         """Begin to embed `texts`, at low priority, and return without waiting.
 
-        `progress` is called while `result` waits. Raises only `InvalidInputError`; `result` raises the others.
+        `progress` is called while `result` waits. Raises only `InvalidInputError`; `result` raises other errors.
         """
         ...
 

@@ -140,7 +140,7 @@ class _SentTexts:
         self._send_next()
 
     def result(self) -> list[Embedded]:
-        """Return the results; same errors as `PendingVectors.result`, and those of the progress function."""
+        """Return the results; same errors as `PendingVectors.result`, and errors of the progress function."""
         done: list[Embedded] = []
         while self._sent:
             done += self._sent.popleft().result()

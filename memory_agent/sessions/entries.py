@@ -137,12 +137,12 @@ def call_id(turn: str, call: str) -> str:
 
 
 def said_id(place: str, text: str) -> str:
-    """Return an id for a text that has none. `place` is the id of its turn or session."""
+    """Return an id for a text without an id. `place` is the id of its turn or session."""
     return f"{place}:{_digest(text.strip())}"
 
 
 def made_id(session: str, name: str, arguments: Mapping[str, Any], output: str) -> str:
-    """Return an id for a tool call that has none, from its name, arguments and output."""
+    """Return an id for a tool call without an id, from its name, arguments and output."""
     import json  # imported late, because only Gemini CLI needs it
 
     return said_id(session, json.dumps([name, arguments, output.strip()], sort_keys=True))

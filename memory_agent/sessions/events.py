@@ -1,8 +1,8 @@
 """Convert the entries of sessions to events with their original times, and with ids that make a second import a no-op.
 
-Imports publish the event types `history.*`, hooks `session.*`. Both become memories like the corresponding types of
-live emitters (`signals.toml`), but trigger no recall: imported messages are in the past, and hooks make their own
-recalls. Sessions of one project share a channel.
+Imports publish events of the types `history.*`, and hooks publish `session.*`. Both become memories like the
+corresponding types of live emitters (`signals.toml`), but trigger no recall: imported messages are in the past, and
+hooks make their own recalls. Sessions of one project share a channel.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read JSON files of any size in bounded memory: line by line, or a document's lists item by item.
 
 Rejected: `ijson` 3.6. With its C parser an export of 200 MB takes 2 to 5 s instead of 8 to 12, but it builds each item
-in full (714 MB for one of 200 MB, here 82) and stops at the first byte that is not UTF-8, so later items are lost. Its
-Python parser takes 78 s (2 cores, Python 3.11).
+in full (714 MB of memory for an item of 200 MB, instead of 82) and stops at the first byte that is not UTF-8, so later
+items are lost. Its Python parser takes 78 s (2 cores, Python 3.11).
 """
 
 from __future__ import annotations

@@ -37,7 +37,10 @@ class Pending(Generic[Value]):
 
 
 class Reader(ABC):
-    """Reads a file of JSON lines, or one JSON document item by item. The last entries belong to `session`."""
+    """Reads a file of JSON lines, or one JSON document item by item.
+
+    `session` is the session of the entries yielded last.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session

@@ -1,8 +1,8 @@
 """One user's store with the columns derived from it: opened, written, rebuilt and closed together.
 
-A batch is made durable and then applied to the columns, one batch at a time, so readers see the order of the store.
-Columns that cannot apply a batch are rebuilt, in the background if the store is large. During a rebuild, searches use
-the partial view and batches continue; the rebuilt columns catch up from the change log.
+A batch is made durable and then applied to the columns, one batch at a time, so readers see changes in the order of the
+store. Columns that cannot apply a batch are rebuilt, in the background if the store is large. During a rebuild,
+searches use the partial view and batches continue; the rebuilt columns catch up from the change log.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Archive:
 
     @property
     def view(self) -> View:
-        """The memories as of the last batch, or, while `is_rebuilding`, those read so far."""
+        """The memories as of the last batch, or, while `is_rebuilding`, the memories read so far."""
         return self._columns.view
 
     @property
@@ -148,7 +148,7 @@ class Archive:
     def purge(self) -> None:
         """Remove every trace of deleted memories from the columns, change log, derived files and free pages.
 
-        Idempotent. On `StoreError` or `OSError` the steps completed so far stay done.
+        Idempotent. On `StoreError` or `OSError` the steps completed so far are kept.
         """
         with self._writing_columns():
             self._columns.compact()
@@ -221,7 +221,8 @@ class Archive:
             return
         saving = derived.capture(self.store, self._columns)
         with self._starting:
-            if not self._is_closing:  # when closing, nobody waits for this thread, and `close` holds its lock
+            # While closing, nobody waits for this thread, and `close` holds the lock that it needs.
+            if not self._is_closing:
                 self._save_thread = threading.Thread(target=self._save_beside, args=(saving,), name="columns-save")
                 self._save_thread.start()
 
@@ -232,7 +233,7 @@ class Archive:
                 self._forget_changes()
 
     def _write(self, saving: derived.Saving, *, is_newest: bool = False) -> None:
-        """Write the files unless newer ones exist, which may lack memories that were erased since."""
+        """Write the files unless newer files exist, which may lack memories that were erased since."""
         with self._saving:
             if is_newest or saving.header.applied > self._saved:
                 derived.write(self.store, saving)

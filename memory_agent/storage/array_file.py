@@ -60,7 +60,7 @@ def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | No
     """Replace the file by `arrays` and a `header` that msgspec encodes, encrypted with `cipher` if given.
 
     An array that changes during the call may be stored as a mixture of old and new values. On an `OSError` the old file
-    stays, and no temporary file is left.
+    remains, and no temporary file is left.
     """
     head = _MAGIC + (_NO_KEY if cipher is None else cipher.key_id) + os.urandom(_NONCE_BYTES)
     head = head.ljust(_HEAD_BYTES, b"\0")

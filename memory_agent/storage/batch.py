@@ -134,13 +134,13 @@ class Batch(Snapshot):
         return row
 
     def allot_row(self) -> int:
-        """Return a new row that stays empty, for events whose memory was deleted in another store."""
+        """Return a new row that remains empty, for events whose memory was deleted in another store."""
         self._check_room()
         self.state.next_row += 1
         return self.state.next_row - 1
 
     def link_keys(self, keys: Iterable[bytes], row: int) -> None:
-        """Link events to `row` by their keys; known events stay unchanged."""
+        """Link events to `row` by their keys; known events are not changed."""
         for key in keys:
             if self._transaction.get(EVENTS, key) is None:
                 self._transaction.put(EVENTS, key, short_row(row))
@@ -203,7 +203,7 @@ class Batch(Snapshot):
         return record
 
     def delete(self, row: int) -> bool:
-        """Delete a memory; return whether it existed. Its events stay known, so that no replay restores it.
+        """Delete a memory; return whether it existed. Its events remain known, so that no replay restores it.
 
         Works on a full disk.
         """
@@ -334,7 +334,7 @@ class Batch(Snapshot):
                 self._transaction.delete(RECALL_INDEX, entry)
 
     def take_notes(self, notes: Iterable[RecallNote]) -> None:
-        """Store notes of recalls; known ones stay unchanged."""
+        """Store notes of recalls; known notes are not changed."""
         for note in notes:
             if self.recall_note(note.recall_id) is None:
                 self.put_note(note)

@@ -57,9 +57,9 @@ class Settled(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """The current state of one row that changed in a range of the log.
 
-    `op` is `delete` for a deleted row (`record` and `vector` are then None) and `put` for a row that is new in this
-    range; else `reword` if its text or metadata changed, `update` if only other fields did, `vector` if only its
-    vectors did, and `words` if only its word bits did. `passages` (p, d) are the vectors of the passages after the
+    `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for a row that is new in this range,
+    `reword` if its text or metadata changed, `update` if only other fields changed, `vector` if only its vectors
+    changed, and `words` if only its word bits changed. `passages` (p, d) are the vectors of the passages after the
     first, or None; `words` is None if the words are unknown. `new_vector`: the vector and passages were set in this
     range. `new_words`: the words were set in this range.
     """

@@ -43,7 +43,7 @@ _LONGEST_PLAIN_KEY = 128
 _PLACE_BYTES = 9
 _SPAN_BYTES = 8
 _LENGTH_BYTES = 4  # precedes the bits of words
-_OFFSET = 1 << 63  # so that times before 1970 sort before those after
+_OFFSET = 1 << 63  # so that times before 1970 sort before later times
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ T = TypeVar("T")
 class StoreState(msgspec.Struct, kw_only=True):
     """The state of a store, one small value that each batch rewrites.
 
-    `lineage` is a random name, assigned at creation, that derived files carry too. `stamp` and `words_stamp` name the
+    `lineage` is a random name, assigned at creation, that derived files also carry. `stamp` and `words_stamp` name the
     embedder of the vectors and of the words; `ndim` is the dimension of the vectors and `word_bytes` the size of a
     word. The change log begins after `forgotten_through` and ends at `last_change`. `cursor` is the number of the last
     ingested journal event, 0 before the first. `lessons_version` grows whenever the lessons of a run change.
@@ -124,7 +124,7 @@ def without_checksum(number: int, value: bytes, what: str) -> bytes:
 
 
 def row_key(row: int) -> bytes:
-    """Return the key of a row or a change. Keys sort like numbers."""
+    """Return the key of a row or a change. Keys sort numerically."""
     return row.to_bytes(8, "big")
 
 
@@ -252,7 +252,7 @@ def usage_of(record: MemoryRecord) -> Usage:
 
 
 def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
-    """Return (d,) float32 of length one. Raises `InvalidInputError` for a wrong shape, NaN, infinity or length zero.
+    """Return a unit vector (d,), float32. Raises `InvalidInputError` for a wrong shape, NaN, infinity or length zero.
 
     usearch accepts NaN and ranks it first in every search (measured).
     """

@@ -57,7 +57,7 @@ _FEW = 8  # number of values: comparing takes .3 us per 1,000 rows and value, a 
 
 
 class Column(Generic[Number]):
-    """One column. One thread writes; any thread reads what `view` returned."""
+    """One column. One thread writes; any thread may read a `view`."""
 
     def __init__(self, values: npt.NDArray[Number]) -> None:
         """Start with `values` (n,), which may be read-only or mapped; they are copied before the first overwrite."""
@@ -71,7 +71,7 @@ class Column(Generic[Number]):
         return self._count
 
     def view(self) -> npt.NDArray[Number]:
-        """Return the values (n,) as of now, read-only. Later changes do not show in it."""
+        """Return the values (n,) as of now, read-only. Later changes do not affect it."""
         self._is_shared = True
         values = self._values[: self._count].view()
         values.flags.writeable = False

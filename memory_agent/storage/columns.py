@@ -70,7 +70,7 @@ _names_of = msgspec.msgpack.Decoder(list[str])
 
 
 class Columns:
-    """The columns of one store. One thread changes them; `view` is for all threads."""
+    """The columns of one store. One thread changes them; any thread may use `view`."""
 
     def __init__(self, vectors: PassageVectors, words: Postings) -> None:
         """Start without memories, with empty indexes."""
@@ -115,7 +115,7 @@ class Columns:
         return self._dead
 
     def arrays(self) -> Arrays:
-        """Return the content, to be saved. The arrays of each index have its name as a prefix (`column.section`)."""
+        """Return the content as arrays. The arrays of each index have its name as a prefix (`column.section`)."""
         names = np.frombuffer(msgspec.msgpack.encode(list(self._names)), dtype=np.uint8)
         equal = self._equal.with_all(self._columns["fingerprints"].view())
         own = {name: column.view() for name, column in self._named_columns()}
@@ -127,7 +127,7 @@ class Columns:
         return own | {"names": names, "by_fingerprint": equal.positions} | indexes
 
     def apply(self, changes: Changes) -> None:
-        """Apply a range of the change log and publish the view, also after each 1,000 memories. Idempotent.
+        """Apply a range of the change log and publish the view, also after every 1,000 memories. Idempotent.
 
         Raises `IndexDamagedError` if the range does not continue the applied changes, a change does not fit its row, or
         the vectors are now of another embedder; the columns must then be rebuilt.
@@ -233,7 +233,7 @@ class Columns:
             self._point(rows, alive)
 
     def _point(self, rows: Rows, slots: Slots | int) -> None:
-        """Map `rows` (m,) to `slots`; rows after the last known one are added."""
+        """Map `rows` (m,) to `slots`; rows after the last known row are added."""
         if not len(rows):
             return
         if not len(self._slot_of):

@@ -34,7 +34,7 @@ GRAPH_FILE = "graph.arrays"
 _VERSION = f"4, {TERMS_VERSION}"  # words that another version split or stemmed differently could not be found
 _OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # files of version 0.1.0, or left by a killed process
 AT_ONCE = 2_000
-"""Most changes applied, or memories read, before an archive opens or a batch ends (.2 s); more are left to a thread."""
+"""Limit of changes applied, or memories read, before opening or a batch ends (.2 s); more are left to a thread."""
 
 
 class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ def capture(store: Store, columns: Columns) -> Saving:
 
 
 def write(store: Store, saving: Saving) -> None:
-    """Replace the files. An `OSError` leaves the old ones."""
+    """Replace the files. An `OSError` leaves the old files."""
     cipher = columns_cipher(store.key)
     write_arrays(store.folder / COLUMNS_FILE, saving.header, saving.arrays, cipher)
     saving.write_graph(store.folder / GRAPH_FILE, cipher)

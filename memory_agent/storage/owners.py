@@ -64,7 +64,7 @@ def decode_owner(key: bytes, value: bytes) -> bytes | None:
 
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
-    """Return the encryption of the map with the system's key: keys become digests, users stay readable."""
+    """Return the encryption of the map with the system's key: keys become digests, users remain readable."""
     return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
 
 
@@ -77,7 +77,7 @@ def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
 
 
 LIMIT = 500_000
-"""The most pairs on disk; with the longest ids they fill about half of the map."""
+"""The maximum number of pairs on disk; with the longest ids they fill about half of the map."""
 _UNSAVED = 10_000
 _NUMBER_BYTES = 8
 _LONGEST_ID_BYTES = 200  # LMDB allows 511
@@ -188,7 +188,7 @@ class Owners:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether `save` is due before anything more is learned."""
+        """Whether `save` is due before more pairs are learned."""
         return len(self._unsaved) >= _UNSAVED
 
     def learn(self, keys: tuple[str, ...], user_id: str) -> bool:
@@ -244,7 +244,7 @@ class Owners:
         encrypt_in_place(self._environment, open_copy, partial(_encrypted_pairs, key=key))
 
     def save(self) -> None:
-        """Make what was learned durable. Raises `StoreError`."""
+        """Make the learned pairs durable. Raises `StoreError`."""
         if not self._unsaved:
             return
         with self._environment.write() as transaction:
@@ -287,7 +287,7 @@ class Owners:
                 transaction.put(PAIRS, key, encode_owner(key, user), append=True)
 
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
-        """Return the owner of each key, None if unknown. A damaged pair has no owner."""
+        """Return the owner of each key, or None if unknown. A damaged pair has no owner."""
         encoded = kept_keys((key.encode() for key in keys), self._key)
         with self._environment.read() as transaction:
             return [(key, self._unsaved.get(key, _opened(key, transaction.get(PAIRS, key)))) for key in encoded]

@@ -62,7 +62,7 @@ class RangesView(NamedTuple):
 class Ranges:
     """The items of each slot: a range of an append-only array of length `size`.
 
-    One thread changes it; `view` is for all threads. The caller appends the items to that array, in the order of the
+    One thread changes it; any thread may use `view`. The caller appends the items to that array, in the order of the
     slots.
     """
 
@@ -121,7 +121,7 @@ class Ranges:
         return RangesView(self._starts.view(), self._counts.view())
 
     def arrays(self) -> LoadedArrays:
-        """Return the content, for `from_arrays`."""
+        """Return the content as arrays, for `from_arrays`."""
         return self.view()._asdict()
 
     def _begins(self, counts: npt.NDArray[np.int32]) -> Items:
@@ -161,7 +161,7 @@ class PassageView:
         return self._first.is_approximate or (self._further.count > 0 and self._further.is_approximate)
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
-        """Return approximate cosines of the best passages, at least those of the best `limit` slots.
+        """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
         With a `mask` (n,), exactly the slots in it are scanned. A slot that only one of the two graphs found is scanned
         again with all its passages. Raises as `TableView.scan`.
@@ -230,7 +230,7 @@ class PassageView:
 
 
 class PassageVectors:
-    """The vectors of passages by slot. One thread changes them; `view` is for all threads."""
+    """The vectors of passages by slot. One thread changes them; any thread may use `view`."""
 
     def __init__(self, first: VectorTable, further: VectorTable) -> None:
         """Start with two empty tables, one of first passages and one of further passages."""
@@ -290,7 +290,7 @@ class PassageVectors:
         return PassageView(self._first.view(), self._further.view(), self._ranges.view(), self._owners.view())
 
     def arrays(self) -> Arrays:
-        """Return the content, to be saved."""
+        """Return the content as arrays to be saved."""
         parts = {"first": self._first, "further": self._further}
         indexes = {f"{part}.{name}": array for part, index in parts.items() for name, array in index.arrays().items()}
         return {**indexes, **self._ranges.arrays(), "owners": self._owners.view()}
@@ -377,7 +377,7 @@ class WordBitsView:
 
 
 class WordBits:
-    """The words by slot. The first word determines b. One thread changes them; `view` is for all threads."""
+    """The words by slot. The first word determines b. One thread changes them; any thread may use `view`."""
 
     def __init__(self, slots: int = 0) -> None:
         """Start with `slots` slots of unknown words."""

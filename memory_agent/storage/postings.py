@@ -72,7 +72,7 @@ class PostingsView:
         self._asked: tuple[tuple[str, ...], list[list[_Found]]] = ((), [])
 
     def scores(self, words: Sequence[str]) -> Scores:
-        """Return BM25 (n,), 0 for a memory that has none of `words` (`terms.query_words`).
+        """Return BM25 scores (n,), 0 for a memory without any of `words` (`terms.query_words`).
 
         Two words of one stem count twice.
         """
@@ -175,7 +175,7 @@ class PostingsView:
 
 
 class Postings:
-    """Words by slot. Title, text and tags count together. One thread changes them; `view` is for all threads."""
+    """Words by slot. Title, text and tags count together. One thread changes them; any thread may use `view`."""
 
     def __init__(self) -> None:
         self._base = _Base(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint16))
@@ -257,7 +257,7 @@ class Postings:
         )
 
     def arrays(self) -> Arrays:
-        """Return the content, for `from_arrays`, without the words of removed slots."""
+        """Return the content as arrays, for `from_arrays`, without the words of removed slots."""
         if self._has_dead:
             return self._renumbered(np.arange(len(self._lengths)), self._lengths.view()).arrays()
         self._merge()

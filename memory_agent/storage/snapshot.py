@@ -115,12 +115,12 @@ class Snapshot:
         return Usage() if value is None else decode(_usages, row, without_checksum(row, value, "usage"), "usage")
 
     def vector(self, row: int) -> Embedding | None:
-        """Return (d,) float32 of unit length, or None if the row has no vector."""
+        """Return the vector, (d,) float32 of unit length, or None if the row has no vector."""
         value = self._transaction.get(VECTORS, row_key(row))
         return None if value is None else vectors_of([vector_body(row, value, self._ndim)], self._ndim)[0]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return (n, d) float32 of unit length, all zeros for a row without a vector."""
+        """Return the vectors, (n, d) float32 of unit length, all zeros for a row without a vector."""
         absent = bytes(vector_bytes(self._ndim))
         bodies = []
         for row in np.asarray(rows, dtype=np.int64).tolist():
@@ -131,7 +131,7 @@ class Snapshot:
     def passages(self, row: int) -> tuple[npt.NDArray[np.int32], Embedding] | None:
         """Return the spans (p, 2) of a text's passages and the vectors (p - 1, d) after the first.
 
-        A span is the begin and end of a passage, in characters. None for a text of one passage.
+        A span is the start and end of a passage, in characters. None for a text of one passage.
         """
         value = self._transaction.get(PASSAGES, row_key(row))
         return None if value is None else passages_of(passages_body(row, value, self._ndim), self._ndim)
@@ -207,7 +207,7 @@ class Snapshot:
         return None if known is None or known.is_forgotten else known
 
     def runs_named(self, name: str) -> Iterator[StoredTrajectory]:
-        """Yield the runs that began under this id, latest first, including forgotten ones."""
+        """Yield the runs that began under this id, latest first, including forgotten runs."""
         first = self.run_of_key(trajectory_key(name))
         began_us = None if first is None else first.last_us
         while began_us is not None and (run := self.run_of_key(trajectory_key(again_id(name, began_us)))) is not None:

@@ -32,7 +32,7 @@ from memory_agent.storage.snapshot import META, Counts, Snapshot
 from memory_agent.storage.stored_runs import RecallNote
 from relay.disk import Environment, OwnerLock, Role, Transaction, free_bytes
 
-_MOST_WAITING = 2_000  # most recalls waiting to be written; about 2 MB
+_MOST_WAITING = 2_000  # maximum of recalls waiting to be written; about 2 MB
 
 
 class Store:
@@ -89,7 +89,7 @@ class Store:
         """Begin a batch: durable when the block ends, undone when it raises.
 
         Waits for the batch of another thread. Raises `FencedError` if a newer owner took over, `StoreFullError` (the
-        store stays usable, and deleting works), and `StoreError` after an I/O error: then close and reopen the store.
+        store remains usable, and deleting works), and `StoreError` after an I/O error: then close and reopen the store.
         """
         with (
             self._writing,
@@ -176,7 +176,7 @@ class Store:
         return [row for row in rows if row is not None]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return (n, d) float32 of unit length, all zeros for a row without a vector."""
+        """Return the vectors, (n, d) float32 of unit length, all zeros for a row without a vector."""
         with self.snapshot() as snapshot:
             return snapshot.vectors(rows)
 
@@ -236,7 +236,7 @@ class Store:
 
     @property
     def disk_bytes(self) -> int:
-        """Disk usage of the user's folder in bytes, derived files included."""
+        """Disk usage of the user's folder in bytes, including derived files."""
         used = 0
         for folder, _, names in os.walk(self.folder):
             for name in names:

@@ -32,7 +32,7 @@ from memory_agent.storage.codec import decode_packed, encode_packed, index_place
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
 FORMER_ENTRIES = b"w", b"c"
-"""Index entries of runs with `former_signs` or `was_watched`."""
+"""Kinds of index entries of runs with `former_signs` or `was_watched`."""
 
 _NEVER_US = -(1 << 63)
 _USE = struct.Struct(">dqq")
@@ -181,7 +181,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def named_rows(self) -> set[int]:
-        """All memories that this run refers to: its own, those it used, and those named in its events or text."""
+        """All memories that this run refers to: its own, used memories, and memories named in its events or text."""
         named = {row for mark in self.marks for row in mark.named}
         begun = set() if self.begin_row is None else {self.begin_row}
         return self.rows | named | begun | {use.row for use in self.used} | {row for row, _ in self.inferred}

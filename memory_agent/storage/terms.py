@@ -132,7 +132,7 @@ _SIGNS = f"[{_MARKS}{_POINTS}{_VOWELS}]"
 _LETTER = re.compile(rf"(?=[^\W_])[{_UNSPACED}]{_SIGNS}*")
 _RUNS = re.compile(rf"((?:{_LETTER.pattern})+)|[^\W_{_UNSPACED}](?:[^\W_{_UNSPACED}]+|{_SIGNS}+)*")
 _SHORTEST_INFLECTED = 3  # characters; shorter words, and words longer than `LONGEST_WORD`, are not stemmed
-_FOLDED_CHARS = 1 << 15  # most characters in the table; all scripts in use have fewer
+_FOLDED_CHARS = 1 << 15  # maximum number of characters in the table; all scripts in use have fewer
 LONGEST_WORD = 64  # characters; longer runs are usually digests or base64
 _MOST_WORDS = 64  # distinct words; each adds to the search time
 _READ_CHARS = 100_000

@@ -140,11 +140,11 @@ class TableView:
         return self._graph is not None and self._graph.is_ready
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
-        """Return approximate cosines with `query` (d,), at least those of the best `limit`.
+        """Return approximate cosines with `query` (d,), at least for the best `limit` slots.
 
-        With a `mask` (n,), exactly the slots in it are scanned. The error bound follows from the lengths of what the
-        coarse planes leave out (Cauchy and Schwarz). Raises `InvalidInputError` for a query that is not finite, has
-        length zero or has another d.
+        With a `mask` (n,), exactly the slots in it are scanned. The error bound follows from the lengths of the omitted
+        remainders (Cauchy-Schwarz inequality). Raises `InvalidInputError` for a query that is not finite, has length
+        zero or has another d.
         """
         unit = self._quantized(query)
         if not self.count:
@@ -235,7 +235,7 @@ class TableView:
 
 
 class VectorTable:
-    """Vectors by slot. The first vector determines d. One thread changes the table; `view` is for all threads."""
+    """Vectors by slot. The first vector determines d. One thread changes the table; any thread may use `view`."""
 
     def __init__(self, exact_search_limit: int = 250_000, expansion_search: int = 128) -> None:
         """Create an empty table that builds a graph for more than `exact_search_limit` vectors."""

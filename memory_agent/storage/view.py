@@ -34,9 +34,9 @@ NO_NAME = -1
 """The number that stands for no name."""
 _PLAN = SOURCES.index("conductor_plan")
 _MOST_PARTS = 16
-"""Most results of `among` that a view caches, 9 n bytes each; searches of shared items use few sets of policies."""
+"""The number of results of `among` that a view caches, 9 n bytes each; searches of shared items use few policy sets."""
 _MOST_MATCHING = 1_000
-"""Most results of `matching` that a view caches; an author of shared items needs few."""
+"""The number of results of `matching` that a view caches; an author of shared items needs few."""
 
 
 class View:
