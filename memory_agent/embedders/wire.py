@@ -57,7 +57,10 @@ Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The header of an answer: for `rows` texts or a query (`words`, share `read`), a token count, or an error."""
+    """The header of an answer.
+
+    It describes `rows` texts or a query (`words`, share `read`) with their origin, or holds a token count or an error.
+    """
 
     info: EmbedderInfo | None = None
     rows: int = 0

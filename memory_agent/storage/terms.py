@@ -91,7 +91,7 @@ def stop_words_of(words: Iterable[str]) -> frozenset[str]:
 
 
 def foreign_stop_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the stop words for the language of the folded `words` if it uses Latin letters and is not English."""
+    """Return the stop words for the language of folded `words`, if it has Latin letters and is not English, or none."""
     said = set(words)
     language = max(_LANGUAGES, key=lambda stops: len(stops & said))
     own, english = len(language & said - STOP_WORDS), len(STOP_WORDS & said - language)
