@@ -1,7 +1,7 @@
 """Maintenance of a data folder: verify, back up, restore, encrypt, export, and erase while no daemon runs.
 
-Read `checkup` first. Read-only work uses LMDB snapshots, which any process may take beside the owner, so it needs no
-daemon. Importing this package loads all engines, so the command line imports it inside functions.
+Read `checkup` first. Read-only work uses LMDB snapshots, which any process may take while another owns the store, so it
+needs no daemon. Importing this package loads all engines, so the command line imports it only inside functions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Make a consistent backup of a data folder, also while a daemon runs, and check a backup against its manifest.
 
 Each part is an LMDB snapshot. Users are copied before the journal, so the copied journal has every event that a copied
-store has. The copied journal's cursors are those from before the first user was copied, so later events are delivered
-to the stores again, which recognise them. Derived files, tokens and keys are left out. Every copy is checked, and the
-backup gets its name only when all of it is durable. The manifest lists each file with its size and SHA-256.
+store has. The copied journal gets the cursors from before the first user was copied, so later events are delivered
+again to the stores, which recognise them. Derived files, tokens and keys are not copied. Every copy is checked, and the
+backup is renamed to its final name only when all of it is durable. The manifest lists each file with its size and
+SHA-256.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FORMAT = 1
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """`part` is `user ID`, `owners` or `journal`; `entries` counts memories, or is the last sequence number."""
+    """A file. `part` is `user ID`, `owners` or `journal`; `entries` counts memories, or is the last sequence number."""
 
     part: str
     path: str
@@ -57,7 +58,7 @@ def make_backup(data_dir: Path, target: Path, settings: Settings, now: datetime,
     """Copy `data_dir`, without its caches, to `target`, which must not exist. Durable on return.
 
     Raises `InvalidInputError`, `StoreError`, `JournalError`, `OSError`, and `StoreEncryptedError` if `settings` name no
-    keys for an encrypted folder; then no files are left.
+    keys for an encrypted folder. A failed backup leaves no files.
     """
     if not settings.encryption.keys_folder:
         require_plain(data_dir)
@@ -139,7 +140,7 @@ class _Copier:
         return user_folder(self._folder, user_id)
 
     def _described(self, folder: Path, part: str, entries: int) -> Part:
-        """Remove all but the data file from the folder, and describe it."""
+        """Remove all but the data file from the folder, and return its manifest entry."""
         for path in folder.iterdir():
             if path.name != DATA_FILE:
                 path.unlink()
@@ -182,7 +183,7 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         raise BackupDamagedError(f"{folder} is not a backup: it has no {MANIFEST_FILE}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if "truncated" in str(error):  # msgspec has no class for it
+        if "truncated" in str(error):  # msgspec raises ValueError here
             raise BackupDamagedError(f"{folder}: the manifest is truncated: the backup is damaged") from error
         raise BackupDamagedError(f"{folder / MANIFEST_FILE}: {error}") from error
     if manifest.format > FORMAT:
@@ -196,7 +197,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def verify_manifest(backup: Path, report: Report) -> tuple[PartReport, Manifest | None]:
-    """Check the files of a backup against its manifest; return findings, and the manifest unless there are any.
+    """Check the files of a backup against its manifest; return the findings, and the manifest if there are none.
 
     Raises `BackupDamagedError` for a folder without a manifest.
     """

@@ -1,9 +1,10 @@
 """Verify a data folder or a backup: every user's store with its derived files, the owners of runs, and the journal.
 
-Read-only, on one snapshot of each file, so it may run beside a daemon. LMDB does not detect a flipped bit in a value or
-a key, so values are checked against their checksums, and keys by what they refer to: an id to its record, the record to
-its id, and so on. The columns may be behind by changes that the change log still holds; rows changed since are skipped.
-Nothing is repaired: records come back from a backup, and derived files are rebuilt from the records.
+Checks are read-only, on one snapshot of each file, so they may run while a daemon runs. LMDB does not detect a flipped
+bit in a value or a key, so values are checked against their checksums, and keys against the entries they refer to: an
+id against its record, the record against its id, and so on. The columns may lack changes that the change log still
+holds; rows changed by them are skipped. Nothing is repaired: records are restored from a backup, and derived files are
+rebuilt from the records.
 
 m = number of memories compared at once, w = number of words.
 """
@@ -83,18 +84,18 @@ from sona import DamagedStateError
 
 PAGES = f"{RECORDS_FOLDER}/{DATA_FILE}"
 ITEMS = "items"
-_ATTEMPTS = 3  # to read columns that their owner replaces
+_ATTEMPTS = 3  # attempts to read columns that their owner keeps replacing
 _FEW_USERS = 3
 _ROW_BYTES = 8
-_LENGTH_ERROR = 0.01  # of a unit vector in float16; .0005 is usual
-_LEAST_COSINE = 0.9999  # of a vector in float16 and in the columns
+_LENGTH_ERROR = 0.01  # largest error of the length of a unit vector in float16; .0005 is usual
+_LEAST_COSINE = 0.9999  # smallest cosine between a vector in float16 and in the columns
 _NAMED = ("session_id", "run_id", "channel_id", "agent_id", "provenance", "type", "phase")
 _STEP = 500
 
 Numbered = Sequence[tuple[int, MemoryRecord]]
 
 OnMissingKey = Callable[[EncryptionKeyMissingError], None]
-"""Receives the error of a user who is skipped because the key is missing."""
+"""Receives the error if a user is skipped because the key is missing."""
 
 
 def verify_folder(
@@ -105,11 +106,11 @@ def verify_folder(
     on_missing_key: OnMissingKey | None = None,
     backup: Path | None = None,
 ) -> Iterator[PartReport]:
-    """Check each store of a data folder, or of a `backup` of it, or one user's store alone.
+    """Check each store of a data folder or of its `backup`, or only one user's store.
 
-    May run beside a daemon. A user without the key is reported to `on_missing_key` and skipped; without that callback,
-    `EncryptionKeyMissingError` is raised. Progress is reported per part for up to three users. Raises `StoreError`,
-    `JournalError`.
+    May run while a daemon runs. A user without the key is reported to `on_missing_key` and skipped; without that
+    callback, `EncryptionKeyMissingError` is raised. Progress within a part is reported for up to three users. Raises
+    `StoreError`, `JournalError`.
     """
     root = backup or data_dir
     users = [user_id] if user_id is not None else list(known_users(root))
@@ -132,9 +133,9 @@ def verify_folder(
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings in one part. `entries` counts its memories, pairs or events.
+    """The findings in one part. `entries` counts memories, pairs or events.
 
-    `unbuilt` names derived files that do not exist, which is not a fault: a restored store has none at first.
+    `unbuilt` names derived files that do not exist. This is not a fault: a restored store has none at first.
     """
 
     part: str
@@ -152,9 +153,9 @@ def check_user(
     *,
     is_copy: bool = False,
 ) -> PartReport:
-    """Check a user's folder. For a copy, which has no derived files, check the records alone.
+    """Check a user's folder. For a copy, which has no derived files, check only the records.
 
-    Raises `StoreError` if the files cannot be read at all, such as encrypted ones without their `key`.
+    Raises `StoreError` if the files cannot be read at all, for example encrypted files without their `key`.
     """
     findings = Findings()
     unbuilt = () if is_copy or (folder / COLUMNS_FILE).exists() else (COLUMNS_FILE,)
@@ -177,7 +178,7 @@ def check_user(
 
 
 def check_events(folder: Path, settings: JournalSettings, report: Report) -> PartReport:
-    """Check a journal. Raises `JournalError` if it cannot be read at all."""
+    """Check a journal. Raises `JournalError` if the journal cannot be read at all."""
     findings = Findings()
     entries = check_journal(folder, settings, findings, report)
     return PartReport(part="journal", entries=entries, findings=findings.listed())
@@ -186,7 +187,7 @@ def check_events(folder: Path, settings: JournalSettings, report: Report) -> Par
 def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
     """Check the map of owners of runs and sessions, which may be encrypted with the system's `key`.
 
-    Raises `StoreError` if it cannot be read at all.
+    Raises `StoreError` if the map cannot be read at all.
     """
     findings = Findings()
     entries = 0
@@ -208,10 +209,10 @@ def check_owners(folder: Path, key: UserKey | None = None) -> PartReport:
 def _check_columns(
     folder: Path, settings: StoreSettings, key: UserKey | None, findings: Findings, report: Report, *, is_sound: bool
 ) -> None:
-    """Check the saved columns, and compare them with the records if those are sound.
+    """Check the saved columns, and compare them with the records if the records are sound.
 
-    The columns are read before the records, so that they can only be behind. They are read again if the owner has saved
-    newer ones meanwhile and deleted the changes in between from the log.
+    The columns are read before the records, so they can only be behind. They are read again if the owner has saved
+    newer columns since, and deleted the changes in between from the log.
     """
     for attempt in range(_ATTEMPTS):
         columns = _columns(folder, key, findings)
@@ -225,7 +226,7 @@ def _check_columns(
 
 
 def _columns(folder: Path, key: UserKey | None, findings: Findings) -> tuple[ColumnsHeader, View] | None:
-    """Return the saved columns without their graph, whose file is only checked against its checksums."""
+    """Return the saved columns without their graph; its file is only checked against its checksums."""
     cipher = columns_cipher(key)
     try:
         for graph in graph_files(folder / GRAPH_FILE):
@@ -247,7 +248,7 @@ class RecordsCheckup(Checkup):
     def __init__(self, transaction: Transaction, findings: Findings, report: Report) -> None:
         super().__init__(transaction, findings, report)
         self._state = StoreState()
-        self._names: dict[int, bytes] = {}  # by row, of the records that can be read
+        self._names: dict[int, bytes] = {}  # ids by row, of the records that can be read
 
     def checks(self) -> Sequence[Callable[[], None]]:
         try:
@@ -369,14 +370,14 @@ class RecordsCheckup(Checkup):
                 self.findings.add(META, "a blob " + UNREADABLE)
 
     def _runs(self) -> None:
-        """Require that runs refer to memories that exist, or existed and are forgotten."""
+        """Require that runs refer to memories that exist, or existed and were forgotten."""
         for key, value in self.walk(RUNS):
             with suppress(StoreDamagedError, InvalidInputError):  # reported by the check of the index
                 for row in decode_trajectory(key, value).named_rows:
                     self.findings.require(0 < row < self._state.next_row, RUNS, "names a row that never was")
 
     def _index_of(self, index: str, sources: Mapping[str, Callable[[bytes, bytes], dict[bytes, bytes]]]) -> None:
-        """Compare an index with its source, both ways."""
+        """Compare an index with its source, in both directions."""
         expected: dict[bytes, bytes] = {}
         for database, entries in sources.items():
             for key, value in self.walk(database):
@@ -414,7 +415,7 @@ class RecordsCheckup(Checkup):
 
 
 def _row_of(value: bytes) -> int:
-    """Return the row in a value; 0, which is no row, for a value that is too long."""
+    """Return the row in a value, or 0 (which is not a row) for a value that is too long."""
     return row_number(value) if len(value) <= _ROW_BYTES else 0
 
 
@@ -446,7 +447,7 @@ def check_columns(snapshot: Snapshot, header: ColumnsHeader, view: View, finding
 
 
 def check_learner(snapshot: Snapshot, folder: Path, key: UserKey | None, findings: Findings) -> None:
-    """Check the saved learner's checksum, and that it belongs to this store. It may be older than the records."""
+    """Check the saved learner's checksum and store; the learner may be older than the records."""
     try:
         lineage = look_at_learner(folder, key)
     except DamagedStateError as error:
@@ -471,7 +472,7 @@ def _compare(snapshot: Snapshot, part: Numbered, view: View, slots: Slots, findi
     is_there, is_found = stored.any(axis=1), found.any(axis=1)
     is_wrong = is_there != is_found
     if stored.shape == found.shape:
-        lengths = np.linalg.norm(stored, axis=1)  # within .0005 of one after float16
+        lengths = np.linalg.norm(stored, axis=1)  # within .0005 of 1 after rounding to float16
         is_wrong |= is_there & (np.einsum("ij,ij->i", stored, found) < _LEAST_COSINE * lengths)
     findings.add(COLUMNS_FILE, "hold another vector than the records", int(np.count_nonzero(is_wrong)))
     findings.add(COLUMNS_FILE, "hold other passages than the records", _wrong_passages(snapshot, part, view, slots))
@@ -491,7 +492,7 @@ def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, f
     }
     for name, (column, values) in expected.items():
         held, told = column[slots], np.array(values, dtype=column.dtype)
-        is_other = (held != told) & ((held == held) | (told == told))  # NaN, which is none, equals NaN
+        is_other = (held != told) & ((held == held) | (told == told))  # NaN stands for no value and equals NaN
         findings.add(COLUMNS_FILE, f"hold other {name} than the records", int(np.count_nonzero(is_other)))
     for chosen, places in _filters(records):
         mask = view.mask(chosen)
@@ -502,7 +503,7 @@ def _compare_fields(records: Sequence[MemoryRecord], view: View, slots: Slots, f
 
 
 def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots) -> int:
-    """Return the number of `slots` (m,) whose further passages differ from those of their memories."""
+    """Return the number of `slots` (m,) whose further passages differ from their memories."""
     wrong = 0
     for (row, _), slot in zip(part, slots.tolist(), strict=True):
         stored, found = snapshot.passages(row), view.vectors.further(slot)
@@ -515,7 +516,7 @@ def _wrong_passages(snapshot: Snapshot, part: Numbered, view: View, slots: Slots
 
 
 def _filters(records: Sequence[MemoryRecord]) -> Iterator[tuple[MemoryFilter, list[int]]]:
-    """Yield a filter for each name in `records`, with the positions of the records that have it."""
+    """Yield a filter for each name in `records`, with the positions of the records that have this name."""
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     for place, record in enumerate(records):
         for field in _NAMED:
@@ -529,7 +530,7 @@ def _filters(records: Sequence[MemoryRecord]) -> Iterator[tuple[MemoryFilter, li
 
 
 def _wrong_words(records: Sequence[MemoryRecord], view: View, slots: Slots) -> int:
-    """Return the number of `slots` (m,) that are found by other words than their memories have."""
+    """Return the number of `slots` (m,) whose indexed words differ from the words of their memories."""
     words_of = [text_words("\n".join(texts_of(record))) for record in records]
     word_of_stem: dict[str, str] = {}
     stems_of = []
@@ -562,4 +563,4 @@ def _report_part(report: Report, part: str, what: str, done: int, total: int) ->
 
 
 def _report_nothing(_what: str, _done: int, _total: int) -> None:
-    """Report nothing: with many users, a progress bar for each part of each would fill the screen."""
+    """Report nothing, because a progress bar for each part of many users would fill the screen."""

@@ -1,8 +1,8 @@
-"""Encrypt a data folder at rest, in place or staged by a restore; list which stores are encrypted; destroy a key.
+"""Encrypt a data folder in place or files staged by a restore, list which stores are encrypted, and destroy a key.
 
 A user's records are copied into a new file under the user's key, verified, and put in place atomically. Derived files
 are removed first and rebuilt afterwards, encrypted. Each step is idempotent. Backups, and files that a restore moved
-aside, stay unchanged.
+aside, remain unchanged.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from relay.disk import DATA_FILE, Report, Transaction, opening
 
 
 class EncryptedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """The users that were encrypted. `plain_leftovers`: folders with older files, which stay plain."""
+    """The users that were encrypted. `plain_leftovers` are folders with older files, which remain plain."""
 
     users: tuple[EncryptedUser, ...]
     plain_leftovers: tuple[str, ...]
 
 
 class DestroyedKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of destroying a user's key: erased events of `system`, and in words which data is left."""
+    """The result of destroying a user's key. `left` describes the data that remains."""
 
     user_id: str
     destroyed: bool
@@ -68,9 +68,9 @@ def encrypt_folder(
     user_id: str | None = None,
     on_missing_key: OnMissingKey | None = None,
 ) -> EncryptedFolder:
-    """Encrypt a data folder, or one user in it; encrypted stores stay unchanged. Durable on return.
+    """Encrypt a data folder, or one user in it; encrypted stores are not changed. Durable on return.
 
-    Idempotent; a crash leaves each store whole, plain or encrypted. A user without the key is reported to
+    Idempotent; after a crash each store is intact, either plain or encrypted. A user without the key is reported to
     `on_missing_key` and skipped; without that callback, `EncryptionKeyMissingError` is raised. Raises `SettingsError`
     if no folder of keys is set, `DaemonRunningError`, `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreError`,
     `JournalError`.
@@ -118,7 +118,7 @@ def _encrypt_users(
 def encrypt_staged(stage: Path, data_dir: Path, settings: Settings, now: datetime, report: Report) -> None:
     """Encrypt the plain stores among files staged for `data_dir`, if the settings name a folder of keys.
 
-    If some of them are encrypted already, `data_dir` is bound to that folder of keys.
+    If some of the files are encrypted already, `data_dir` is bound to that folder of keys.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -141,9 +141,9 @@ def destroy_user_key(
 ) -> DestroyedKey:
     """Destroy a user's key, so that no copy of the user's data can be read again. Durable on return.
 
-    Events that conductors published as `system` about the user's runs have the key of `system`: they are erased too,
-    unless a daemon serves the folder (`is_served`) and holds the journal. Raises `EncryptionKeyMissingError`,
-    `SettingsError`, `KeyFileError`, `JournalError`, `StoreError`.
+    Events that conductors published as `system` about the user's runs are encrypted with the key of `system`, so they
+    are erased too, unless a daemon serves the folder (`is_served`) and holds the journal. Raises
+    `EncryptionKeyMissingError`, `SettingsError`, `KeyFileError`, `JournalError`, `StoreError`.
     """
     keys = open_key_ring(settings.encryption, data_dir)
     if keys is None:
@@ -164,7 +164,7 @@ def destroy_user_key(
 
 
 EncryptionState = Literal["plain", "encrypted", "locked"]
-"""`locked`: encrypted with a key that is not in the ring, or without a ring in the settings."""
+"""`locked`: encrypted with a key that is not in the ring, or the settings name no ring."""
 
 
 class StoreEncryption(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,10 +185,11 @@ class EncryptedUser(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encrypt_user(folder: Path, settings: StoreSettings, key: UserKey, report: Report) -> EncryptedUser:
-    """Encrypt a user's folder with `key`, which is created if it does not exist. Durable on return.
+    """Encrypt a user's folder with `key`, creating the key if it does not exist. Durable on return.
 
-    A kill at any moment leaves plain or encrypted records; another call continues. Needs disk space for a copy.
-    Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`, `StoreError`, `EncryptionKeyMissingError`.
+    If it is killed at any moment, the records are intact, plain or encrypted, and another call continues. Needs disk
+    space for a copy of the records. Raises `StoreOwnedElsewhereError`, `StoreDamagedError`, `StoreFullError`,
+    `StoreError`, `EncryptionKeyMissingError`.
     """
     was_encrypted = False
     with ExitStack() as stack:
@@ -206,7 +207,7 @@ def encrypt_user(folder: Path, settings: StoreSettings, key: UserKey, report: Re
             )
         encrypt_intent(folder, key)
         after = _size(folder)
-    with closing(Archive.open(folder, settings, "library", key)) as archive:  # rebuilds the derived files
+    with closing(Archive.open(folder, settings, "library", key)) as archive:  # opening rebuilds the derived files
         count = archive.store.counts().memories
     return EncryptedUser(
         user_id=key.user_id, memories=count, bytes_before=before, bytes_after=after, was_encrypted=was_encrypted
@@ -218,13 +219,13 @@ def _pairs(transaction: Transaction) -> Iterator[Put]:
 
 
 def remove_plain_caches(folder: Path) -> None:
-    """Remove derived files, including those set aside as damaged: they hold words and vectors."""
+    """Remove derived files, including files set aside as damaged, because they hold words and vectors."""
     remove_files(folder)
     discard_learner(folder)
 
 
 def remove_leftovers(data_dir: Path) -> None:
-    """Finish the removal of users, and remove files of a killed restore. Raises `StoreError`."""
+    """Finish interrupted removals of users, and remove files of a killed restore. Raises `StoreError`."""
     finish_removals(data_dir)
     shutil.rmtree(data_dir / STAGE, ignore_errors=True)
 

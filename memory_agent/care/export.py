@@ -4,13 +4,14 @@ Each memory is one line and round-trips bit for bit: record, usage, vectors, wor
 words are base64 of the stored bytes; metadata that JSON cannot hold exactly (bytes, NaN) is base64 of MessagePack; long
 event ids are digests. `memory-agent sona export` exports runs and what was learned from them.
 
-Export reads a snapshot, also while a daemon runs. Import checks every line first and writes one transaction, so a bad
-line, a full disk or a kill leaves the store unchanged. It skips memories that the store has, by id or event, and is
-idempotent. Vectors of another embedder than the store's are dropped, and recomputed when a model is available.
+Export reads a snapshot, also while a daemon runs. Import checks every line before it writes one transaction, so a bad
+line, a full disk or a kill leaves the store unchanged. It skips memories whose id or event the store already has, and
+is idempotent. Vectors of a different embedder are dropped, and recomputed when a model is available.
 
-In an export of shared items, a line is an item with its attachment and the pseudonym of its author. It holds neither
-figures nor chosen names, nor anything that leads to the user behind a pseudonym: to move a deployment, restore a
-backup. These lines are imported only as shared items, with new figures. Items that were unpublished here stay so.
+In an export of shared items, a line is an item with its attachment and the pseudonym of its author. The export contains
+no figures, no chosen names, and nothing that identifies the user behind a pseudonym; to move a deployment, restore a
+backup. These lines are imported only as shared items, with new figures. Items that were unpublished here remain
+unpublished.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ from relay import SHARED_USER
 from relay.disk import Report, Transaction, flush
 
 FORMAT = 2
-"""1 of version 0.1.0, which had neither passages nor words."""
+"""Version 0.1.0 wrote format 1, without passages and words."""
 LONGEST_LINE_BYTES = 64 << 20
 
-_LENGTH_ERROR = 0.01  # of a unit vector in float16
+_LENGTH_ERROR = 0.01  # largest error of the length of a unit vector in float16
 _STEP = 1_000
-_MOST_NAMED = 5  # bad lines in one error
+_MOST_NAMED = 5  # maximum of bad lines named in one error
 
 
 class Bodies(NamedTuple):
@@ -95,7 +96,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A memory with its events; without a record, events of a deleted memory, so that they stay recognised."""
+    """A memory with its events. Without a record: events of a deleted memory, which remain known."""
 
     record: MemoryRecord | None = None
     vector: str | None = None
@@ -108,9 +109,9 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of memories that were imported (`taken`), and that were stored before (`known`).
+    """The numbers of memories that were imported (`taken`) and that were already stored (`known`).
 
-    `without_vector`: imported memories without a vector. `unpublished`: items left out because they were unpublished
+    `without_vector`: imported memories without a vector. `unpublished`: items skipped because they were unpublished
     here.
     """
 
@@ -127,9 +128,9 @@ _lines = msgspec.json.Decoder(Line)
 def export_user(
     data_dir: Path, settings: Settings, user_id: str, report: Report, filter: MemoryFilter | None = None
 ) -> Iterator[bytes]:
-    """Return the lines of a user's export, without line ends and decrypted; also while a daemon runs.
+    """Return the decrypted lines of a user's export, without line ends; works while a daemon runs.
 
-    With a filter, only the memories that match it. Raises `InvalidInputError` for a user without a store,
+    With a filter, only matching memories are exported. Raises `InvalidInputError` for a user without a store,
     `StoreError`, `StoreDamagedError`, `EncryptionKeyMissingError`.
     """
     folder = user_folder(data_dir, user_id)
@@ -142,12 +143,12 @@ def export_user(
 def import_user(
     file: BinaryIO, data_dir: Path, settings: Settings, user_id: str, now: datetime, report: Report
 ) -> Imported:
-    """Import a seekable export file for a user, all of it or nothing. Durable on return.
+    """Import a seekable export file for a user, atomically. Durable on return.
 
-    A later restore no longer erases imported memories that had been erased before. Raises `DaemonRunningError`,
+    A later restore does not erase imported memories, even if they were erased before. Raises `DaemonRunningError`,
     `InvalidInputError` naming the bad lines, `StoreOwnedElsewhereError`, `StoreError`.
     """
-    head = decode_head(next(_numbered(file), (1, b""))[1])  # before anything is created
+    head = decode_head(next(_numbered(file), (1, b""))[1])  # checked before anything is created
     if (head.user_id == SHARED_USER) != (user_id == SHARED_USER):
         what = "what users share" if head.user_id == SHARED_USER else "the memories of a user"
         raise InvalidInputError("line 1", f"begins {what}: import it with --user {head.user_id}")
@@ -166,7 +167,7 @@ def import_user(
 
 
 def write_file(file: Path, chunks: Iterable[bytes]) -> int:
-    """Write a private file from chunks, atomically; return their number. Durable on return. Raises `OSError`."""
+    """Write a private file from chunks, atomically; return the chunk count. Durable on return. Raises `OSError`."""
     count = 0
     with tempfile.NamedTemporaryFile(dir=file.absolute().parent, prefix=f".{file.name}.", delete=False) as part:
         try:
@@ -206,9 +207,9 @@ def export_lines(
 def import_lines(
     file: BinaryIO, archive: Archive, report: Report, is_gone: Callable[[str], bool] = lambda _: False
 ) -> Imported:
-    """Import a seekable export file, all of it or nothing, except for ids that are `is_gone`. Durable on return.
+    """Import a seekable export file atomically, except for ids for which `is_gone` is true. Durable on return.
 
-    Raises `InvalidInputError` naming the bad lines, or `StoreError`; then the store is unchanged.
+    Raises `InvalidInputError` naming the bad lines, or `StoreError`, and leaves the store unchanged.
     """
     head = _checked(file, report)
     with archive.batch() as batch:
@@ -217,7 +218,7 @@ def import_lines(
 
 def _lines_of(transaction: Transaction, user_id: str, report: Report, filter: MemoryFilter | None) -> Iterator[bytes]:
     snapshot = Snapshot(transaction)
-    of_many = {one.item_id for one in all_offerers(snapshot)}  # items made of offers, which are private
+    of_many = {one.item_id for one in all_offerers(snapshot)}  # items made from offers, which are private
     state, total = snapshot.state, snapshot.counts().memories - len(of_many)
     if filter is not None:
         filter = with_excluded_memories(filter, snapshot)
@@ -301,13 +302,13 @@ def _take(
 ) -> Imported:
     if batch.state.stamp is None and head.stamp is not None:
         batch.set_stamp(head.stamp)
-        batch.state.ndim = head.ndim  # also where no memory has a vector any more
+        batch.state.ndim = head.ndim  # even if no memory has a vector any more
     fits = batch.state.stamp == head.stamp and batch.state.ndim in (None, head.ndim)
     if fits and batch.state.words_stamp is None and head.words_stamp is not None:
         batch.set_words_stamp(head.words_stamp)
     has_words = batch.state.words_stamp == head.words_stamp and batch.state.word_bytes in (None, head.word_bytes)
     if fits and has_words:
-        batch.state.word_bytes = head.word_bytes  # the store may wait for its first words
+        batch.state.word_bytes = head.word_bytes  # the store may have no words yet
     taken = known = without_vector = unpublished = 0
     for done, (record, bodies, events, attachment) in enumerate(arrivals):
         if done % _STEP == 0:
@@ -342,7 +343,7 @@ def _is_new(batch: Batch, events: list[bytes]) -> bool:
 def encode_line(
     record: MemoryRecord | None, bodies: Bodies, events: list[bytes], attachment: bytes | None = None
 ) -> bytes:
-    """Return the line of a memory; `events` are stored keys, `attachment` is that of an item."""
+    """Return the line of a memory; `events` are stored keys, and `attachment` belongs to a shared item."""
     metadata = None
     if record is not None and not _is_exact(record.metadata):
         metadata = _base64(msgspec.msgpack.encode(record.metadata))
@@ -376,7 +377,7 @@ def decode_head(data: bytes) -> Head:
 
 
 def decode_line(number: int, data: bytes, head: Head) -> Arrival:
-    """Return what a line holds; events are stored keys. Raises `InvalidInputError` naming the line."""
+    """Decode a line; its events become stored keys. Raises `InvalidInputError` naming the line."""
     try:
         line = _lines.decode(data)
         record = line.record if line.metadata_msgpack is None else _with_metadata(line)
@@ -458,7 +459,7 @@ def _digest(text: str) -> bytes:
 
 
 def _is_digest(key: bytes) -> bool:
-    return key[:1] == b"\xff"  # never the first byte of UTF-8
+    return key[:1] == b"\xff"  # never occurs as the first byte of UTF-8
 
 
 def _is_exact(metadata: dict[str, Any]) -> bool:
@@ -476,7 +477,7 @@ def _same(one: Any, other: Any) -> bool:
         return list(one) == list(other) and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list):
         return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other) and str(one) == str(other)  # -0.0 is not 0.0
+    return bool(one == other) and str(one) == str(other)  # distinguishes -0.0 from 0.0
 
 
 def _base64(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Work on a data folder that no daemon serves: open a user's memory, erase, read the quarantine, compact the journal.
+"""Work on a data folder without a daemon: open a user's memory, erase data, read the quarantine, compact the journal.
 
 A running daemon does the same through its hosts and its relay (`daemon.erasure`).
 """
@@ -56,7 +56,7 @@ from relay import (
 )
 
 Warn = Callable[[str], None]
-"""Receives a warning, one sentence, when an operation continues despite a problem."""
+"""Receives a warning of one sentence if an operation continues despite a problem."""
 
 IsOwned = Callable[[bytes], bool]
 """Whether an encoded event of `system` belongs to the user."""
@@ -73,10 +73,10 @@ def open_memory(
     retention: RetentionSettings | None = None,
     shared: SharedStore | None = None,
 ) -> Memory:
-    """Open a user's memory on its files, and create it if it does not exist.
+    """Open a user's memory from its files, creating it if it does not exist.
 
-    Finishes an interrupted restore. Applies no retention by itself, so that reading erases nothing; `retention` gives
-    the rules to `Memory.erasure`. `shared` comes from `shared_items`. Raises as `Memory.open`, and
+    Finishes an interrupted restore. Does not apply retention, so that reading erases nothing; `retention` passes the
+    rules to `Memory.erasure`. `shared` comes from `shared_items`. Raises as `Memory.open` does, and
     `DaemonRunningError`.
     """
     folder = _prepared(data_dir, settings, user_id)
@@ -88,7 +88,7 @@ def open_memory(
 def open_for_reading(
     data_dir: Path, settings: Settings, user_id: str, shared: SharedStore | None = None
 ) -> Iterator[Memory]:
-    """As `open_memory`, but yield an empty memory for a user without a store, without creating files or keys."""
+    """Like `open_memory`, but for a user without a store yield an empty memory and create no files or keys."""
     open_user_key(settings.encryption, data_dir, user_id)
     Layout(data_dir).finish_restore()
     if user_folder(data_dir, user_id).exists():
@@ -105,7 +105,7 @@ def open_for_reading(
 
 @contextmanager
 def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
-    """Lend the shared items of a data folder. The first request opens their store; the first publication creates it.
+    """Yield the shared items of a data folder. The first request opens their store; the first publication creates it.
 
     Requests raise as `open_memory`.
     """
@@ -121,7 +121,7 @@ def shared_items(data_dir: Path, settings: Settings) -> Iterator[SharedStore]:
 
 def _prepared(data_dir: Path, settings: Settings, user_id: str) -> Path:
     """Prepare the data folder for opening a user's memory, and return the user's folder. Raises as `open_memory`."""
-    open_user_key(settings.encryption, data_dir, user_id)  # refuses a folder of keys inside the data folder
+    open_user_key(settings.encryption, data_dir, user_id)  # rejects a folder of keys inside the data folder
     layout = Layout(data_dir)
     layout.create()
     layout.finish_restore()
@@ -153,7 +153,7 @@ def _open(
 def forgotten_events(data_dir: Path, user_id: str) -> Callable[[str], bool]:
     """Return a predicate of event ids: whether the event's memory was forgotten and not stored again.
 
-    Reads only the history of erasures, so it may run beside a daemon. Raises `StoreError`.
+    Reads only the history of erasures, so it may run while a daemon runs. Raises `StoreError`.
     """
     gone = read_history(user_folder(data_dir, user_id), user_id).events
     return lambda event_id: bool(gone) and fingerprint(user_id, event_id) in gone
@@ -200,9 +200,9 @@ def erase_user(
     dry_run: bool = False,
     warn: Warn = lambda _: None,
 ) -> ErasureReceipt:
-    """Erase a user: shared items, events, ownership of runs, folder. Durable on return; idempotent after a crash.
+    """Erase a user's shared items, events, ownership of runs, and folder. Durable on return; idempotent after a crash.
 
-    Needs no key: memories that cannot be read are removed without being counted, and `warn` is called. Raises as
+    Needs no key: unreadable memories are removed without being counted, and `warn` is called. Raises as
     `erase`.
     """
     folder = user_folder(data_dir, user_id)
@@ -232,7 +232,7 @@ def _forget_shared(
 ) -> tuple[SharedPart, str | None]:
     """Remove a user's shared items and contributions to figures, unless `dry_run`.
 
-    Returns their number, and the reason if the journal still names them.
+    Returns the number of items, and the reason if the journal still names them.
     """
     with shared_items(data_dir, settings) as shared:
         found: SharedPart = shared.ask(Caller(user_id=user_id), ForgetUser(dry_run=dry_run), _SHARED_TIMEOUT_S)
@@ -245,7 +245,7 @@ def _forget_shared(
 
 
 def _tell(data_dir: Path, settings: Settings, shared: SharedStore, now: datetime) -> None:
-    """Move the publish log to the journal, as a daemon's announcer does, so it names no removed item."""
+    """Move the publish log to the journal, as a daemon's announcer does, so that the log names no removed item."""
     if not journal_folder(data_dir).exists():
         return
     caller = Caller(user_id=SHARED_USER)
@@ -277,7 +277,7 @@ def erase_events_of(
     """Erase the events of an intent from the journal, including events of `system` about its session and runs."""
     among = keys_of(intent.session_id, intent.run_ids)
     wanted = erasable(user_id, intent)
-    if user_id == SHARED_USER:  # its events quote fingerprints
+    if user_id == SHARED_USER:  # events of shared items quote fingerprints
         wanted = msgspec.structs.replace(wanted, quoted=frozenset(fingerprint(user_id, one) for one in wanted.quoted))
     return erase_events(data_dir, settings, wanted, now, among, dry_run=dry_run)
 
@@ -292,10 +292,10 @@ def erase_events(
     dry_run: bool = False,
     forget_owner: bool = False,
 ) -> Erased:
-    """Erase the events of one user from the journal, and those that conductors published for the user as `system`.
+    """Erase the events of one user from the journal, and events that conductors published for the user as `system`.
 
     `among` restricts the latter to these runs and sessions. `forget_owner` also removes the user from the map of run
-    owners. Durable on return; the journal's file is compacted. Without a journal there is nothing to erase. Raises
+    owners. Durable on return; the journal's file is compacted. Does nothing if there is no journal. Raises
     `JournalError`, `StoreError`.
     """
     with _open_owners(data_dir, settings) as owners:

@@ -1,10 +1,10 @@
-"""Restore a backup: everything, or one user; or replay one user's events from the journal.
+"""Restore a backup of everything or of one user, or replay one user's events from the journal.
 
-The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged beside
-the stores, encrypted if the data folder is, and memories that were erased here since the backup was made are erased
-from the copies. Then the copies replace the existing files, which are moved aside and never deleted. A restored store
-gets a new owner epoch, and its caches are rebuilt. A single user's store is older than the journal, so the daemon's
-cursor is reset to the store's last event; other stores recognise events that they have.
+The whole backup is checked before anything changes, and the data folder must not be in use. Copies are staged next to
+the stores and encrypted if the data folder is encrypted. Memories that were erased here since the backup was made are
+erased from the copies. Then the copies replace the existing files, which are moved aside and never deleted. A restored
+store gets a new owner epoch, and its caches are rebuilt. A single user's restored store is older than the journal, so
+the daemon's cursor is reset to the store's last event; other stores recognise events that they already have.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """The restored parts. `aside`: the folder with the replaced files, None if there were none.
+    """The restored parts. `aside` is the folder with the replaced files, or None if there were none.
 
-    `erased_again`: by user, the number of memories that were erased here since the backup, and now from the copies.
-    `has_history`: whether this data folder has a history of erasures, which another machine lacks.
+    `erased_again` counts, by user, memories erased from the copies because they were erased here since the backup.
+    `has_history`: whether this data folder has a history of erasures, which a new machine lacks.
     """
 
     parts: tuple[Part, ...]
@@ -61,7 +61,7 @@ def restore_all(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Restore everything. `replace` moves existing files aside; without it they are an error. Durable on return.
+    """Restore everything. `replace` moves existing files aside; without it they are rejected. Durable on return.
 
     Raises `BackupDamagedError`, `InvalidInputError`, `StoreEncryptedError` and `EncryptionKeyMissingError` without the
     keys, `DaemonRunningError`, `StoreOwnedElsewhereError`, `JournalInUseError`, `OSError`.
@@ -110,10 +110,9 @@ def restore_user(
             raise InvalidInputError("user", f"{user_id} was erased, whole, after this backup was made")
         again = _reapply_erasures(stage, data_dir, data_dir, settings, manifest.made_at, now, warn)
         flush_tree(stage)
-        if user_id != SHARED_USER:  # which has no events
-            _rewind(
-                data_dir, settings, cursor
-            )  # before the moves: repeated events are recognised, missed ones are lost
+        if user_id != SHARED_USER:  # shared items have no events
+            # Rewind before the moves: repeated events are recognised, missed events would be lost.
+            _rewind(data_dir, settings, cursor)
         aside, moves = _moves_aside(data_dir, [folder], now, replace=replace)
         move_folders(data_dir, [*moves, (staged, folder)])
     return _restored(data_dir, parts, aside, manifest.made_at, again)
@@ -128,9 +127,10 @@ def replay_user(
     replace: bool,
     warn: Warn = lambda _: None,
 ) -> Restored:
-    """Move one user's store aside, so that a new one is built from the journal at the daemon's next start.
+    """Move one user's store aside, so that the daemon builds a new store from the journal at its next start.
 
-    Data that is not in the journal (`NOT_IN_JOURNAL`) stays aside. Durable on return. Raises as `restore_all`.
+    Data that is not in the journal (`NOT_IN_JOURNAL`) is only in the store moved aside. Durable on return. Raises as
+    `restore_all`.
     """
     folder = user_folder(data_dir, user_id)
     if user_id == SHARED_USER:
@@ -154,9 +154,9 @@ def replay_user(
 def _reapply_erasures(
     stage: Path, journal_dir: Path, data_dir: Path, settings: Settings, made_at: datetime, now: datetime, warn: Warn
 ) -> dict[str, int]:
-    """Erase from staged files what the history of `data_dir` lists; return the numbers of memories by user.
+    """Erase from staged files the memories that the history of `data_dir` lists; return their numbers by user.
 
-    `journal_dir` is the folder with the journal for the staged stores: the stage itself, or `data_dir`.
+    `journal_dir` is the folder with the journal for the staged stores: the stage or `data_dir`.
     """
     counts = {}
     for user_id in list(known_users(stage)):
@@ -166,7 +166,7 @@ def _reapply_erasures(
         if history.since(made_at).is_everything:
             counts[user_id] = erase_user(stage, settings, user_id, now, warn=warn).memories
         else:
-            if user_id == SHARED_USER:  # erases the events of items that the restored store does not know, too
+            if user_id == SHARED_USER:  # also erases events of items that the restored store does not have
                 wanted = Erasable(user_id=SHARED_USER, quoted=history.memories_in(now))
                 erase_events(journal_dir, settings, wanted, now)
             known = erased_events(journal_dir, settings, user_id, history)
@@ -210,7 +210,7 @@ def _restored(
 
 @contextmanager
 def _exclusive(data_dir: Path, users: Sequence[str]) -> Iterator[None]:
-    """Hold the data folder exclusively. If it is created for this, a failure removes it again."""
+    """Hold the data folder exclusively. A folder created for this is removed after a failure."""
     layout = Layout(data_dir)
     is_new = not data_dir.exists()
     try:
@@ -237,9 +237,9 @@ def _held(layout: Layout, data_dir: Path, users: Sequence[str]) -> Iterator[None
 
 @contextmanager
 def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report) -> Iterator[Path]:
-    """Copy the parts to a folder beside the stores, and check them. Durable."""
+    """Copy the parts to a folder next to the stores, and check them. Durable."""
     stage = data_dir / STAGE
-    shutil.rmtree(stage, ignore_errors=True)  # of an interrupted restore
+    shutil.rmtree(stage, ignore_errors=True)  # left by an interrupted restore
     try:
         for done, part in enumerate(parts):
             report("parts", done, len(parts))
@@ -261,7 +261,7 @@ def _staged(backup: Path, data_dir: Path, parts: Sequence[Part], report: Report)
 def _require_usable(backup: Path, stage: Path, data_dir: Path, settings: Settings) -> None:
     """Raise `StoreEncryptedError` or `EncryptionKeyMissingError` for stores that the settings cannot open.
 
-    A user whose key was destroyed is restored unreadable, if other users can be opened.
+    A user whose key was destroyed is restored in unreadable form if other users can be opened.
     """
     missing: list[EncryptionKeyMissingError] = []
     users = list(known_users(stage))

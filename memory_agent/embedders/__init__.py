@@ -1,11 +1,12 @@
-"""Text to vectors: the `Embedder` protocol, and its implementations in this process and as a client of the node's one.
+"""Turn text into vectors: the `Embedder` protocol, and its implementations in this process and as a client.
 
-Read `protocol` first, then `minilm` (the model), `lanes` (queries before bulk work) and `server`. Importing this face
-loads no engine and no sockets: `remote`, `lanes`, `cache`, `weights` and `schemes` are imported where they are needed.
+Read `protocol` first, then `minilm` (the model), `lanes` (queries before bulk work) and `server`. Importing this
+package loads no engine and no sockets; `remote`, `lanes`, `cache`, `weights` and `schemes` are imported where they are
+needed.
 
-Each embedder identifies the origin of its vectors (`info.stamp`). Stores keep the stamp with the vectors, so vectors of
-different models are never compared. Rejected: a library that depends on torch (2 GB), and a session per user (100 MB
-each) instead of one per node.
+Each embedder identifies the origin of its vectors by a stamp (`info.stamp`). Stores keep the stamp with the vectors, so
+vectors of different models are never compared. Rejected: a library that depends on torch (2 GB), and one session per
+user (100 MB each) instead of one per node.
 """
 
 from memory_agent.embedders.lazy_embedder import LazyEmbedder, failing_as_model_error, open_embedder

@@ -1,8 +1,8 @@
 """The embedder process: `python -m memory_agent.embedders --endpoint ipc://...`.
 
-Prints one line of JSON when it is ready. Ends on SIGTERM or SIGINT, or when the process `--parent-pid` is no longer its
-parent. Rejected: PR_SET_PDEATHSIG, which fires when the thread that started the child ends, and end of file
-on standard input, which a service manager closes at once.
+It prints one line of JSON when it is ready. The process ends on SIGTERM or SIGINT, or when the process `--parent-pid`
+is no longer its parent. Rejected ways to detect that the parent ended: PR_SET_PDEATHSIG, which fires when the thread
+that started the child ends, and end of file on standard input, which a service manager closes at once.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _return_memory() -> None:
     """Make glibc return freed memory to the system: 133 MB under load instead of 181 (measured), at the same speed.
 
-    By default each thread retains the memory that its longest text needed. Call before threads start.
+    By default each thread retains the memory that its longest text needed. Call it before threads start.
     """
     if sys.platform != "linux":
         return

@@ -1,4 +1,4 @@
-"""Caches built graphs, verified before each use; also implements `model status` and `model fetch`.
+"""Cache built graphs, which are verified before each use, and implement `model status` and `model fetch`.
 
 The file name of a cached graph ends in its SHA-256, so damaged and stale files are detected and several processes can
 build at once. `onnx` and `safetensors` are imported only to build. Rejected: building at each start (1 s and 150 MB).
@@ -22,9 +22,9 @@ from memory_agent.errors import ModelError, ModelMissingError
 from memory_agent.settings import EmbedderSettings
 
 GRAPH_REVISION = 2
-"""Increment whenever the vectors of the exporter's graph change: part of the stamp and of a cached graph's name."""
+"""Part of the stamp and of a cached graph's name; increment it whenever the vectors of the exporter's graph change."""
 _GRAPH_FORMAT = 3
-"""Increment whenever the graph changes but its vectors do not: part of a cached graph's name only."""
+"""Part of a cached graph's name only; increment it whenever the graph changes but its vectors do not."""
 
 _ADVICE = {
     "unbuilt": "the graph is built at the first start, or now by: memory-agent model fetch",
@@ -36,7 +36,7 @@ _ADVICE = {
 class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
     """The verified inputs of an embedder. `graph` is a path, or bytes if the cache is not writable.
 
-    A path is preferred, because the engine keeps bytes as long as the session lives (24 MB, measured).
+    A path is preferred, because the engine keeps the bytes as long as the session lives (24 MB, measured).
     """
 
     model: Model
@@ -47,7 +47,7 @@ class Artifacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `model status`. "ready": nothing is missing; "unbuilt": there are weights but no graph yet."""
+    """The result of `model status`. "ready" means that nothing is missing; "unbuilt" means weights without a graph."""
 
     state: Literal["ready", "unbuilt", "missing", "refused"]
     model: str
@@ -68,7 +68,7 @@ def obtain(
     *,
     progress: ByteProgress | None = None,
 ) -> Artifacts:
-    """Return graph and tokenizer from the cache, or build them from the weights and cache them.
+    """Return the graph and tokenizer from the cache, or build and cache them.
 
     A damaged graph is rebuilt. Without a writable cache, every start builds the graph. Raises `ModelMissingError`,
     `ModelChecksumError`, `ModelError`.
@@ -149,7 +149,7 @@ def advise(state: str, settings: EmbedderSettings) -> str:
 
 def _build(model: Model, scheme: Scheme, cache: Path) -> tuple[Path | bytes, bytes]:
     """Build the graph from the weights; cache it and the tokenizer if the cache is writable."""
-    from memory_agent.embedders.graph import export_graph  # loads onnx: 40 MB that a warm start does not need
+    from memory_agent.embedders.graph import export_graph  # loads onnx, 40 MB that a warm start does not need
 
     if model.folder is None:
         raise ModelMissingError(f"no weights of {model.shape.name}")
@@ -176,7 +176,7 @@ def _graph_key(model: Model, scheme: Scheme) -> str:
 
 
 def _cached_graph(cache: Path, model: Model, scheme: Scheme) -> Path | None:
-    """Return the cached graph if its checksum matches; delete damaged ones."""
+    """Return the cached graph if its checksum matches; delete damaged files."""
     for path in sorted(cache.glob(f"{_graph_key(model, scheme)}-*.onnx")):
         if is_whole(path, path.stem.rpartition("-")[2]):
             return path

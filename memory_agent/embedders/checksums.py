@@ -1,4 +1,4 @@
-"""Verifies files against SHA-256 checksums, caches which were verified, and replaces files atomically."""
+"""Verify files against SHA-256 checksums, with a cache of verified files, and replace files atomically."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def replacing(path: Path) -> Iterator[Path]:
 class VerifiedFiles:
     """A cache of verified files, to avoid hashing 90 MB at each start.
 
-    A file is identified by size, inode, mtime, and ctime, which cannot be set back. Hashing the weights takes 90 ms
-    with SHA instructions, looking up a cached file 0.1 ms (measured).
+    A file is identified by its size, inode, mtime, and ctime; ctime cannot be set back. Hashing the weights takes 90 ms
+    with SHA instructions; looking up a cached file takes 0.1 ms (measured).
     """
 
     def __init__(self, path: Path) -> None:

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Future(Generic[Result]):
-    """A result or an exception that is set once, or cancelled before that. Thread-safe."""
+    """A result or exception that is set once, unless the future is cancelled first. Thread-safe."""
 
     def __init__(self) -> None:
         self._condition = Condition()
@@ -26,7 +26,7 @@ class Future(Generic[Result]):
         self._callbacks: list[Callable[[Future[Result]], object]] = []
 
     def settle(self, outcome: Result | Exception) -> None:
-        """Set the outcome and call the callbacks, unless there is an outcome already. Never raises."""
+        """Set the outcome and call the callbacks; does nothing if there is already an outcome. Never raises."""
         with self._condition.lock:
             if self._is_done:
                 return
@@ -39,20 +39,20 @@ class Future(Generic[Result]):
                 log.error("future.callback_failed", error=type(error).__name__)
 
     def cancel(self) -> bool:
-        """Cancel, unless there is an outcome; `result` then raises `CancelledError`. Return whether it is cancelled."""
+        """Cancel unless there is an outcome; `result` then raises `CancelledError`. Return whether it is cancelled."""
         self.settle(CancelledError())
         return self.cancelled()
 
     def done(self) -> bool:
-        """Return whether there is an outcome, or it was cancelled."""
+        """Return whether there is an outcome, including cancellation."""
         return self._is_done
 
     def cancelled(self) -> bool:
-        """Return whether it was cancelled."""
+        """Return whether the future was cancelled."""
         return isinstance(self._outcome, CancelledError)
 
     def result(self, timeout_s: float | None = None) -> Result:
-        """Wait for the result. Raises its exception, `CancelledError`, and `TimeoutError` after `timeout_s`.
+        """Wait for the result. Raises the stored exception, `CancelledError`, or `TimeoutError` after `timeout_s`.
 
         >>> future = Future[int]()
         >>> future.settle(7)
@@ -65,13 +65,13 @@ class Future(Generic[Result]):
         return self._outcome  # type: ignore[return-value]  # not an exception
 
     def exception(self, timeout_s: float | None = None) -> Exception | None:
-        """Wait for the outcome; return its exception, None for a result. Raises `TimeoutError` after `timeout_s`."""
+        """Wait for the outcome; return its exception, or None for a result. Raises `TimeoutError` after `timeout_s`."""
         if not self._condition.wait_for(self.done, timeout_s):
             raise TimeoutError("there is no result yet")
         return self._outcome if isinstance(self._outcome, Exception) else None
 
     def call_when_done(self, callback: Callable[[Future[Result]], object]) -> None:
-        """Call `callback` when there is an outcome, in the thread that sets it; at once if there is one already."""
+        """Call `callback` when the outcome is set, in the thread that sets it, or at once if it is already set."""
         with self._condition.lock:
             is_done = self._is_done
             if not is_done:

@@ -1,12 +1,12 @@
-"""Exports BERT weights to one ONNX graph that includes pooling and norm, in float32 or in int8 per channel.
+"""Export BERT weights to one ONNX graph that includes pooling and norm, in float32 or in int8 per channel.
 
 Inputs: `input_ids` and `attention_mask`, both int32 (n, t). Outputs: `embedding`, float32 (n, d), of unit length, and
 `token_vectors`, float32 (n, t, d), the last layer. int8:
 one signed scale per output column of each matrix and per row of the word table; the engine quantises activations per
 run.
 
-Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which does not know the types behind the fused
-operators and quantises the whole word table with one scale. Choice of operators:
+Rejected: exporting through torch (2 GB), and onnxruntime's quantiser, which cannot infer the types behind the fused
+operators and quantises the whole word table with one scale. The choice of operators is explained in
 `ops/decisions/0011-embedding-model-and-word-vectors.md`.
 
 Shapes: n texts, t tokens, d width, f inner width, v vocabulary, k inputs and m outputs of a matrix.
@@ -59,7 +59,7 @@ def _named(tensors: dict[str, npt.NDArray[np.generic]]) -> dict[str, Array]:
 
 
 def quantise_columns(matrix: Array) -> tuple[npt.NDArray[np.int8], Array]:
-    """Quantise a matrix to (k, m) int8 with (m,) scales, which restore each entry to within half a step."""
+    """Quantise a matrix to (k, m) int8 with (m,) scales; the error of each entry is at most half a step."""
     scales = np.maximum(np.abs(matrix).max(axis=0), np.finfo(np.float32).tiny) / np.float32(127)
     return np.rint(matrix / scales).astype(np.int8), scales.astype(np.float32)
 
@@ -112,8 +112,8 @@ class _Int8:
     """The operators with int8 weights.
 
     The engine quantises the left operand of a product with one scale for all tokens. In these models one channel of the
-    first token is ten times larger than the rest, which would cost the other tokens their precision. So for the two
-    products of the inner layer, each token is divided by its largest entry beforehand and the result multiplied by it.
+    first token is ten times larger than the rest, so the other tokens would lose precision. For the two products of the
+    inner layer, each token is therefore divided by its largest entry first, and the result is multiplied by it.
     """
 
     def words(self, g: _Nodes, table: Array) -> str:

@@ -1,14 +1,14 @@
-"""Two lanes into one model: queries first, bulk work at low priority.
+"""Two lanes into one model: queries have priority over bulk work.
 
 Queries run at normal priority on their own threads. Bulk threads are `nice`, run one passage of a text per step, and
-start none while a query waits, so bulk work delays a query by at most the passages in progress, one per bulk thread.
-Texts that a caller waits for are queued with the queries, and are requeued at the end after each passage. Bulk calls
-alternate step by step, so a short call does not wait for a long one. Two guards prevent starvation: each bulk thread
-takes a step every `starved_s` even while queries keep arriving; and while other programs starve the nice threads, as
-many normal-priority threads help.
+start no passage while a query waits, so bulk work delays a query by at most the passages in progress, one per bulk
+thread. Texts that a caller waits for are queued with the queries, and go to the end of the queue after each passage.
+Bulk calls alternate step by step, so a short call does not wait for a long one. Two guards prevent starvation. Each
+bulk thread takes a step every `starved_s` even while queries keep arriving. While other programs starve the nice
+threads, the same number of normal-priority threads help.
 
 Equal texts are embedded once: recent results are cached, and concurrent calls share a text in progress. Rejected: one
-worker with a priority queue, where a query waits for the current text while other cores idle.
+worker with a priority queue, in which a query waits for the current text while other cores are idle.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from memory_agent.errors import EmbedderUnavailableError
 from memory_agent.records.arguments import check_text
 from memory_agent.records.embedded import Embedded, EmbeddedQuery
 
-_BULK_CACHE = 4096  # 2.2 KB each for 34 tokens
-_CACHE_BYTES = 16 << 20  # of each of the two caches
+_BULK_CACHE = 4096  # results; 2.2 KB each for 34 tokens
+_CACHE_BYTES = 16 << 20  # limit of each of the two caches
 _LOOK_EVERY_S = 0.05
 _LATE = "the query was not begun in time"
 _CLOSED = "the embedder was closed"
 _SLOW = 12.0  # ratio of elapsed to processor time of a nice thread
 _STALLED_S = 0.5
-_QUERY, _TEXT = b"query", b"text"  # the same string may have different vectors as either
+_QUERY, _TEXT = b"query", b"text"  # a string may have different vectors as a query and as a text
 
 Digest = bytes
 Result = TypeVar("Result")
 Outcome = Embedded | EmbeddedQuery | Exception
 Steps = queue.SimpleQueue[int | None]
-"""The number of texts done so far, after each text; None at the end."""
+"""Receives the number of texts done so far after each text, and None at the end."""
 
 
 class Reading(Protocol):
@@ -95,7 +95,7 @@ class PendingQuery:
     waiters: list[Waiter] = field(default_factory=list)
 
     def take_late(self, now: float) -> list[Waiter]:
-        """Remove and return the waiters that have cancelled or whose deadline has passed."""
+        """Remove and return the waiters that were cancelled or whose deadline has passed."""
         late = [w for w in self.waiters if w.future.cancelled() or (w.deadline is not None and w.deadline < now)]
         self.waiters = [w for w in self.waiters if w not in late]
         return late
@@ -105,7 +105,7 @@ class PendingQuery:
 
 
 class BulkTask:
-    """A bulk call: its texts, and the positions in the result that each text fills."""
+    """A bulk call: its texts, and for each text the positions that it fills in the result."""
 
     def __init__(self, total: int, on_done: Callable[[int], None] | None) -> None:
         self.found: dict[int, Embedded] = {}
@@ -117,7 +117,7 @@ class BulkTask:
         self._ended = False
 
     def fill(self, digest: Digest, outcome: Outcome) -> bool:
-        """Store the outcome of one text; return whether the task has ended, complete or failed."""
+        """Store the outcome of one text; return whether the task has ended, successfully or not."""
         if self._ended:
             return False
         if isinstance(outcome, Embedded):
@@ -136,7 +136,7 @@ class BulkTask:
 
 
 class ResultCache:
-    """The most recently used results (LRU), at most `capacity` of at most 16 MiB in all."""
+    """An LRU cache of at most `capacity` results and 16 MiB in total."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -173,7 +173,7 @@ class _Queued(Generic[Result]):
         self._ends_at_s = None if timeout_s is None else time.monotonic() + timeout_s
 
     def result(self) -> Result:
-        """Return the result, read-only; same errors as `Pending.result`."""
+        """Return the result as read-only arrays; same errors as `Pending.result`."""
         remaining_s = None if self._ends_at_s is None else max(0.0, self._ends_at_s - time.monotonic())
         try:
             return self._future.result(remaining_s)
@@ -193,7 +193,7 @@ class _QueuedTexts:
         future.call_when_done(lambda _: steps.put(None))
 
     def result(self) -> list[Embedded]:
-        """Return the results; same errors as `Pending.result`, and those of the progress function."""
+        """Return the results; same errors as `Pending.result`, and errors of the progress function."""
         try:
             for done in iter(self._steps.get, None):
                 self._progress(done, self._total)
@@ -203,10 +203,11 @@ class _QueuedTexts:
 
 
 class Pace:
-    """Detects when other programs starve the nice threads. Used under the lanes' lock.
+    """Detects when other programs starve the nice threads. The caller must hold the lanes' lock.
 
-    A thread at niceness 10 gets a tenth of the share of a normal one: beside six busy programs on two cores, 7 texts a
-    second instead of 300 (measured), and the backlog never shrank. Times are seconds of the monotonic clock.
+    A thread at niceness 10 gets a tenth of the share of a normal thread: with six other busy programs on two cores, it
+    embedded 7 texts per second instead of 300 (measured), and the backlog never shrank. Times are seconds of the
+    monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -224,7 +225,7 @@ class Pace:
             self._slowness = taken_s / processor_s
 
     def is_slow(self, now_s: float) -> bool:
-        """Return whether the last text took 12 times its processor time, or one has been running for .5 s."""
+        """Return whether the last text took over 12 times its processor time, or a text has been running for .5 s."""
         hangs = any(now_s - began_s > _STALLED_S for began_s in self._began.values())
         return hangs or self._slowness > _SLOW
 
@@ -245,8 +246,8 @@ class LanedEmbedder(PassageEmbedder):
     ) -> None:
         """Start the lanes. 0 threads means one per core.
 
-        `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; by default
-        there are as many of them as bulk threads.
+        `steady_threads` embed bulk texts at normal priority while other programs starve the bulk threads; their number
+        defaults to the number of bulk threads.
         """
         cores = usable_cores()
         self._model = model
@@ -283,7 +284,7 @@ class LanedEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Queue a bulk call, or with `timeout_s` awaited texts; same errors as `Embedder.begin_passages`."""
+        """Queue a bulk call, or, with `timeout_s`, awaited texts; same errors as `Embedder.begin_passages`."""
         if timeout_s is not None:
             return All([_Queued(self.submit_awaited_text(text, timeout_s), timeout_s) for text in texts])
         if progress is None:
@@ -299,7 +300,7 @@ class LanedEmbedder(PassageEmbedder):
         """Queue a query and return its future; the arrays are read-only.
 
         The future fails with `EmbedderUnavailableError` if the query does not start within `timeout_s` (immediately if
-        that is 0 or less), or if this embedder is closed. Raises `InvalidInputError`.
+        `timeout_s` is 0 or less), or if this embedder is closed. Raises `InvalidInputError`.
         """
         future: Future[EmbeddedQuery] = Future()
         digest = _digest("text", text, _QUERY)
@@ -308,7 +309,7 @@ class LanedEmbedder(PassageEmbedder):
         return future
 
     def submit_awaited_text(self, text: str, timeout_s: float) -> Future[Embedded]:
-        """Queue a text with the queries, because a caller waits for it; like `submit_query`."""
+        """Queue a text with the queries, because a caller waits for it. Otherwise like `submit_query`."""
         future: Future[Embedded] = Future()
         digest = _digest("text", text, _TEXT)
         query = PendingQuery(digest, _lazy_steps(self._model, text), self._known_texts)
@@ -358,7 +359,7 @@ class LanedEmbedder(PassageEmbedder):
     # The query lane
 
     def _submit(self, query: PendingQuery, waiter: Waiter, *, is_late: bool) -> None:
-        """Answer from the cache, or queue, unless the same is queued already."""
+        """Answer from the cache, join an equal text in the queue, or add this one."""
         with self._lock:
             outcome: Outcome | None = query.cache.get(query.digest)
             if self._closed:
@@ -373,11 +374,11 @@ class LanedEmbedder(PassageEmbedder):
     def _ask(self, query: PendingQuery, waiter: Waiter) -> None:
         asked = self._asked.get(query.digest)
         if asked is None:
-            self._queries.append(query)  # before `_asked`: an interruption in between must not lose it
+            self._queries.append(query)  # before `_asked`, so that an interruption in between does not lose the query
             asked = self._asked[query.digest] = query
         asked.waiters.append(waiter)
-        # All, since a `notify` that Ctrl-C interrupted leaves an entry behind that the next `notify` wakes instead. Also for
-        # a known query: its first caller may have been interrupted before.
+        # Wake all: a `notify` that Ctrl-C interrupted leaves an entry that takes the next `notify`. Also for a known query,
+        # whose first caller may have been interrupted earlier.
         self._query_ready.notify_all()
 
     def _run_queries(self) -> None:
@@ -398,14 +399,14 @@ class LanedEmbedder(PassageEmbedder):
 
     def _finish_query(self, query: PendingQuery, outcome: Outcome | None) -> None:
         with self._lock:
-            if outcome is None and query.waiters:  # passages are left, or a caller joined meanwhile
+            if outcome is None and query.waiters:  # passages are left, or a caller joined
                 self._queries.append(query)
                 self._query_ready.notify_all()
                 return
             if self._asked.get(query.digest) is query:
                 del self._asked[query.digest]
             query.cache.put(query.digest, outcome)
-            if self._tasks and not self._asked:  # else the bulk threads wake for nothing: .15 ms a query
+            if self._tasks and not self._asked:  # otherwise the bulk threads wake in vain: .15 ms per query
                 self._bulk_ready.notify_all()
         if outcome is not None:
             query.answer(outcome)
@@ -461,7 +462,7 @@ class LanedEmbedder(PassageEmbedder):
         if task.future.done():
             for text in task.todo:
                 if text.is_begun:
-                    self._continue(text)  # another task may wait for it
+                    self._continue(text)  # another task may wait for the text
             return None
         text = task.todo.popleft()
         if task.todo:
@@ -489,7 +490,7 @@ class LanedEmbedder(PassageEmbedder):
             task.future.settle(outcome if isinstance(outcome, Exception) else task.result())
 
     def _continue(self, text: BulkText) -> None:
-        """Put an unfinished text first in the queue of a task that waits for it; drop it if no task does."""
+        """Put an unfinished text first in the queue of a task that waits for it; drop it if no task waits."""
         task = next((task for task in self._begun[text.digest] if not task.future.done()), None)
         if task is None:
             del self._begun[text.digest]
@@ -497,7 +498,7 @@ class LanedEmbedder(PassageEmbedder):
         task.todo.appendleft(text)
         if task not in self._tasks:
             self._tasks.append(task)
-        self._bulk_ready.notify_all()  # notifying one might wake a steady thread, which would ignore it
+        self._bulk_ready.notify_all()  # notifying only one thread might wake a steady thread, which ignores it
 
 
 @dataclass
@@ -539,7 +540,7 @@ def _attempt(step: Callable[[], Outcome | None]) -> Outcome | None:
 
 
 def _lower_priority(niceness: int) -> None:
-    """Lower the priority of the calling thread. Linux only: elsewhere it would slow the queries too."""
+    """Lower the priority of the calling thread. Only on Linux: on other systems it would slow the queries too."""
     if sys.platform == "linux":
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(niceness, os.getpriority(os.PRIO_PROCESS, thread)))

@@ -1,8 +1,8 @@
-"""Opens an embedder in this process, at once or on first use, and adapts embedders of callers to the protocol.
+"""Open an embedder in this process, at once or on first use, and adapt embedders of callers to the protocol.
 
-Opening takes a tenth of a second from the cache, and seconds the first time, when the graph is built. A lazy embedder
-opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so that not every
-recall searches for missing weights again.
+Opening takes a tenth of a second from the cache, and several seconds the first time, when the graph is built. A lazy
+embedder opens in its own thread, so a caller's deadline bounds the wait. A failure is remembered for 30 s, so that not
+every recall searches for missing weights again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def open_embedder(settings: EmbedderSettings, *, cache: Path | None = None, pack
 
 
 class LazyEmbedder:
-    """A given embedder, or one opened by the first `get`. Thread-safe."""
+    """A given embedder, or an embedder that the first `get` opens. Thread-safe."""
 
     def __init__(self, embedder: Embedder | None, settings: EmbedderSettings) -> None:
         """Use `embedder`, which the caller closes, or open one with `settings` on first use."""
@@ -80,7 +80,7 @@ class LazyEmbedder:
         raise EmbedderUnavailableError("the model is still being opened")
 
     def begin_query_words(self, text: str, timeout_s: float | None = None) -> Pending[EmbeddedQuery]:
-        """Like `Embedder.begin_query_words`; a query that arrives while the embedder opens begins with `result`."""
+        """Like `Embedder.begin_query_words`, but a query that arrives while the embedder opens begins in `result`."""
         if self._embedder is not None:
             return self._embedder.begin_query_words(text, timeout_s)
         check_text("text", text)
@@ -170,7 +170,7 @@ class _Waiting(_Plain):
 
 
 def _adapted(embedder: Embedder) -> Embedder:
-    """Return the embedder, adapted if needed. `isinstance` would read `info`, a request for a `RemoteEmbedder`."""
+    """Return the embedder, adapted if needed. Avoids `isinstance`, which would request `info`."""
     kind = type(embedder)
     if getattr(kind, "begin_query", Embedder.begin_query) is Embedder.begin_query:
         return _Waiting(embedder)

@@ -1,10 +1,11 @@
-"""Runs the model in this process, one text at a time. The only file that imports `onnxruntime`.
+"""Run the model in this process, one text at a time. This is the only file that imports `onnxruntime`.
 
-The passages and the words of a text come from the same runs (`passages`). One thread per run, no spinning (a spinning
-pool uses three quarters of a core), no arena (it never shrinks: 262 MB instead of 74, measured). One passage per run,
-never padded or batched: int8 scales are computed per run, so other texts in a batch would change the bits. The engine's
-graph optimiser is off: the exporter has already fused the operators, and upgrading the engine then changes no vector.
-Telemetry is off. Rejected: batches of equal length, 15 % faster at best, but with different bits.
+The passages and the words of a text come from the same runs (`passages`). A run uses one thread, no spinning (a
+spinning pool uses three quarters of a core), and no arena (an arena never shrinks: 262 MB instead of 74, measured).
+Each run embeds one passage, never padded or batched: int8 scales are computed per run, so other texts in a batch would
+change the bits. The engine's graph optimiser is off: the exporter has already fused the operators, and without the
+optimiser an upgrade of the engine changes no vector. Telemetry is off. Rejected: batches of texts of equal length,
+which are at most 15 % faster and give different bits.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class MiniLM:
     """A loaded model. Thread-safe; each run uses the calling thread."""
 
     def __init__(self, artifacts: Artifacts, max_tokens: int, query_prefix: str = "", passage_prefix: str = "") -> None:
-        """Load the artifacts; `max_tokens` bounds a run, its prefix and special tokens included.
+        """Load the artifacts; `max_tokens` bounds a run, including its prefix and special tokens.
 
         Raises `ModelError` if the engine rejects the graph, or if a prefix leaves too little room.
         """
@@ -188,7 +189,7 @@ def _open_session(graph: Path | bytes) -> onnxruntime.InferenceSession:
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_cpu_mem_arena = False
-    options.enable_mem_pattern = False  # it keeps one plan per shape, and shapes hardly repeat
+    options.enable_mem_pattern = False  # the engine keeps one plan per shape, and shapes rarely repeat
     options.log_severity_level = _ERRORS_ONLY
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

@@ -1,4 +1,4 @@
-"""Splits the tokens of a text into passages, and computes word vectors from the token vectors of the last layer.
+"""Split the tokens of a text into passages, and compute word vectors from the token vectors of the last layer.
 
 A word is a run of letters and digits, as in the lexicon. Stop words and runs of more than 64 characters are left out,
 unless a text has only stop words. In a text, words with the same stem are one word; in a query, words with the same
@@ -24,12 +24,12 @@ from memory_agent.records.embedded import WORD_DIMENSIONS
 from memory_agent.storage.terms import LONGEST_WORD, STOP_WORDS, pieces, stems, stop_words_of, text_words
 
 WORDS_REVISION = "signs-1"
-"""Change it whenever passages or word bits change: part of the stamp of both."""
+"""Part of the stamps of passages and word bits; change it whenever either changes."""
 MOST_PASSAGES = 16
 OVERLAP = 32
 """Tokens that a passage shares with the previous one."""
 MOST_TEXT_WORDS = 40
-"""Words of a memory whose signs are kept. 32 lose 1.4 points of R@10 on long reports and gain 2 on messages."""
+"""Limit of words per memory whose signs are kept. 32 lose 1.4 points of R@10 on long reports, gain 2 on messages."""
 MOST_QUERY_WORDS = 64
 _LETTERS = 12
 """The word length above which further letters no longer count when words are selected."""
@@ -66,7 +66,8 @@ class Words(NamedTuple):
 def cut(tokens: Tokens, room: int) -> Ints:
     """Return the (p, 2) token positions [begin, end) of at most 16 passages of at most `room` tokens.
 
-    Each except the first begins with a word, at most twice `OVERLAP` tokens before the end of the previous one.
+    Each passage except the first begins with a word, at most twice `OVERLAP` tokens before the end of the previous
+    passage.
     """
     count, step = len(tokens.ids), min(OVERLAP, room // 4)
     passages = [(0, min(tokens.first, room))]
@@ -94,9 +95,9 @@ def spans_of(passages: Ints, tokens: Tokens, length: int) -> Ints:
 
 
 def text_words_of(text: str, tokens: Tokens, count: int) -> Words:
-    """Return the at most 40 most telling words in the first `count` tokens of a text.
+    """Return up to 40 of the most informative words in the first `count` tokens of a text.
 
-    They have the highest ln(1 + occurrences) * min(letters of the stem, 12); of equal ones the first are taken.
+    They have the highest ln(1 + occurrences) * min(letters of the stem, 12); on a tie, the first words are taken.
     """
     folded, spans = _said(text, tokens, count, lambda _: STOP_WORDS)
     named = stems(folded)
@@ -130,8 +131,8 @@ def _said(
     The words that `stop_words` returns are left out, unless there are no others.
     """
     end = int(tokens.spans[:count, 1].max(initial=0))
-    text = text[: end + LONGEST_WORD + 1]  # later words are beyond these tokens, and a text may have megabytes
-    edges = list(accumulate(map(len, pieces(text))))  # of gaps and words in turn
+    text = text[: end + LONGEST_WORD + 1]  # later words are beyond these tokens, and a text may be megabytes long
+    edges = list(accumulate(map(len, pieces(text))))  # ends of alternating gaps and words
     where = zip(edges[::2], edges[1::2], strict=False)
     said = [pair for pair in zip(text_words(text), where, strict=True) if len(pair[0]) <= LONGEST_WORD]
     left_out = stop_words(word for word, _ in said)

@@ -1,7 +1,7 @@
-"""The `Embedder` protocol, and what its implementations share: the origin of vectors, and results that are pending.
+"""The `Embedder` protocol, and types shared by its implementations: the origin of vectors, and pending results.
 
 Shapes: n texts, d dimensions of an embedding (384 with the default model). All vectors are float32 of unit length,
-except those of a query's words (`memory_agent.records.embedded`).
+except the vectors of a query's words (`memory_agent.records.embedded`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ByteProgress = Callable[[str, int, int], None]
 
 
 class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of vectors. `scheme` is int8 or float32; `runtime` names engine, kernels, graph and truncation.
+    """The origin of vectors. `scheme` is int8 or float32; `runtime` names the engine, kernels, graph and truncation.
 
-    `words` is the version of the passages and word bits ("" if there are none), `prefixes` identifies the prefixes of
-    queries and passages ("" if there are none).
+    `words` is the version of the passages and word bits, and `prefixes` identifies the prefixes of queries and
+    passages; each is "" if there are none.
     """
 
     model: str
@@ -54,7 +54,8 @@ class EmbedderInfo(msgspec.Struct, frozen=True, kw_only=True):
     def words_stamp(self) -> str:
         """The identifier to store with further passages and word bits; "" if the embedder makes none.
 
-        Stored ones with another stamp are rebuilt or ignored; those of the same weights may still be compared.
+        Stored passages and bits with another stamp are rebuilt or ignored; they may still be compared if the weights
+        are the same.
         """
         return f"{self.words}|{self.stamp}" if self.words else ""
 
@@ -67,7 +68,7 @@ def has_prefixes(stamp: str) -> bool:
 def comparable(stamp: str, other: str) -> bool:
     """Return whether vectors with these stamps may be compared: same weights, dimensions and prefixes.
 
-    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); those of two models are not.
+    int8 and float32 vectors of one model are comparable (cosine .99 for the same text); vectors of two models are not.
     """
     return _weights_and_ndim(stamp) == _weights_and_ndim(other)
 
@@ -102,7 +103,7 @@ PendingVectors = Pending[Embeddings]
 
 
 class Derived(Generic[From, T]):
-    """A pending result to which a function is applied."""
+    """A pending result with a function to apply to it."""
 
     def __init__(self, pending: Pending[From], derive: Callable[[From], T]) -> None:
         self._pending = pending
@@ -127,7 +128,7 @@ class Settled(Generic[T]):
 
 
 SettledVector = Settled[Embeddings]
-"""One or several vectors that are already known, or their error."""
+"""A pending result with one or several vectors that are already known, or their error."""
 
 
 class All(Generic[T]):
@@ -143,10 +144,10 @@ class All(Generic[T]):
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns text into vectors. Thread-safe; the same text always gives the same bits. Implementations inherit it.
+    """Turns text into vectors. Thread-safe. The same text always gives the same bits. Implementations inherit it.
 
-    An embedder that makes only vectors implements `begin_query` and `begin_texts`; one that also makes passages and
-    word vectors is a `PassageEmbedder`. The same string may have different vectors as a query and as a text, if the
+    An embedder that makes only vectors implements `begin_query` and `begin_texts`; an embedder that also makes passages
+    and word vectors is a `PassageEmbedder`. The same string may have different vectors as a query and as a text, if the
     model has prefixes. All blank texts share one vector. Text that is not valid Unicode (a lone surrogate) raises
     `InvalidInputError`. `ModelMissingError` and `EmbedderUnavailableError` are retryable.
     """
@@ -159,7 +160,8 @@ class Embedder(Protocol):
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         """Begin to embed `text`, ahead of all bulk work, and return without waiting.
 
-        `timeout_s` is the time from now until the result. Raises only `InvalidInputError`; `result` raises the others.
+        `timeout_s` is the time from now until the result.
+        Raises only `InvalidInputError`; `result` raises other errors.
         """
         ...
 
@@ -173,7 +175,7 @@ class Embedder(Protocol):
     def begin_texts(self, texts: Sequence[str], progress: Progress | None = None) -> PendingVectors:
         """Begin to embed `texts`, at low priority, and return without waiting.
 
-        `progress` is called while `result` waits. Raises only `InvalidInputError`; `result` raises the others.
+        `progress` is called while `result` waits. Raises only `InvalidInputError`; `result` raises other errors.
         """
         ...
 
@@ -218,7 +220,7 @@ class Embedder(Protocol):
 
 
 class PassageEmbedder(Embedder):
-    """An embedder that implements `begin_query_words` and `begin_passages`; the vectors follow from them."""
+    """An embedder that implements `begin_query_words` and `begin_passages`, and derives the other methods from them."""
 
     def begin_query(self, text: str, timeout_s: float | None = None) -> PendingVector:
         """Like `Embedder.begin_query`."""

@@ -2,8 +2,8 @@
 
 A request is retried with backoff until its timeout, so it survives a restart of the server; a retry is cheap, because
 the server caches vectors. While the server does not answer, one query or count waits for it and the others fail fast,
-so that waiting ones do not occupy all threads of the process. There is no local fallback: the caller falls back to
-keyword search.
+so that waiting requests do not occupy all threads of the process. There is no local embedder to fall back to: the
+caller uses keyword search instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memory_agent.records.embedded import Embedded, EmbeddedQuery
 from relay.net import CircuitBreaker, RequestSockets
 
 _FIRST_WAIT_S = 1.0
-_LEAST_WAIT_S = 0.001  # sockets count milliseconds; too little for a retry
+_LEAST_WAIT_S = 0.001  # sockets count milliseconds, so this is too short for a retry
 _CHUNK = 64
 _CHUNK_CHARS = 1 << 16
 _CHUNKS_SENT = 2
@@ -58,7 +58,7 @@ class RemoteEmbedder(PassageEmbedder):
     def begin_passages(
         self, texts: Sequence[str], progress: Progress | None = None, timeout_s: float | None = None
     ) -> Pending[list[Embedded]]:
-        """Send the first chunks, or with `timeout_s` each text by itself; same errors as `Embedder.begin_passages`."""
+        """Send the first chunks, or with `timeout_s` each text on its own; same errors as `Embedder.begin_passages`."""
         for position, text in enumerate(texts):
             check_text(f"texts[{position}]", text)
         if timeout_s is not None:
@@ -122,7 +122,7 @@ def _decode_text(frames: wire.Frames) -> tuple[EmbedderInfo, Embedded]:
 
 
 class _SentTexts:
-    """Texts sent in chunks, two at a time, so that the server embeds one while the other is returned."""
+    """Texts sent in chunks, two at a time, so that the server embeds one chunk while it returns another."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _SentTexts:
         send: Callable[[Sequence[str]], Pending[list[Embedded]]],
         progress: Progress | None,
     ) -> None:
-        """Send the first chunks. Without texts, send one empty chunk, which shows whether the server is there."""
+        """Send the first chunks. Without texts, send one empty chunk to find out whether the server answers."""
         chunks = list(_chunks(texts)) or [texts]
         self._total = len(texts)
         self._waiting = deque(chunks)
@@ -140,7 +140,7 @@ class _SentTexts:
         self._send_next()
 
     def result(self) -> list[Embedded]:
-        """Return the results; same errors as `PendingVectors.result`, and those of the progress function."""
+        """Return the results; same errors as `PendingVectors.result`, and errors of the progress function."""
         done: list[Embedded] = []
         while self._sent:
             done += self._sent.popleft().result()
@@ -155,7 +155,7 @@ class _SentTexts:
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Divide texts, so that a chunk is embedded in a second or two, whatever their lengths."""
+    """Divide texts into chunks that take one or two seconds each, whatever the lengths of the texts."""
     start, chars = 0, 0
     for position, text in enumerate(texts):
         chars += len(text)
@@ -167,10 +167,10 @@ def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 class _Request:
-    """A request in progress on a socket of its own, which is returned after the answer or when this is deleted."""
+    """A request in progress on its own socket, which is returned after the answer or when the request is deleted."""
 
     def __init__(self, sockets: RequestSockets, frames: wire.Frames, timeout_s: float, silence: CircuitBreaker) -> None:
-        """Send `frames`. Raises `EmbedderUnavailableError` if that fails, or if the timeout is below 1 ms."""
+        """Send `frames`. Raises `EmbedderUnavailableError` if sending fails, or if the timeout is below 1 ms."""
         self._endpoint = sockets.endpoint
         self._frames = frames
         self._timeout_s = timeout_s

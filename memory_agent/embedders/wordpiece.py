@@ -1,11 +1,11 @@
-"""Converts text to token ids with the model's tokenizer file. The only file that imports `tokenizers`.
+"""Convert text to token ids with the model's tokenizer file. This is the only file that imports `tokenizers`.
 
-Never pads: padding costs time and changes int8 results. To bound the cost of huge texts, the first passage is read from
-at most `CHARS_PER_TOKEN` characters per token (eight times the mean of English prose), and the whole text from at most
-16 times as many.
+Ids are never padded, because padding takes time and changes int8 results. To bound the cost of huge texts, the first
+passage is read from at most `CHARS_PER_TOKEN` characters per token (eight times the mean of English prose), and the
+whole text from at most 16 times as many.
 
 Words in a script that the vocabulary does not cover become single letters or one unknown token, and their vectors
-resemble each other whatever the text means. `share_read` tells from the vocabulary how much of a text is covered.
+resemble each other whatever the text means. `share_read` computes how much of a text the vocabulary covers.
 
 Shapes: t tokens.
 """
@@ -21,7 +21,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a second pool would compete with the lanes
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the library's own threads would compete with the lanes
 from tokenizers import Encoding, Tokenizer
 
 from memory_agent.errors import ModelError
@@ -29,15 +29,19 @@ from memory_agent.records.arguments import check_text
 
 CHARS_PER_TOKEN = 32
 _LEAST_PIECES = 600
-"""Vocabulary pieces of a script that a model reads. BERT's English one has 27,762 Latin, 488 Han, at most 94 others."""
+"""The fewest vocabulary pieces of a covered script.
+
+BERT's English vocabulary has 27,762 Latin and 488 Han pieces, and at most 94 of any other script.
+"""
 
 Ids = npt.NDArray[np.int32]
 
 
 class Tokens:
-    """The tokens of a text, without special ones. Spans and word starts, which only long texts need, are lazy.
+    """The tokens of a text, without special tokens. Spans and word starts, which only long texts need, are lazy.
 
-    `first` bounds the tokens of the first passage. It is below the passage's room only if the tokens are very long.
+    `first` bounds the tokens of the first passage. `first` is below the passage's room only if the tokens are very
+    long.
     """
 
     def __init__(self, encoding: Encoding, start: Encoding, room: int) -> None:
@@ -129,7 +133,7 @@ class WordPiece:
 
 
 def _scripts_of(vocabulary: Iterable[str]) -> frozenset[str]:
-    """Return the scripts in which a vocabulary has many pieces."""
+    """Return the scripts in which the vocabulary has many pieces."""
     letters = (next(filter(str.isalpha, piece), "") for piece in vocabulary)
     counts = Counter(_script_of(letter) for letter in letters if letter)
     return frozenset(script for script, pieces in counts.items() if pieces >= _LEAST_PIECES)

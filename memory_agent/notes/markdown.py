@@ -1,4 +1,4 @@
-"""Reads Markdown documents: each section becomes a memory titled by its headings, a long section several.
+"""Read Markdown documents: each section becomes a memory titled by its headings, or several memories if it is long.
 
 In files that agents use as memory, such as GEMINI.md, each list item becomes a memory.
 """
@@ -27,7 +27,7 @@ _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])[ \t]+")
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _FRONT_MATTER = re.compile(r"\A---\r?\n.*?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 _MOST_PART_CHARS = 1_500
-_MOST_CHARS = 12_000  # of a paragraph; a longer one is cut
+_MOST_CHARS = 12_000  # characters; a longer paragraph is cut
 _MOST_TITLE_CHARS = 300
 _MOST_OUTLINED_TITLE_CHARS = 200
 _MOST_SUMMARY_CHARS = 1_000
@@ -35,7 +35,7 @@ _SEPARATOR = " > "
 
 
 class Section(NamedTuple):
-    """The text between two headings. `headings` are its own and those above it; `line` is the line of its heading."""
+    """The text between two headings. `headings` are its own heading and all above it; `line` is the heading's line."""
 
     headings: tuple[str, ...]
     text: str
@@ -65,7 +65,7 @@ def read_markdown(path: Path, text: str, written: datetime) -> Iterator[Note]:
 def sections(text: str) -> Iterator[Section]:
     """Yield the sections of a document that have text, in order.
 
-    Lines in code are not headings. Front matter, comments and recalled memories are left out.
+    Lines in code are not headings. Front matter, comments and recalled memories are skipped.
 
     >>> [(section.headings, section.text) for section in sections("# A\\nOne.\\n## B\\nTwo.\\n")]
     [(('A',), 'One.'), (('A', 'B'), 'Two.')]
@@ -99,7 +99,7 @@ def sections(text: str) -> Iterator[Section]:
 def outline(text: str) -> tuple[str, str]:
     """Return the first heading that has text below it, and the first paragraph, both truncated if long.
 
-    Each is "" if there is none.
+    A missing heading or paragraph is "".
 
     >>> outline("# Deploys\\n\\nConnect to the VPN first.\\n\\nThen push.\\n")
     ('Deploys', 'Connect to the VPN first.')
@@ -115,7 +115,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _heading(line: str, body: list[str]) -> tuple[int, str] | None:
-    """Return the level and name of the heading in a line. The name of an underlined one is removed from `body`."""
+    """Return the level and name of the heading in a line. The name of an underlined heading is removed from `body`."""
     marked = _HEADING.match(line)
     if marked is not None:
         name = line[marked.end() :].strip()
@@ -164,6 +164,6 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _cut(paragraph: str) -> Iterator[str]:
-    """Yield a paragraph in pieces that are short enough for a memory."""
+    """Yield a paragraph in pieces short enough for a memory."""
     for begin in range(0, len(paragraph), _MOST_CHARS):
         yield paragraph[begin : begin + _MOST_CHARS]

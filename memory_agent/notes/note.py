@@ -16,7 +16,7 @@ HEADING = "heading"
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory in a file. `place` is its position there; `fields` are further arguments of `remember`."""
+    """A memory in a file. `place` is its position in the file; `fields` are further arguments of `remember`."""
 
     id: str
     text: str

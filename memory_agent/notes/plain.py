@@ -1,8 +1,8 @@
-"""Reads notes: objects with a `text`, in JSON lines, a JSON list, or the list `entries` of an object.
+"""Read notes: objects with a `text`, in JSON lines, a JSON list, or the list `entries` of an object.
 
     {"text": "Staging needs the VPN", "tags": ["deploy"], "timestamp": "2026-02-16T10:00:00Z"}
 
-A note may have the arguments of `remember`, and the names `content`, `memory` and `created_at` that other tools use.
+A note may have the arguments of `remember`, or the names `content`, `memory` and `created_at` that other tools use.
 Other fields become metadata. A note without an `id` gets one derived from its content.
 """
 
@@ -31,7 +31,7 @@ _objects = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_plain(stream: BinaryIO, file: str) -> Iterator[Note | BadPlace]:
-    """Yield the notes in a seekable stream, and the places that contain none."""
+    """Yield the notes in a seekable stream, and the places without a note."""
     if _is_document(stream):
         yield from _of_document(stream, file)
         return
@@ -43,7 +43,7 @@ def read_plain(stream: BinaryIO, file: str) -> Iterator[Note | BadPlace]:
 
 
 def has_notes(stream: BinaryIO) -> bool:
-    """Return whether a seekable stream contains a note. Leaves the stream at its beginning."""
+    """Return whether a seekable stream contains a note. Rewinds the stream to its beginning."""
     found = any(isinstance(one, Note) for one in read_plain(stream, ""))
     stream.seek(0)
     return found

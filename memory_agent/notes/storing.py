@@ -1,4 +1,4 @@
-"""Stores notes: remembers new and changed ones, skips unchanged ones, and forgets those that are gone."""
+"""Store notes: remember new and changed notes, skip unchanged notes, and forget removed notes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _IGNORED = frozenset({"node_modules", "__pycache__", "site-packages", "target", 
 
 
 class StoredNotes(msgspec.Struct, kw_only=True):
-    """The result of storing notes, in counts. `bad_places` holds the first thousand bad places."""
+    """Counts of stored notes. `bad_places` holds the first thousand bad places."""
 
     files: int = 0
     added: int = 0
@@ -58,8 +58,8 @@ def store_notes(memory: MemoryProvider, notes: Iterable[Note | BadPlace], file: 
 def index_documents(memory: MemoryProvider, root: Path, now: datetime, report: Report) -> StoredNotes:
     """Bring the memories of a document, or of all documents below a folder, up to date with their sections.
 
-    Forgets sections that are gone, including those of deleted documents. Keeps the sections of documents that cannot be
-    read and of documents in skipped folders such as `.claude`. Idempotent; repeat it after an interruption.
+    Forgets removed sections, including the sections of deleted documents. Keeps the sections of documents that cannot
+    be read and of documents in skipped folders such as `.claude`. Idempotent; repeat the call after an interruption.
     """
     stored, kept, read = StoredNotes(), set[str](), set[str]()
     files = list(_documents(root))
@@ -130,7 +130,7 @@ def _is_gone(file: str) -> bool:
 
 
 def read_document(path: Path) -> str | BadPlace:
-    """Return the text of a file, or why it cannot be read."""
+    """Return the text of a file, or the reason why it cannot be read."""
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             return BadPlace(file=str(path), place="", reason=f"is larger than {_LARGEST_BYTES} bytes")

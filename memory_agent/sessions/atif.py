@@ -1,7 +1,7 @@
 """ATIF, the Agent Trajectory Interchange Format 1.x: one JSON document with a list of steps per run.
 
-The format has no field for the outcome; `extra.reward` (0 to 1), which evaluations add, is read as one. Steps copied
-from another trajectory are left out. Embedded trajectories of subagents are read with the subagent's id.
+The format has no field for the outcome; `extra.reward` (0 to 1), which evaluations add, is read as the outcome. Steps
+copied from another trajectory are skipped. Embedded trajectories of subagents get the subagent's id.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _objects = msgspec.json.Decoder(dict[str, Any] | None)
 
 
 class AtifReader(Reader):
-    """Reads one trajectory. One without an id is named after its file."""
+    """Reads one trajectory. A run without an id is named after its file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(Session(client=NAME, id=f"{path.absolute().parent.name}/{path.stem}"))

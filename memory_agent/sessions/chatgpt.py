@@ -1,6 +1,6 @@
 """ChatGPT's data export: `conversations.json`, a list of conversations, each a tree of messages.
 
-Only the branch that the user sees is read: from `current_node` up to the root.
+Only the branch that the user sees is read, from `current_node` up to the root.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ChatGptReader(Reader):
 
 
 def _branch(conversation: _Conversation) -> dict[str, None]:
-    """Return the nodes from the root to the current one; all nodes if none is current."""
+    """Return the nodes from the root to the current node, or all nodes if there is no current node."""
     if conversation.current_node not in conversation.mapping:
         return dict.fromkeys(conversation.mapping)
     names: dict[str, None] = {}

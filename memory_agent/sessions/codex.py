@@ -1,7 +1,7 @@
 """Codex: `~/.codex/sessions/Y/M/D/rollout-*.jsonl`.
 
 Messages and calls are read from `response_item`; `event_msg` repeats them, but only it reports how a turn ended. A turn
-is a run. Context injected by hooks or the client is marked as such; files of older versions only have its tags.
+is a run. Context injected by hooks or the client is marked as such; in files of older versions it only has its tags.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _lines = msgspec.json.Decoder(_Line)
 
 
 class CodexReader(Reader):
-    """Reads the lines of one session. Entries that hooks do not report take their line number as id."""
+    """Reads the lines of one session. Entries that hooks do not report use their line number as id."""
 
     def __init__(self) -> None:
         super().__init__(Session(client=NAME))
@@ -85,7 +85,7 @@ class CodexReader(Reader):
         line = _lines.decode(item)
         payload = line.payload
         if line.type == "session_meta":
-            if not self.session.id:  # in a fork, the parent's follows
+            if not self.session.id:  # in a fork, the parent's metadata follows
                 self.session.id = payload.id or payload.session_id or ""
                 self.session.folder = payload.cwd
             yield BOOKKEEPING
@@ -178,7 +178,7 @@ class CodexReader(Reader):
 
 
 def _own_text(payload: _Payload) -> tuple[str, list[Left]]:
-    """Return the text that the author of a message wrote, and why its other parts are left out."""
+    """Return the text that the author of a message wrote, and the reasons why other parts are skipped."""
     if payload.role not in ("user", "assistant"):
         return "", [INJECTED if any(kind.startswith(_HOOK_KIND) for kind in _kinds(payload)) else HARNESS]
     if payload.role == "assistant":
@@ -198,7 +198,7 @@ def _own_text(payload: _Payload) -> tuple[str, list[Left]]:
 
 
 def _kinds(payload: _Payload) -> Sequence[str]:
-    """Return the kind of each part of a message; empty for versions of the client that do not write it."""
+    """Return the kind of each part of a message, or nothing for versions of the client that do not write kinds."""
     noted = payload.internal_chat_message_metadata_passthrough
     kinds = noted.get("content_item_kinds") if isinstance(noted, dict) else None
     return [str(kind) for kind in kinds] if isinstance(kinds, list) else []

@@ -1,8 +1,8 @@
-"""The messages and actions of a session as entries with stable ids. Imports no `msgspec`, because hooks start with it.
+"""The messages and actions of a session as entries with stable ids. Does not import `msgspec`, to start hooks fast.
 
-Hooks and the reader of the transcript produce the same id for the same thing, so it is stored once. A turn is a prompt
-and everything up to the next one: `promptId` of Claude Code, `turn_id` of Codex. Gemini CLI gives its hooks no ids;
-there a text is identified by its digest, so equal texts of one session are stored once.
+Hooks and the reader of the transcript produce the same id for the same message or action, so it is stored once. A turn
+is a prompt and everything up to the next prompt: `promptId` of Claude Code, `turn_id` of Codex. Gemini CLI gives its
+hooks no ids, so its texts are identified by their digests, and equal texts of one session are stored once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ What = Literal["user", "assistant", "command", "step", "assignment", "begin", "c
 
 
 class Session:
-    """A session, as far as it has been read. `folder` is the project's folder on the machine where it took place."""
+    """A session, as far as it has been read. `folder` is the project's folder on the session's machine."""
 
     def __init__(self, client: str, id: str = "", folder: str | None = None, title: str | None = None) -> None:
         self.client = client
@@ -36,7 +36,7 @@ class Session:
 
 
 class Entry(NamedTuple):
-    """One message or action. `id` is unique within the client and the same at each reading.
+    """One message or action. `id` is unique within the client and the same at every reading.
 
     `at` is None if the format has no times. For a command, `text` is its output. `quality` is set if the log contains a
     verdict.
@@ -54,13 +54,13 @@ class Entry(NamedTuple):
 
 
 class Left(NamedTuple):
-    """Something that is left out, and why."""
+    """A part of a session that is skipped, and the reason."""
 
     reason: str
 
 
 class Bad(NamedTuple):
-    """Something that cannot be read, and why. The reason quotes no text of the session."""
+    """A part of a session that cannot be read, and the reason. The reason quotes no text of the session."""
 
     reason: str
 
@@ -85,7 +85,7 @@ def request(entry: Entry, *, begins_run: bool) -> Iterator[Entry]:
 
 
 def time_of(value: Any) -> datetime | None:
-    """Return the UTC time of an ISO text or of seconds since 1970; None for anything else."""
+    """Return the UTC time of an ISO text or of seconds since 1970, or None for anything else."""
     try:
         if isinstance(value, str) and value:
             moment = datetime.fromisoformat(value)
@@ -98,7 +98,7 @@ def time_of(value: Any) -> datetime | None:
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content: a text, or the `text` of its parts, one paragraph each."""
+    """Return the text of a message's content, which is a text or parts with `text`; each part becomes a paragraph."""
     if isinstance(content, str):
         return content.strip()
     if isinstance(content, Mapping):
@@ -127,7 +127,7 @@ def run_of(client: str, turn: str) -> str:
 
 
 def begins_run(prompt: str) -> bool:
-    """Return whether a prompt of Claude Code is a request of its own."""
+    """Return whether a prompt of Claude Code is a new request."""
     return len(prompt.split()) >= _FEWEST_WORDS
 
 
@@ -137,18 +137,18 @@ def call_id(turn: str, call: str) -> str:
 
 
 def said_id(place: str, text: str) -> str:
-    """Return an id for a text that has none. `place` is the id of its turn or session."""
+    """Return an id for a text without an id. `place` is the id of its turn or session."""
     return f"{place}:{_digest(text.strip())}"
 
 
 def made_id(session: str, name: str, arguments: Mapping[str, Any], output: str) -> str:
-    """Return an id for a tool call that has none, from its name, arguments and output."""
-    import json  # late: only Gemini CLI needs it
+    """Return an id for a tool call without an id, from its name, arguments and output."""
+    import json  # imported late, because only Gemini CLI needs it
 
     return said_id(session, json.dumps([name, arguments, output.strip()], sort_keys=True))
 
 
 def _digest(text: str) -> str:
-    from hashlib import blake2b  # late: 3 ms that only some hooks need
+    from hashlib import blake2b  # imported late: it takes 3 ms, and only some hooks need it
 
     return blake2b(text.encode(errors="replace"), digest_size=12).hexdigest()

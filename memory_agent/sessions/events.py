@@ -1,8 +1,8 @@
-"""Converts the entries of sessions to events that keep their times, with ids that make a second import a no-op.
+"""Convert the entries of sessions to events with their original times, and with ids that make a second import a no-op.
 
-Imports publish the event types `history.*`, hooks `session.*`. Both become memories like the corresponding types of
-live emitters (`signals.toml`) but trigger no recall: imported messages are in the past, and a hook recalls by itself.
-Sessions of one project share a channel.
+Imports publish events of the types `history.*`, and hooks publish `session.*`. Both become memories like the
+corresponding types of live emitters (`signals.toml`), but trigger no recall: imported messages are in the past, and
+hooks make their own recalls. Sessions of one project share a channel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memory_agent.records.prompt_block import without_blocks
 from memory_agent.sessions.entries import Entry, Session
 
 Family = Literal["history", "session"]
-"""The prefix of the event types: `history` for past sessions, `session` for one that is running."""
+"""The prefix of the event types: `history` for past sessions, `session` for a running session."""
 _TYPES = {
     "user": "user_msg",
     "assistant": "assistant_msg",
@@ -37,7 +37,7 @@ _FIELDS = {
 }
 _CLIENT: dict[Family, str] = {"history": "imported_from", "session": "client"}
 _ENDS = frozenset({"completed", "failed", "cancelled"})
-_MOST_CHARS = 40_000  # of 4 bytes at most, in an event of 256 KiB
+_MOST_CHARS = 40_000  # characters of at most 4 bytes, in an event of 256 KiB
 _LONGEST_ID = 200
 _ORDER = timedelta(microseconds=1)
 
@@ -115,7 +115,7 @@ def _short(id: str) -> str:
     """Return an id of at most 200 bytes; a longer one ends with its digest."""
     if len(id.encode(errors="replace")) <= _LONGEST_ID:
         return id
-    from hashlib import sha256  # late: few ids are that long
+    from hashlib import sha256  # imported late, because few ids are that long
 
     digest = sha256(id.encode(errors="replace")).hexdigest()[:32]
     head = id.encode(errors="replace")[: _LONGEST_ID - 33].decode(errors="ignore")

@@ -1,4 +1,4 @@
-"""Finds the files of sessions where each client keeps them, and recognises the format of a file."""
+"""Find session files where each client keeps them, and recognise the format of a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = (
     *(chatgpt.NAME, claude_ai.NAME, atif.NAME),
 )
 _MARKS = ({"trajectory", "info"}, {"messages", "info"}, {"sessionId", "projectHash"})
-"""Sets of members that identify a document, so that no more of it needs to be read."""
+"""Sets of members that identify a document, so that the rest of it need not be read."""
 _EVENTS = "event-*.json"
 _SUFFIXES = (".jsonl", ".json", ".traj", ".zip")
 _LOOKED_AT = 20  # lines
@@ -35,7 +35,7 @@ _SNIFFED_BYTES = 1 << 20
 
 
 class Unread(NamedTuple):
-    """A file that is not a session, and why."""
+    """A file that is not a session, and the reason."""
 
     path: Path
     reason: str
@@ -57,7 +57,7 @@ _HOMES: Mapping[str, _Home] = {
 
 
 class Places(NamedTuple):
-    """Where to look for sessions: `paths`, or if there are none, each client's folder by `home` and `variables`."""
+    """Where to look for sessions: in `paths`, or, if empty, in each client's folder (from `home` and `variables`)."""
 
     paths: tuple[Path, ...] = ()
     home: Path = Path("~")
@@ -103,7 +103,7 @@ def _find_below(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def open_transcript(path: Path) -> Transcript | Unread:
-    """Return the transcript in a file or folder of any format, or why there is none."""
+    """Return the transcript in a file or folder of any format, or the reason why there is no transcript."""
     if path.is_dir():
         conversation = path.parent if path.name == "events" else path
         return FolderTranscript(path, _EVENTS, partial(openhands.OpenHandsReader, conversation.name))
@@ -112,7 +112,7 @@ def open_transcript(path: Path) -> Transcript | Unread:
             start = stream.read(_SNIFFED_BYTES)
     except OSError as error:
         return Unread(path, f"cannot be read: {error.strerror}")
-    except (KeyError, RuntimeError):  # no such member, encrypted, or an unknown compression
+    except (KeyError, RuntimeError):  # raised for a missing or encrypted member, or an unknown compression
         return Unread(path, "no export of a chat")
     except (zipfile.BadZipFile, zlib.error):
         return Unread(path, "damaged archive")

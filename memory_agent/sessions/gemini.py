@@ -1,8 +1,8 @@
 """Gemini CLI: `~/.gemini/tmp/<project>/chats/session-*.jsonl`, lines that are messages or patches of the session.
 
-A message is repeated when it changes, and its last version counts, so the latest messages are held back. The log does
-not record how a turn ended, so there are no runs. Older versions wrote one document, `session-*.json`, with the same
-messages.
+A message is repeated when it changes, and its last version counts, so the latest messages are not yielded at once. The
+log does not record how a turn ended, so there are no runs. Older versions wrote one document, `session-*.json`, with
+the same messages.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _messages = msgspec.json.Decoder(_Message)
 
 
 class GeminiReader(Reader):
-    """Reads one session, in lines or as the document of older versions."""
+    """Reads one session, written as lines or as one document by older versions."""
 
     def __init__(self) -> None:
         super().__init__(Session(client=NAME))

@@ -1,6 +1,6 @@
-"""Imports sessions: reads their files one after the other, yields the events, and counts what was taken or left out.
+"""Import sessions: read their files one after the other, yield the events, and count imported and skipped entries.
 
-An import keeps no state on disk: a second one reads everything again, and its events are recognised by their ids.
+An import keeps no state on disk: a second import reads everything again, and its events are recognised by their ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memory_agent.sessions.transcript import Placed, Transcript
 from relay.disk import Report
 
 MOST_NAMED = 1_000
-"""How many unreadable places the report names; the rest are counted."""
+"""The number of unreadable places that the report names; the others are only counted."""
 _OTHER_PROJECT = "of another project"
 _TOO_OLD = "before --since"
 _ONLY_BLOCKS = "injected context"
@@ -43,7 +43,7 @@ class ImportCounts(msgspec.Struct, kw_only=True):
 
 
 class Scope(NamedTuple):
-    """What to import: for which user, entries from which time on, and sessions of which project (None: all)."""
+    """What to import: the user, the earliest time of entries, and the project of sessions (None for all)."""
 
     user_id: str
     since: datetime | None = None
@@ -108,7 +108,7 @@ class SessionImport:
             self._report("sessions", total, total)
 
     def _find(self) -> None:
-        """Open new files and drop those that are gone."""
+        """Open new files and drop deleted files."""
         self._transcripts = {path: one for path, one in self._transcripts.items() if path.exists()}
         for path in self._places.find():
             if path in self._transcripts or self._skipped.get(path) == _state(path):
@@ -124,7 +124,7 @@ class SessionImport:
                 self._transcripts[path] = opened
 
     def _skip(self, unread: Unread) -> None:
-        if unread.path in self._places.paths:  # named by the caller, not found in a folder
+        if unread.path in self._places.paths:  # named by the caller rather than found in a folder
             self._note_bad(unread.path, "", unread.reason)
         else:
             self._skipped_files[unread.reason] += 1

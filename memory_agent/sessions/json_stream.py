@@ -1,8 +1,8 @@
-"""Reads JSON files of any size in bounded memory: line by line, or a document's lists item by item.
+"""Read JSON files of any size in bounded memory: line by line, or a document's lists item by item.
 
 Rejected: `ijson` 3.6. With its C parser an export of 200 MB takes 2 to 5 s instead of 8 to 12, but it builds each item
-in full (714 MB for one of 200 MB, here 82) and stops at the first byte that is not UTF-8, so later items are lost. Its
-Python parser takes 78 s (2 cores, Python 3.11).
+in full (714 MB of memory for an item of 200 MB, instead of 82) and stops at the first byte that is not UTF-8, so later
+items are lost. Its Python parser takes 78 s (2 cores, Python 3.11).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ LONGEST_BYTES = 32 << 20
 _CHUNK_BYTES = 1 << 20
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]|"', re.DOTALL)
 _ESCAPE = re.compile(
-    rb"\\\\"  # an escaped backslash, so that what follows is no escape
-    rb"|\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"  # a pair of surrogates
+    rb"\\\\"  # an escaped backslash, so that the next character is not an escape
+    rb"|\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"  # a surrogate pair
     rb"|\\u[dD][89a-fA-F][\da-fA-F]{2}"  # half of one
 )
 _HALF_CHARS = 6
@@ -47,11 +47,11 @@ class Member(NamedTuple):
 
 
 class NotJsonError(ValueError):
-    """A document is not JSON or ends early. The argument is the reason."""
+    """The document is not JSON or ends early. The argument is the reason."""
 
 
 class BadPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that cannot be read: the file, the place in it ("" for the file as a whole), and the reason."""
+    """An unreadable place: the file, the place in it ("" for the file as a whole), and the reason."""
 
     file: str
     place: str
@@ -62,7 +62,7 @@ class BadPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lines(stream: BinaryIO, number: int = 0, longest: int = LONGEST_BYTES) -> Iterator[Line]:
-    """Yield the lines from the stream's position, which `number` lines precede. The last one may be incomplete."""
+    """Yield the lines from the stream's position, after `number` earlier lines. The last line may be incomplete."""
     end = stream.tell()
     while data := stream.readline(longest + 1):
         number += 1
@@ -80,7 +80,7 @@ def lines(stream: BinaryIO, number: int = 0, longest: int = LONGEST_BYTES) -> It
 def members(stream: BinaryIO, longest: int = LONGEST_BYTES) -> Iterator[Member]:
     """Yield the members of the object or list in a stream in order; a member that is a list is yielded item by item.
 
-    Raises `NotJsonError` after the members before the fault. Their contents are not checked.
+    Raises `NotJsonError` after the members before the fault. The contents of members are not checked.
     """
     scan = _Scan(stream, longest)
     opening = scan.next_token()
@@ -95,7 +95,7 @@ def members(stream: BinaryIO, longest: int = LONGEST_BYTES) -> Iterator[Member]:
 
 
 def mended(data: bytes) -> bytes:
-    """Return JSON text with lone surrogates replaced, which clients write when they cut a text within a pair.
+    """Return JSON text with lone surrogates replaced; clients write them when they cut a text within a surrogate pair.
 
     >>> mended(rb'"cut \\ud83d"')
     b'"cut \\\\ufffd"'
@@ -144,7 +144,7 @@ def _items(scan: _Scan, name: str) -> Iterator[Member]:
 
 
 def _value(scan: _Scan, token: bytes) -> tuple[bytes, bytes | None]:
-    """Return the token after the value that began at the mark, and the value (None if it is too long)."""
+    """Return the token after the value that began at the mark, and the value, or None if it is too long."""
     depth = 0
     while depth or token not in (b",", b"]", b"}"):
         depth += (token in (b"[", b"{")) - (token in (b"]", b"}"))
@@ -167,7 +167,7 @@ class _Scan:
         self._mark, self._is_lost = self._at, False
 
     def marked(self) -> bytes | None:
-        """Return the bytes between the mark and the last token, None if they were too many to keep."""
+        """Return the bytes between the mark and the last token, or None if there were too many to keep."""
         return None if self._is_lost else self._buffer[self._mark : self._before].strip()
 
     def next_token(self) -> bytes:

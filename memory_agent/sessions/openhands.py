@@ -1,6 +1,6 @@
 """OpenHands: a conversation's folder `events/` holds one file `event-<number>-<id>.json` per event, typed by `kind`.
 
-A conversation is a run. The action `FinishAction` completes it; a `ConversationErrorEvent` fails it.
+A conversation is a run. A `FinishAction` completes the run; a `ConversationErrorEvent` marks it as failed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class OpenHandsReader(Reader):
     def _result(self, event: _Event) -> Found:
         call = self._calls.take(event.tool_call_id)
         if call is None:
-            return BOOKKEEPING  # the result of finishing or thinking
+            return BOOKKEEPING  # the result of a finish or think action
         seen = event.observation if isinstance(event.observation, dict) else {}
         code = seen.get("exit_code")
         result = Result(

@@ -1,4 +1,4 @@
-"""The interface of a format's reader, and the tool calls that wait for their results."""
+"""The interface of a format's reader, and the store of tool calls that wait for their results."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MOST_PENDING = 256
 
 
 class Pending(Generic[Value]):
-    """At most 256 values by id, in order of arrival; adding one more evicts the oldest."""
+    """At most 256 values by id, in order of arrival; adding another evicts the oldest."""
 
     def __init__(self) -> None:
         self._values: dict[str, Value] = {}
 
     def put(self, id: str, value: Value) -> list[Value]:
-        """Add a value, or move the one with this id to the end with its new value; return the evicted ones."""
+        """Add a value at the end, replacing any value with this id; return the evicted values."""
         self._values.pop(id, None)
         self._values[id] = value
         return [self._values.pop(next(iter(self._values)))] if len(self._values) > _MOST_PENDING else []
@@ -37,7 +37,10 @@ class Pending(Generic[Value]):
 
 
 class Reader(ABC):
-    """Reads a file of JSON lines, or one JSON document item by item. `session` belongs to the entries yielded last."""
+    """Reads a file of JSON lines, or one JSON document item by item.
+
+    `session` is the session of the entries yielded last.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -59,7 +62,7 @@ class Reader(ABC):
         """
 
     def release(self) -> Iterator[Found]:
-        """Yield messages held back because later lines might change them; called when nothing follows for now."""
+        """Yield messages held back because later lines might change them; called when there is no further line yet."""
         yield from ()
 
     def end(self) -> Iterator[Found]:

@@ -1,8 +1,8 @@
 """SWE-agent (`*.traj`) and mini-swe-agent (`*.traj.json`): one JSON document per run.
 
-SWE-agent lists steps of thought, action and observation, without times. mini-swe-agent lists the model's messages with
-their times. `info.exit_status` is how the run ended; `info.resolved`, which evaluations add, is whether it solved the
-issue.
+SWE-agent lists steps of thought, action and observation, without times. mini-swe-agent lists the model's messages, with
+times. `info.exit_status` describes how the run ended; `info.resolved`, which evaluations add, states whether it solved
+the issue.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SweAgentReader(Reader):
         self._open: list[str] = []
 
     def begin(self, head: Mapping[str, bytes]) -> Iterator[Found]:
-        """Read how the run ended and its issue. Raises `msgspec.DecodeError`."""
+        """Read the run's issue and how the run ended. Raises `msgspec.DecodeError`."""
         if "info" in head:
             self._info = _infos.decode(head["info"])
         first = (_messages.decode(item) for name, item in head.items() if name.startswith("history["))
@@ -161,7 +161,7 @@ class SweAgentReader(Reader):
             yield from self._called(call_id, call)
 
     def _observed(self, message: _Message, extra: Mapping[str, Any], text: str, id: str) -> Found:
-        """Return the entry of a call and its result: the call that the message names, else the first open one."""
+        """Return the entry of a call and its result: the call that the message names, otherwise the first open call."""
         call_id = message.tool_call_id or (self._open.pop(0) if self._open else "")
         call = self._calls.take(call_id)
         if call is None:

@@ -1,6 +1,6 @@
-"""Turns a tool call of any client into an entry: a command with its output, a changed file, or delegated work.
+"""Turn a tool call of any client into an entry: a command with its output, a changed file, or delegated work.
 
-The output of tools that read or search is left out, since it can be read again from the files.
+The output of tools that read or search is skipped, since it can be read again from the files.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def arguments_of(text: Any) -> Mapping[str, Any]:
         return text
     if not isinstance(text, str):
         return {}
-    import msgspec  # late: hooks, whose arguments are objects, start without it
+    import msgspec  # imported late, because hooks get their arguments as objects
 
     try:
         decoded = msgspec.json.decode(text)
@@ -75,7 +75,7 @@ def arguments_of(text: Any) -> Mapping[str, Any]:
 def entry_of(
     call: Call, result: Result, id: str, at: datetime | None, *, run: str | None = None, agent: str | None = None
 ) -> Entry | Left:
-    """Return the entry of a call and its result, or why it is left out."""
+    """Return the entry of a call and its result, or the reason why it is skipped."""
     name = call.name.rpartition("__")[2].rpartition(".")[2].lower() if call.name != "container.exec" else call.name
     if name in _SHELLS and (command := _command(call.arguments)):
         if _OWN.search(command):
@@ -101,7 +101,7 @@ def entry_of(
 
 
 def exit_code_in(text: str) -> int | None:
-    """Return the exit code in a command's output as Gemini CLI formats it; None for 0, which it does not print."""
+    """Return the exit code in a command's output as Gemini CLI formats it, or None for 0, which it does not print."""
     found = _EXIT_LINE.search(text)
     return None if found is None else int(found[1])
 

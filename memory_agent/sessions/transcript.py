@@ -1,6 +1,6 @@
-"""Reads a session's file, or the files of one folder, and later continues from where it stopped.
+"""Read a session's file, or the files of one folder, and later continue where reading stopped.
 
-Whatever cannot be read is yielded as `Bad` with its place and does not affect the rest.
+An unreadable part is yielded as `Bad` with its place and does not affect the rest.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ class Transcript(ABC):
 
     @property
     def size_bytes(self) -> int:
-        """The current size of its files; 0 if they are gone."""
+        """The current size of the files; 0 if they no longer exist."""
         return _size(self.path)
 
     @property
     @abstractmethod
     def has_news(self) -> bool:
-        """Whether there is anything to read, or an entry held back."""
+        """Whether there is new content to read, or an entry held back."""
 
     @abstractmethod
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
-        """Yield what was not read before. If the file or folder `is_growing`, a half-written end is left for later."""
+        """Yield the unread entries. If the file or folder `is_growing`, a half-written end is left for later."""
 
 
 class LineTranscript(Transcript):
-    """A growing file of JSON lines. Read from the beginning again if it became shorter."""
+    """A growing file of JSON lines. The file is read from the beginning again if it became shorter."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
         super().__init__(path, make)
@@ -114,7 +114,7 @@ class LineTranscript(Transcript):
 
 
 class DocumentTranscript(Transcript):
-    """A JSON document, or the `conversations.json` in a ZIP archive. Read again from the start when it changes."""
+    """A JSON document, or the `conversations.json` in a ZIP archive. It is read again after any change."""
 
     def __init__(self, path: Path, make: Callable[[], Reader]) -> None:
         super().__init__(path, make)
@@ -122,7 +122,7 @@ class DocumentTranscript(Transcript):
 
     @property
     def has_news(self) -> bool:
-        """Whether it changed since it was read."""
+        """Whether the document changed since it was read."""
         return _state(self.path) != self._state
 
     def read(self, *, is_growing: bool = False) -> Iterator[Placed]:
@@ -137,7 +137,7 @@ class DocumentTranscript(Transcript):
                 yield from self._items(stream)
         except NotJsonError as error:
             if is_growing:
-                return  # it is still being written
+                return  # the document is still being written
             yield Placed("", Bad(f"{error}"))
         except (OSError, zipfile.BadZipFile, KeyError) as error:
             yield Placed("", Bad(f"cannot be read: {getattr(error, 'strerror', None) or 'not such an archive'}"))
@@ -166,7 +166,7 @@ class FolderTranscript(Transcript):
 
     @property
     def size_bytes(self) -> int:
-        """The current size of its files."""
+        """The current size of the files."""
         return sum(map(_size, self.path.glob(self._pattern)))
 
     @property
@@ -201,7 +201,7 @@ class FolderTranscript(Transcript):
 
 
 def _guarded(read: Callable[[Data], Iterator[Found]], data: Data) -> Iterator[Found]:
-    """Yield what a reader finds in `data`; an error of the reader becomes `Bad`."""
+    """Yield the entries that a reader finds in `data`; an error of the reader becomes `Bad`."""
     try:
         yield from read(data)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Turns events into records, without a store: which events are kept, their text, and what they report about runs.
+"""Turn events into records without a store: select events, extract their text, and read their reports about runs.
 
 Read `table` first: it maps event types to memories. `reader` makes the record of an event, with text from `payloads`
 (`language` recognises text in unknown fields) and the outcome from `verdicts`; `runs` reads what an event reports about

@@ -1,7 +1,7 @@
-"""Distinguishes natural language from tokens, paths, numbers, code and serialised data. Pure.
+"""Distinguish natural language from tokens, paths, numbers, code and serialised data. Pure.
 
-A heuristic for payload fields that the table of signals does not list. A false negative loses a memory, a false
-positive stores noise. It uses no dictionary, so it works for any language.
+The heuristic is for payload fields that the table of signals does not list. It uses no dictionary, so it works for any
+language. A false negative loses a memory, and a false positive stores noise.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ LEAST_WORDS = 3
 
 _READ_CHARS = 10_000
 _LONGEST_WORD = 40  # characters
-_WORD_SHARE = 0.5  # of the characters that are not space
+_WORD_SHARE = 0.5  # share of the characters that are not white space
 _MARKS_PER_WORD = 0.25
-_CHARS_PER_WORD = 2  # in scripts that put no spaces between words
+_CHARS_PER_WORD = 2  # characters, in scripts without spaces between words
 
 _AROUND = ".,;:!?…()[]\"'“”‘’«»„‚¡¿*_`~–—-#>。，、；：！？（）「」『』【】《》・"
 _INSIDE = "'’-\u00ad\u200c\u200d"

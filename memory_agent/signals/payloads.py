@@ -1,8 +1,8 @@
-"""Extracts text, names and small fields from the payloads of events. Pure.
+"""Extract text, names and small fields from the payloads of events. Pure.
 
-Emitters nest text differently, so a place is a dotted path (`report.findings[].claim`), looked up in the payload and in
-the objects that it wraps. A value becomes plain text or nothing, never a JSON dump, which embeds badly. If no known
-place has text, the payload is searched for natural language (`language`).
+Emitters nest text differently, so a place is a dotted path (`report.findings[].claim`) that is looked up in the payload
+and in the objects that it wraps. A value becomes plain text or nothing, never a JSON dump, which embeds badly. If no
+known place has text, the payload is searched for natural language (`language`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NotTextError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a memory's text: its places, its label, and whether it needs another part beside it."""
+    """One part of a memory's text: its places, its label, and whether it is used only together with another part."""
 
     places: tuple[Place, ...]
     label: str = ""
@@ -94,7 +94,7 @@ def with_reports(objects: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any
 
 
 def read_part(objects: Sequence[Mapping[str, Any]], part: Part) -> str:
-    """Return the text at the first place of `part` that has any, or "". Raises `NotTextError`."""
+    """Return the text at the first place of `part` that has text, or "". Raises `NotTextError`."""
     for place in part.places:
         for root in objects:
             values = list(_values_at(root, place))

@@ -1,6 +1,6 @@
-"""Turns an event into a memory record, or drops it as noise with a reason. Pure.
+"""Turn an event into a memory record, or drop it as noise with a reason. Pure.
 
-Repeated events are recognised by `memory.ingest`, which has the store.
+Repeated events are recognised in `memory.ingest`, which has the store.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """An event dropped as noise, and why."""
+    """An event dropped as noise, and the reason."""
 
     reason: str
 
@@ -54,14 +54,14 @@ class EventReader:
         self._settings = settings or IngestSettings()
 
     def read(self, event: Event) -> MemoryRecord | Dropped:
-        """Return the memory of `event`, or why it is dropped. Raises `UnhandledEventError`."""
+        """Return the memory of `event`, or the reason why it is dropped. Raises `UnhandledEventError`."""
         signal = self.table.match(event.event_type)
         if signal is not None:
             return self.to_record(event, signal)
         return Dropped(self.table.noise_of_word(event.event_type.rpartition(".")[2]) or "not_high_signal")
 
     def to_record(self, event: Event, signal: Signal) -> MemoryRecord | Dropped:
-        """Return the memory of `event` by the row `signal`, or why it is dropped.
+        """Return the memory of `event` by the row `signal`, or the reason why it is dropped.
 
         Raises `UnhandledEventError` (with the field's name) for an event that can never become a memory.
         """
@@ -73,7 +73,7 @@ class EventReader:
             raise UnhandledEventError(event.event_id, f"{error}: not valid Unicode text") from error
 
     def words(self, event: Event) -> tuple[str, list[str]]:
-        """Return the title of `event` and the parts of its text, without labels and accompanying parts.
+        """Return the title of `event` and the parts of its text, without labels and parts marked `+`.
 
         Noise and unreadable text yield no parts.
         """
@@ -126,7 +126,7 @@ class EventReader:
         )
 
     def _read_parts(self, signal: Signal, objects: Objects) -> dict[str, str]:
-        """Return the labelled parts of the text by their text in the payload."""
+        """Return the labelled parts of the text, keyed by their text in the payload."""
         found = [(part, read_part(objects, part)) for part in self.table.parts[signal]]
         if not any(words for part, words in found if not part.accompanies):
             words = self._fallback_words(objects, {words for _, words in found})
@@ -140,7 +140,7 @@ class EventReader:
         return labelled
 
     def _fallback_words(self, objects: Objects, without: Container[str]) -> str:
-        """Return text from elsewhere in a payload without text at the row's places, or ""."""
+        """Return text from other places if a payload has no text at the row's places, or ""."""
         words = read_part(objects, self.table.fallback)
         return words if any(map(str.isalpha, words)) else read_unknown(objects[0], without) or words
 
@@ -162,7 +162,7 @@ class EventReader:
 
 
 def _record_id(event: Event) -> str:
-    """Return a ULID made of the event's time and a hash of its id, so that a replay yields the same one."""
+    """Return a ULID made of the event's time and a hash of its id, so that a replay yields the same ULID."""
     milliseconds = max(0, int(utc(event).timestamp() * 1000)) & ((1 << 48) - 1)
     digest = sha256(event.event_id.encode(errors="surrogatepass")).digest()
     return str(ULID.from_bytes(milliseconds.to_bytes(6, "big") + digest[:10]))
@@ -198,13 +198,13 @@ def _metadata(event: Event, objects: Objects, without: frozenset[str], chars: in
 
 
 def id_of(event: Event, name: str, objects: Objects) -> str | None:
-    """Return the id called `name` from the event, else from its payload. Raises `NotTextError`."""
+    """Return the id called `name` from the event or its payload. Raises `NotTextError`."""
     own = getattr(event, name)
     return clean(own, name) or None if own is not None else read_name(objects, name)
 
 
 def run_id_of(event: Event, objects: Objects) -> str | None:
-    """Return the run id from the payload, else from an actor such as `conductor:run_7`. Raises `NotTextError`."""
+    """Return the run id from the payload, or from an actor such as `conductor:run_7`. Raises `NotTextError`."""
     actor, colon, run_id = (event.actor_id or "").partition(":")
     of_actor = run_id if colon and actor == "conductor" else ""
     return read_name(objects, "run_id") or clean(of_actor, "actor_id") or None

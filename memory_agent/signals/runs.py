@@ -1,6 +1,6 @@
-"""Reads what an event reports about a run: start, step, end, feedback, used memories or related runs. Pure.
+"""Read what an event reports about a run: start, step, end, feedback, used memories or related runs. Pure.
 
-The table's row defines the event's role. Without one, the event is a step if it names memories or recalls.
+The table's row defines the event's role. Without a role, the event is a step if it names memories or recalls.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _read(event: Event, table: SignalTable, signal: Signal | None, objects: Obje
 
 
 def _verdict(signal: Signal | None, objects: Objects, table: SignalTable) -> Verdict | None:
-    """Return the verdict of the payload, else that of the feedback type. A numeric rating counts for every type."""
+    """Return the verdict of the payload, or of the feedback type. A numeric rating counts for every type."""
     stated = None if signal is None else verdict(objects, table.outcomes)
     if signal is None or signal.outcome or (stated is not None and stated.is_outright and stated.reason == "rated"):
         return stated or _verdict_of_type(signal)

@@ -1,7 +1,7 @@
 """The table of signals: which event types become which memories, where their text is, and what is noise.
 
-The table is data: `signals.toml` beside this file, overlaid by the user's own file (`LayeredTable`), so that operators
-add rows without code. `triggers.table` reads its table in the same way.
+The table is data in `signals.toml` next to this file, overlaid by the user's own file (`LayeredTable`), so that
+operators can add rows without code. `triggers.table` reads its table in the same way.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def is_own(event_type: str) -> bool:
 
 
 def rows_by_type(rows: Mapping[str, Row], layers: LayeredTable) -> dict[str, Row]:
-    """Return rows by event type. Raises `SettingsError` when two rows of one file claim the same type."""
+    """Return rows by event type. Raises `SettingsError` if two rows of one file have the same type."""
     section, own_rows = layers.rows, layers.own_rows
     by_type: dict[str, Row] = {}
     for own in (False, True):
@@ -149,7 +149,7 @@ def rows_by_type(rows: Mapping[str, Row], layers: LayeredTable) -> dict[str, Row
 
 
 def row_of_type(by_type: Mapping[str, Row], event_type: str) -> Row | None:
-    """Return the row of the type itself, else of the longest matching `x.*`, else of `*`, else None."""
+    """Return the row of the type itself, otherwise of the longest matching `x.*`, otherwise of `*`, otherwise None."""
     exact = by_type.get(event_type)
     if exact is not None:
         return exact
@@ -177,13 +177,14 @@ def _compile(layers: LayeredTable, setting: str, pattern: str) -> re.Pattern[str
 
 
 class LayeredTable:
-    """The package's TOML file overlaid by a user's. Errors name the row, the field and the line.
+    """The package's TOML file overlaid by a user's file. Errors name the row, the field and the line.
 
-    A row or table in the user's file overrides the fields that it sets. `remove = ["name"]` there removes rows.
+    A row or table in the user's file overrides the fields that it sets. `remove = ["name"]` in the user's file removes
+    rows.
     """
 
     def __init__(self, default: bytes, own_file: str, *, setting: str, rows: str) -> None:
-        """Read both files. `setting` names `own_file` ("" for none), `rows` its table of rows.
+        """Read both files. `setting` is the setting of `own_file` ("" for none), and `rows` names the table of rows.
 
         Raises `SettingsError`.
         """
@@ -219,7 +220,7 @@ class LayeredTable:
             raise self.error(path.rstrip("`").removeprefix("$."), reason) from error
 
     def require_tables(self) -> None:
-        """Raise `SettingsError` if there is a table besides that of the rows."""
+        """Raise `SettingsError` if there is a table besides the table of rows."""
         for name in self.merged.keys() - {self.rows}:
             raise self.error(name, "there is no such table")
 
@@ -233,7 +234,7 @@ class LayeredTable:
         return f"{self._own_file}: {reason}" if self._own_file else reason
 
     def _line_of(self, place: str) -> int | None:
-        """Return the line of the field, else the line of its table, else None."""
+        """Return the line of the field, or the line of its table, or None."""
         steps = [step.partition("[")[0] for step in place.split(".") if step]
         best, found, header = 0, None, ""
         for number, line in enumerate(self._lines, 1):

@@ -1,4 +1,4 @@
-"""Reads the outcome of a run or task from a payload, as a quality from 0 to 1. Pure.
+"""Read the outcome of a run or task from a payload, as a quality from 0 to 1. Pure.
 
 Sources are approvals, ratings, exit codes and statuses. `learning.outcomes` revises the values by later evidence.
 """
@@ -20,7 +20,7 @@ Objects = Sequence[Mapping[str, Any]]
 
 
 class Verdict(NamedTuple):
-    """A quality with its reason. `is_outright` if it is a number, rating or approval rather than a status."""
+    """A quality with its reason. `is_outright`: it comes from a number, rating or approval rather than a status."""
 
     quality: float
     reason: Reason
@@ -61,7 +61,7 @@ def _by_approval(objects: Objects) -> float | None:
 
 
 def _by_rating(objects: Objects) -> float | None:
-    """Return stars, 1 to `max_rating` (5), as a fraction; a fraction below 1 unchanged."""
+    """Return a rating in stars, 1 to `max_rating` (5), as a fraction; a value below 1 is returned unchanged."""
     rating, best = read_value(objects, "rating"), read_value(objects, "max_rating")
     if isinstance(rating, bool):
         return float(rating)

@@ -1,8 +1,8 @@
 """One user's store with the columns derived from it: opened, written, rebuilt and closed together.
 
-A batch is made durable and then applied to the columns, one batch at a time, so readers see the order of the store.
-Columns that cannot follow are rebuilt, those of a large store in the background: meanwhile searches use the partial
-view, batches continue, and the rebuilt columns catch up from the change log.
+A batch is made durable and then applied to the columns, one batch at a time, so readers see changes in the order of the
+store. Columns that cannot apply a batch are rebuilt, in the background if the store is large. During a rebuild,
+searches use the partial view and batches continue; the rebuilt columns catch up from the change log.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from relay.locks import ReadWriteLock
 
 _FAILURES = (MemoryAgentError, OSError, MemoryError)
 _SAVED_AT_LEAST_EVERY = 10_000  # changes; the next open applies half of them in .3 s
-_SAVED_SHARE = 1 / 8  # changes per memory, if that is more: a save writes all memories, 150 MB per 100,000
-_WORDS_AT_ONCE = 20_000  # memories whose words are loaded before an archive is open: 60 ms; .3 s for 100,000
+_SAVED_SHARE = 1 / 8  # changes per memory, if that is more: a save writes 150 MB per 100,000 memories
+_WORDS_AT_ONCE = 20_000  # memories whose words are loaded before opening returns: 60 ms (100,000 take .3 s)
 _WORDS_STEP = 2_000  # memories whose words are loaded while batches wait: 8 ms
 _UNSAVED_AT_CLOSE = 200  # changes; the next open applies them in 50 ms, as long as saving 10,000 memories takes
 
@@ -44,14 +44,14 @@ class Archive:
         self._columns = columns
         self._saved = columns.applied  # the last change in the file
         self._has_file = columns.applied > 0  # whether the next open can continue from the file
-        self._saving = threading.Lock()  # the files, taken after `_writing`
+        self._saving = threading.Lock()  # guards the files; taken after `_writing`
         self._save_thread: threading.Thread | None = None
         self._writing = threading.RLock()
         self._queue = threading.Lock()  # held while waiting for `_writing`, see `_writing_in_turn`
         self._starting = threading.Lock()
         self._rebuild_thread: threading.Thread | None = None
         self._words_thread: threading.Thread | None = None
-        self._is_behind = False  # if so, a rebuild updates the columns, not the batches
+        self._is_behind = False  # while set, a rebuild updates the columns instead of the batches
         self._is_closing = False
         self._failure: BaseException | None = None
 
@@ -84,7 +84,7 @@ class Archive:
 
     @property
     def view(self) -> View:
-        """The memories as of the last batch, or, while `is_rebuilding`, those read so far."""
+        """The memories as of the last batch, or, while `is_rebuilding`, the memories read so far."""
         return self._columns.view
 
     @property
@@ -135,7 +135,7 @@ class Archive:
                 self._apply(batch.changes)
 
     def rebuild(self) -> None:
-        """Rebuild the columns from the records and save them. Batches and searches continue meanwhile.
+        """Rebuild the columns from the records and save them. Batches and searches continue during the rebuild.
 
         Raises `StoreDamagedError` and keeps the old columns if the store is damaged.
         """
@@ -146,9 +146,9 @@ class Archive:
             self._save()
 
     def purge(self) -> None:
-        """Remove every trace of deleted memories from columns, change log, derived files and free pages.
+        """Remove every trace of deleted memories from the columns, change log, derived files and free pages.
 
-        Idempotent. On `StoreError` or `OSError` the steps completed so far stay done.
+        Idempotent. On `StoreError` or `OSError` the steps completed so far are kept.
         """
         with self._writing_columns():
             self._columns.compact()
@@ -158,7 +158,7 @@ class Archive:
             self.store.compact()
 
     def compact(self) -> tuple[int, int]:
-        """Free the space of deleted memories in store and columns; return the store's bytes before and after.
+        """Free the space of deleted memories in store and columns; return the store's bytes before and after it.
 
         Raises as `Store.compact` does.
         """
@@ -188,7 +188,7 @@ class Archive:
             self.store.close()
 
     def _apply(self, changes: Changes) -> None:
-        """Apply a committed batch. Columns that cannot follow are rebuilt; the batch has succeeded all the same."""
+        """Apply a committed batch. Columns that cannot apply it are rebuilt; the batch succeeds in any case."""
         try:
             self._columns.apply(changes)
         except _FAILURES:
@@ -202,7 +202,7 @@ class Archive:
                 self._start_save()
 
     def _recover(self) -> None:
-        """Rebuild columns that hold half of a batch: now for a small store, else in the background."""
+        """Rebuild columns that hold half of a batch: at once for a small store, otherwise in the background."""
         with self.store.snapshot() as snapshot:
             if snapshot.counts().memories <= derived.AT_ONCE:
                 with suppress(*_FAILURES):
@@ -221,18 +221,19 @@ class Archive:
             return
         saving = derived.capture(self.store, self._columns)
         with self._starting:
-            if not self._is_closing:  # else `close` no longer waits for this thread, and holds the lock it needs
+            # While closing, nobody waits for this thread, and `close` holds the lock that it needs.
+            if not self._is_closing:
                 self._save_thread = threading.Thread(target=self._save_beside, args=(saving,), name="columns-save")
                 self._save_thread.start()
 
     def _save_beside(self, saving: derived.Saving) -> None:
-        with suppress(MemoryAgentError, OSError):  # only a cache; on a full disk the next batch stops intake
+        with suppress(MemoryAgentError, OSError):  # only a cache, and on a full disk the next batch stops intake
             self._write(saving)
             with self._writing:
                 self._forget_changes()
 
     def _write(self, saving: derived.Saving, *, is_newest: bool = False) -> None:
-        """Write the files unless newer ones exist: those may lack memories that were erased since."""
+        """Write the files unless newer files exist, which may lack memories that were erased since."""
         with self._saving:
             if is_newest or saving.header.applied > self._saved:
                 derived.write(self.store, saving)
@@ -246,7 +247,7 @@ class Archive:
     def _writing_in_turn(self) -> Iterator[None]:
         """Hold the writing lock, which this thread must not hold yet. Batches and the loading of words take turns.
 
-        Without the queue, the thread that released the lock takes it again: a batch waited up to .3 s.
+        Without the queue, the thread that released the lock often took it again, and a batch waited up to .3 s.
         """
         try:
             with self._queue:
@@ -270,7 +271,7 @@ class Archive:
                     is_done = True
 
     def _start_rebuild(self, *, from_records: bool) -> None:
-        """Start a rebuild unless one is running. While closing, leave it to the next open."""
+        """Start a rebuild unless one is running. During closing, the rebuild is left to the next open."""
         with self._starting:
             if self._is_behind and self._failure is None:
                 return
@@ -297,7 +298,7 @@ class Archive:
                 raise
 
     def _bring_up(self, snapshot: Snapshot, *, from_records: bool) -> None:
-        """Update the columns to the last change: by the change log if it suffices, else by a rebuild.
+        """Update the columns to the last change, from the change log if it suffices, otherwise by a rebuild.
 
         Raises `StoreDamagedError`.
         """
@@ -319,7 +320,7 @@ class Archive:
         while not self._is_closing:
             with self._writing_in_turn(), self.store.snapshot() as snapshot:
                 if self._is_behind or self.view.word_bits.count >= snapshot.counts().words:
-                    return  # a rebuild loads them when it is done
+                    return  # a rebuild loads the words at its end
                 words = snapshot.scan_words(after, _WORDS_STEP)
                 if not len(words.rows):
                     return
@@ -342,17 +343,17 @@ class Archive:
 
 
 InUse = Callable[[], AbstractContextManager[None]]
-"""A context manager that keeps the files open for one call."""
+"""A context manager that keeps the files open during one call."""
 
 
 class OpenCalls:
-    """The calls into one open memory: closing waits for running calls and refuses later ones. Calls may nest."""
+    """Tracks the calls into one open memory: closing waits for running calls and refuses later ones. Calls may nest."""
 
     def __init__(self, name: str) -> None:
         """`name` starts the message of the error that later calls raise."""
         self._name = name
         self._calls = ReadWriteLock()
-        self._shut = threading.Lock()  # taken once, for good
+        self._shut = threading.Lock()  # held for writing after `shut`
 
     @contextmanager
     def __call__(self) -> Iterator[None]:

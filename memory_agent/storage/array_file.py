@@ -1,9 +1,9 @@
-"""Named arrays in one file: mapped if it is plain, decrypted into memory if it is encrypted.
+"""Named arrays in one file: a plain file is mapped, an encrypted one is decrypted into memory.
 
-The file is a cache: replaced atomically, not fsynced, and every byte is checked before use. The layout is a head of 64
-bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of them with the caller's header,
-and a tail (the length of the index, and a checksum of head, index and length). Everything is little-endian. With a
-cipher, the index and each block of an array are sealed, with the nonce and their position as authenticated data.
+The file is a cache: it is replaced atomically, not fsynced, and every byte is checked before use. The layout is a head
+of 64 bytes (magic, key id, nonce), the arrays at multiples of 64 bytes, a MessagePack index of them with the caller's
+header, and a tail (the length of the index, and a checksum of head, index and length). Everything is little-endian.
+With a cipher, the index and each block of an array are sealed, with the nonce and their position as authenticated data.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NO_KEY = bytes(8)
 _NONCE_BYTES = 16
 _ALIGNMENT = _HEAD_BYTES = 64
 _TAIL_BYTES = 16
-_BLOCK_BYTES = 4 << 20  # copied and encrypted at a time
+_BLOCK_BYTES = 4 << 20  # size of the blocks that are copied and encrypted
 _DTYPES = frozenset({"|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"})
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One array. `xxh3`: the checksum of its bytes with padding; empty if they are sealed."""
+    """One array. `xxh3`: the checksum of the array's bytes with padding; empty if they are sealed."""
 
     name: str
     dtype: str
@@ -47,7 +47,7 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def plain_bytes(self) -> int:
-        """The size with padding."""
+        """The size in the file, in bytes with padding."""
         return _padded(prod(self.shape) * np.dtype(self.dtype).itemsize)
 
 
@@ -59,8 +59,8 @@ class _Index(msgspec.Struct, frozen=True):
 def write_arrays(path: Path, header: object, arrays: Arrays, cipher: Cipher | None = None) -> None:
     """Replace the file by `arrays` and a `header` that msgspec encodes, encrypted with `cipher` if given.
 
-    Each part of an array that changes meanwhile is stored as of some moment. On an `OSError` the old file stays, and no
-    other file is left.
+    An array that changes during the call may be stored as a mixture of old and new values. On an `OSError` the old file
+    remains, and no temporary file is left.
     """
     head = _MAGIC + (_NO_KEY if cipher is None else cipher.key_id) + os.urandom(_NONCE_BYTES)
     head = head.ljust(_HEAD_BYTES, b"\0")
@@ -88,7 +88,7 @@ def read_arrays(
 ) -> tuple[Header, dict[str, Array]]:
     """Return the header and the arrays. They are writable: a plain file is mapped, and its pages copied on write.
 
-    Those that `is_copied` chooses, by name and content, are in memory of their own, which has larger pages.
+    Arrays for which `is_copied` (of name and content) is true are copied into private memory, which has larger pages.
 
     Raises `IndexDamagedError` if the file is missing, differs in any byte from what was written, or was not
     encrypted with this cipher.
@@ -96,7 +96,7 @@ def read_arrays(
     try:
         with path.open("rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except (OSError, ValueError) as error:  # ValueError: an empty file
+    except (OSError, ValueError) as error:  # mmap raises ValueError for an empty file
         raise IndexDamagedError(f"{path.name}: {error}") from error
     try:
         return _parsed(content, header, cipher, is_copied)
@@ -171,7 +171,7 @@ def _parsed(
     if place != start:
         raise ValueError("it is longer than its arrays")
     del content
-    mapped.madvise(mmap.MADV_DONTNEED)  # drop the pages read for the check; those used again become resident
+    mapped.madvise(mmap.MADV_DONTNEED)  # drop the pages read for the check; pages that are used again become resident
     return msgspec.msgpack.decode(index.header, type=header), arrays
 
 

@@ -74,7 +74,7 @@ from relay.disk import Transaction
 Touches = Mapping[int, tuple[int, datetime]]
 
 _MEAN_QUERY = "centering"
-"""The blob of former versions that held the mean of a user's queries."""
+"""The blob in which former versions stored the mean of a user's queries."""
 
 
 class Batch(Snapshot):
@@ -97,8 +97,8 @@ class Batch(Snapshot):
         """Add a memory and return its row; rows only grow and are never reused.
 
         A known event adds nothing: its row is returned, even if that memory was deleted. `record.embedding` is ignored.
-        `vector` is the output of a model for the text, or its vector (d,) alone; None if it comes later. Vectors are
-        stored at unit length. Further passages and words are stored only after `set_words_stamp`.
+        `vector` is the model's output for the text, or only its vector (d,), or None if the vector is set later.
+        Vectors are stored at unit length. Further passages and words are stored only after `set_words_stamp`.
         """
         if record.event_id is not None and (known := self.row_of_event(record.event_id)) is not None:
             return known
@@ -122,7 +122,7 @@ class Batch(Snapshot):
     def put_stored(
         self, record: MemoryRecord, vector: bytes | None, passages: bytes | None = None, words: bytes | None = None
     ) -> int:
-        """Add a memory as `put` does, with exact stored bodies from another store. Returns the row."""
+        """Add a memory as `put` does, with stored bodies copied from another store. Returns the row."""
         row = self.put(record, None)
         bodies = {VECTORS: vector, PASSAGES: passages, WORD_BITS: words}
         self._write_embedded(row, {name: with_checksum(row, body) for name, body in bodies.items() if body is not None})
@@ -134,13 +134,13 @@ class Batch(Snapshot):
         return row
 
     def allot_row(self) -> int:
-        """Return a new row that stays empty, for events whose memory was deleted in another store."""
+        """Return a new row that remains empty, for events whose memory was deleted in another store."""
         self._check_room()
         self.state.next_row += 1
         return self.state.next_row - 1
 
     def link_keys(self, keys: Iterable[bytes], row: int) -> None:
-        """Link events to `row` by their keys; known events stay unchanged."""
+        """Link events to `row` by their keys; known events are not changed."""
         for key in keys:
             if self._transaction.get(EVENTS, key) is None:
                 self._transaction.put(EVENTS, key, short_row(row))
@@ -154,7 +154,7 @@ class Batch(Snapshot):
         self._transaction.put(EVENTS, name_key(event_id, "event_id"), short_row(row), append=True)
 
     def set_vector(self, row: int, vector: Embedded | Embedding | None) -> None:
-        """Set or replace the vectors and words of the memory in `row`; with None it waits for a vector again."""
+        """Set or replace the vectors and words of the memory in `row`; None marks it as waiting for a vector."""
         record = self._require_row(row)
         self._check_room()
         before = [self._transaction.get(database, row_key(row)) for database in (VECTORS, PASSAGES, WORD_BITS)]
@@ -165,7 +165,7 @@ class Batch(Snapshot):
             if before != after:
                 self._log("words", row)
         else:
-            if self.state.next_number > 1:  # an ended run may begin with this memory, or have used it
+            if self.state.next_number > 1:  # an ended run may have begun with this memory, or have used it
                 self.change_lessons()
             self._log("vector", row)
 
@@ -187,8 +187,8 @@ class Batch(Snapshot):
     def upsert(self, record: MemoryRecord, vector: Embedded | Embedding | None) -> MemoryRecord:
         """Add a memory as `put` does, or replace the one with this id; return the stored record.
 
-        A replaced memory keeps its event and usage. It keeps its vector unless its texts change or it has none; then it
-        gets `vector`, or waits for one.
+        A replaced memory keeps its event and usage. A replaced memory keeps its vector if it has one and its texts are
+        unchanged; otherwise it gets `vector`, or waits for one.
         """
         row = self.row_of_id(record.id)
         old = None if row is None else self.record(row)
@@ -203,7 +203,7 @@ class Batch(Snapshot):
         return record
 
     def delete(self, row: int) -> bool:
-        """Delete a memory; return whether there was one. Its events stay known, so that no replay restores it.
+        """Delete a memory; return whether it existed. Its events remain known, so that no replay restores it.
 
         Works on a full disk.
         """
@@ -221,7 +221,7 @@ class Batch(Snapshot):
         self.state.counters[counter] = self.state.counters.get(counter, 0) + by
 
     def count_among(self, group: str, name: str, by: int, most: int) -> None:
-        """Add to the counter `<group>.<name>`, or to `<group>.*` if the group already has `most` other names."""
+        """Add to the counter `<group>.<name>`, or to `<group>.*` if the group already counts `most` other names."""
         counter = f"{group}.{name}"
         if (
             counter not in self.state.counters
@@ -250,17 +250,17 @@ class Batch(Snapshot):
     def set_stamp(self, stamp: str) -> None:
         """Set the embedder of the vectors.
 
-        A different embedder drops all vectors and words: every memory waits for new ones, and d may change.
+        If it differs, all vectors and words are dropped, every memory waits for new ones, and d may change.
         """
         if self.state.stamp not in (None, stamp):
             self._drop_vectors()
         self.state.stamp = stamp
 
     def set_words_stamp(self, stamp: str) -> None:
-        """Set the version of passages and words, and let this batch store them.
+        """Set the version of passages and words, and allow this batch to store them.
 
-        A different version drops all words: every memory waits for new ones. In a store without words, it also removes
-        the mean of queries that former versions stored.
+        If it differs, all words are dropped, and every memory waits for new ones. In a store without words, this also
+        removes the mean of queries that former versions stored.
         """
         if self.state.words_stamp != stamp:
             self.set_blob(_MEAN_QUERY, None)
@@ -288,14 +288,14 @@ class Batch(Snapshot):
                 )
 
     def set_utility(self, row: int, used: int, reward_sum: float) -> None:
-        """Set how often the memory in `row` was used, and the sum of the outcomes of those runs."""
+        """Set how many runs used the memory in `row`, and the sum of their outcomes."""
         old = self.usage(row)
         new = Usage(old.times_recalled, old.last_recalled_us, used, reward_sum)
         if new != old and self._transaction.get(RECORDS, row_key(row)) is not None:
             self._write_usage(row, new)
 
     def put_trajectory(self, run: StoredTrajectory) -> StoredTrajectory:
-        """Store a run, and return it with its number, which is assigned when it first ends."""
+        """Store a run and return it; its `number` is assigned when it first ends."""
         key = trajectory_key(run.id)
         old = self.run_of_key(key)
         if run.number is None and old is not None:
@@ -318,7 +318,7 @@ class Batch(Snapshot):
         self._index_run(old, None)
 
     def put_note(self, note: RecallNote) -> None:
-        """Store the note of a recall; one that belongs to a run is not pruned."""
+        """Store the note of a recall; notes that belong to a run are not pruned."""
         self.delete_note(note.recall_id)
         database = RECALLS if note.run_id is None else RUN_RECALLS
         self._transaction.put(database, recall_key(note.recall_id), encode_note(note))
@@ -334,7 +334,7 @@ class Batch(Snapshot):
                 self._transaction.delete(RECALL_INDEX, entry)
 
     def take_notes(self, notes: Iterable[RecallNote]) -> None:
-        """Store notes of recalls; known ones stay unchanged."""
+        """Store notes of recalls; known notes are not changed."""
         for note in notes:
             if self.recall_note(note.recall_id) is None:
                 self.put_note(note)
@@ -343,7 +343,7 @@ class Batch(Snapshot):
                     self.count(SHOWED_ITEMS)
 
     def prune_notes(self, keep: int, oldest_us: int) -> int:
-        """Delete recalls without a run beyond the newest `keep` or before `oldest_us`; return their number."""
+        """Delete recalls without a run, before `oldest_us` or beyond the newest `keep`; return their number."""
         excess = max(self.waiting_count - keep, 0)
         notes = (decode_note(key, value) for key, value in self._transaction.scan(RECALLS))
         numbered = takewhile(lambda pair: pair[0] < excess or pair[1].at_us < oldest_us, enumerate(notes))
@@ -358,15 +358,15 @@ class Batch(Snapshot):
         return self._transaction.count(RECALLS)
 
     def change_lessons(self, run_id: str | None = None) -> None:
-        """Record that the lessons of a run changed; without an id, those of no particular run."""
+        """Record that the lessons of a run changed, or, without an id, lessons that belong to no run."""
         self.state.lessons_version += 1
-        self.state.lessons_mark = randbits(62)  # a restored backup reaches the same version with another mark
+        self.state.lessons_mark = randbits(62)  # a restored backup may reach the same version, with another mark
         self.taught.append(run_id)
 
     def finish(self) -> None:
-        """Write the state and settle the changes. The store calls this before the commit."""
+        """Write the state and set `changes`. The store calls this before the commit."""
         self._transaction.put(META, STATE_KEY, encode_checked(0, self.state))
-        after = self.state.last_change - len(self._entries)  # later than at the start, if vectors were dropped
+        after = self.state.last_change - len(self._entries)  # higher than at the start if vectors were dropped
         self.changes = self.changes_of(after, tuple(self.resolve(self._entries)))
 
     def _index_run(self, old: StoredTrajectory | None, new: StoredTrajectory | None) -> None:
@@ -381,7 +381,7 @@ class Batch(Snapshot):
             self.change_lessons(run_id=None if (run := new or old) is None else run.id)
 
     def use_reserve(self) -> None:
-        """Let this batch use the space reserved for deleting, because the store shrinks in the end."""
+        """Let this batch use the space reserved for deletions, because the store ends up smaller."""
         self._has_room = True
 
     def _check_room(self) -> None:
@@ -400,7 +400,7 @@ class Batch(Snapshot):
         self._transaction.put(database, row_key(row), value, append=True)
 
     def _write_embedded(self, row: int, values: Mapping[str, bytes]) -> None:
-        """Replace the values of a row by those of `_encoded`."""
+        """Replace the values of a row by the output of `_encoded`."""
         for database in (VECTORS, PASSAGES, WORD_BITS):
             if database in values:
                 self._write(database, row, values[database])
@@ -439,7 +439,7 @@ class Batch(Snapshot):
     def _await_all(self) -> None:
         """Mark every memory as waiting for a vector or for words."""
         self._transaction.clear(PENDING)
-        keys = ((key, b"") for key, _ in self._transaction.scan_stored(RECORDS))  # rows are not encrypted
+        keys = ((key, b"") for key, _ in self._transaction.scan_stored(RECORDS))  # row keys are not encrypted
         self._transaction.append_all(PENDING, list(keys))
 
     def _drop_vectors(self) -> None:
@@ -447,7 +447,7 @@ class Batch(Snapshot):
             self._transaction.clear(database)
         self._await_all()
         self.state.ndim = self.state.word_bytes = self.state.words_stamp = None
-        # Columns cannot apply this row by row: a gap in the log makes them rebuild.
+        # Make the columns rebuild, by a gap in the log: they cannot apply this change row by row.
         self.state.last_change += 1
         self.state.forgotten_through = self.state.last_change
         self._entries.clear()
@@ -460,7 +460,7 @@ class Batch(Snapshot):
 
 
 def _is_reworded(old: MemoryRecord, new: MemoryRecord) -> bool:
-    """Whether words or metadata changed. (1 and True are equal in Python, and not in metadata.)"""
+    """Whether words or metadata changed. (1 and True are equal in Python, but not in metadata.)"""
     return texts_of(old) != texts_of(new) or numbers_of(old.metadata) != numbers_of(new.metadata)
 
 

@@ -1,8 +1,7 @@
-"""The changes of a store, in the form that the columns apply. Plain data, no engine.
+"""The changes of a store, in the form that the columns apply. This module holds plain data and loads no engine.
 
-A change holds the current state of a row: several log entries of one row, in a batch or a longer range of the change
-log, are settled into one. So columns that apply a long range at once end in the same state as columns that applied each
-batch.
+A change holds the current state of a row: all log entries of one row in a range of the change log are settled into one
+change. Columns that apply a long range at once therefore end in the same state as columns that applied each batch.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from memory_agent.records.memories import MemoryRecord
 Rows = npt.NDArray[np.int64]
 
 Op = Literal["put", "vector", "update", "delete", "reword", "words"]
-OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # their places are stored; append only
+OPS: tuple[Op, ...] = ("put", "vector", "update", "delete", "reword", "words")  # positions are stored: append only
 
 
 class Words(NamedTuple):
-    """The sign bits (w, b) of a text's words, and its number of tokens before any truncation, 0 if unknown."""
+    """The sign bits (w, b) of a text's words, and the text's number of tokens before any truncation (0 if unknown)."""
 
     bits: npt.NDArray[np.uint8]
     length: int
@@ -58,11 +57,11 @@ class Settled(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """The current state of one row that changed in a range of the log.
 
-    `op` is `delete` for a deleted row (`record` and `vector` are then None) and `put` for a row that is new in this
-    range; else `reword` if its text or metadata changed, `update` if only other fields did, `vector` if only its
-    vectors did, and `words` if only its word bits did. `passages` (p, d) are the vectors of passages after the first,
-    None if there are none; `words` is None if they are unknown. `new_vector`: vector and passages were set in this
-    range. `new_words`: the words were.
+    `op` is `delete` for a deleted row (`record` and `vector` are then None), `put` for a row that is new in this range,
+    `reword` if its text or metadata changed, `update` if only other fields changed, `vector` if only its vectors
+    changed, and `words` if only its word bits changed. `passages` (p, d) are the vectors of the passages after the
+    first, or None; `words` is None if the words are unknown. `new_vector`: the vector and passages were set in this
+    range. `new_words`: the words were set in this range.
     """
 
     row: int
@@ -76,10 +75,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """A range of the change log: from `after` (exclusive) through `through` (inclusive).
+    """A range of the change log, from `after` (exclusive) to `through` (inclusive).
 
-    `rows` holds each row at most once. It may be lazy: iterate it once. `stamp` names the embedder of the vectors after
-    the range, `words_stamp` that of the words.
+    `rows` holds each row at most once. It may be a lazy iterator, so iterate over it only once. `stamp` and
+    `words_stamp` name the embedders of the vectors and of the words after the range.
     """
 
     after: int
@@ -107,4 +106,4 @@ def settle(entries: Iterable[LogEntry]) -> list[Settled]:
 
 
 _STRENGTH: dict[Op, int] = {"delete": 0, "words": 1, "vector": 2, "update": 3, "reword": 4, "put": 5}
-"""Of several operations on one row the strongest counts. A deletion shows in the missing record."""
+"""Of several operations on one row the strongest counts. A deleted row has no record."""

@@ -1,9 +1,9 @@
-"""The stored forms of records, vectors, words and the state. No engine, no files.
+"""The stored forms of records, vectors, words and the state. This module loads no engine and opens no files.
 
-Every value has a checksum, since LMDB does not detect flipped bits inside values. It is seeded with the number of the
-value's key, so a value under another key is detected too. Records are MessagePack arrays without field names: new
-fields go last and have defaults, and positions in `_SOURCES` and the like never change. Vectors are float16 of unit
-length: half the disk, and cosines that differ by less than 6e-5 (decision 0001).
+Every value has a checksum, since LMDB does not detect flipped bits inside values. The checksum is seeded with the
+number of the value's key, so a value under the wrong key is detected too. Records are MessagePack arrays without field
+names: new fields go last and have defaults, and positions in tuples such as `_SOURCES` never change. Vectors are stored
+at unit length in float16: this halves their size and changes cosines by less than 6e-5 (decision 0001).
 
 d = dimensions, p = passages of a text, w = words of a text, b = bytes of a word.
 """
@@ -25,7 +25,7 @@ from memory_agent.storage.changes import OPS, LogEntry, StoredWords, Words
 from relay.disk import CHECKSUM_BYTES, checksum
 
 FORMAT = 2
-"""The format of stores with passages or word bits: versions that know only format 1 would not erase them."""
+"""The format of stores with passages or word bits, which versions that support only format 1 would not erase."""
 
 _SOURCES: tuple[Source, ...] = (
     "user_input",
@@ -38,12 +38,12 @@ _KINDS: tuple[Kind, ...] = ("episode", "strategy", "finding", "pattern")
 _PROVENANCES: tuple[Provenance, ...] = ("verified", "cited", "assumed", "cached")
 
 _PLAIN, _DEFLATED = b"\x00", b"\x01"
-_DEFLATE_FROM_BYTES = 512  # below, deflate saves almost nothing
+_DEFLATE_FROM_BYTES = 512  # bytes; deflate saves almost nothing on smaller values
 _LONGEST_PLAIN_KEY = 128
 _PLACE_BYTES = 9
 _SPAN_BYTES = 8
-_LENGTH_BYTES = 4  # before the bits of words
-_OFFSET = 1 << 63  # so that times before 1970 sort before those after
+_LENGTH_BYTES = 4  # precedes the bits of words
+_OFFSET = 1 << 63  # so that times before 1970 sort before later times
 
 T = TypeVar("T")
 
@@ -51,9 +51,9 @@ T = TypeVar("T")
 class StoreState(msgspec.Struct, kw_only=True):
     """The state of a store, one small value that each batch rewrites.
 
-    `lineage` is a random name, assigned at creation, that derived files carry too. `stamp` and `words_stamp` name the
+    `lineage` is a random name, assigned at creation, that derived files also carry. `stamp` and `words_stamp` name the
     embedder of the vectors and of the words; `ndim` is the dimension of the vectors and `word_bytes` the size of a
-    word. The change log ends at `last_change` and begins after `forgotten_through`. `cursor` is the number of the last
+    word. The change log begins after `forgotten_through` and ends at `last_change`. `cursor` is the number of the last
     ingested journal event, 0 before the first. `lessons_version` grows whenever the lessons of a run change.
     """
 
@@ -74,7 +74,7 @@ class StoreState(msgspec.Struct, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, array_like=True):
-    """How often a memory was recalled and used. Stored separately from the record, because it changes often."""
+    """How often a memory was recalled and used. It is stored separately from the record because it changes often."""
 
     times_recalled: int = 0
     last_recalled_us: int | None = None
@@ -101,7 +101,7 @@ class _StoredRecord(msgspec.Struct, frozen=True, array_like=True):
     tags: tuple[str, ...]
     provenance: _Place | None
     metadata: dict[str, Any]
-    type: str | msgspec.UnsetType | None = msgspec.UNSET  # unset in records of 0.1.0
+    type: str | msgspec.UnsetType | None = msgspec.UNSET  # unset in records written by version 0.1.0
     phase: str | None = None
     updated_us: int | None = None
 
@@ -111,7 +111,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def with_checksum(number: int, body: bytes) -> bytes:
-    """Return `body` behind a checksum over `number` and itself."""
+    """Return `body` prefixed with a checksum over `number` and `body`."""
     return checksum(number, body) + body
 
 
@@ -124,7 +124,7 @@ def without_checksum(number: int, value: bytes, what: str) -> bytes:
 
 
 def row_key(row: int) -> bytes:
-    """Return the key of a row or a change. Keys sort like numbers."""
+    """Return the key of a row or a change. Keys sort numerically."""
     return row.to_bytes(8, "big")
 
 
@@ -235,7 +235,7 @@ def _memory(stored: _StoredRecord, usage: Usage, vector: Embedding | None) -> Me
 
 
 def _event_type(stored: _StoredRecord) -> str | None:
-    """Return the type of a memory of 0.1.0: that of its event, from the metadata."""
+    """Return the type of a memory written by 0.1.0: its event's type, from the metadata."""
     event_type = stored.metadata.get("event_type")
     return event_type if stored.event_id is not None and isinstance(event_type, str) else None
 
@@ -252,7 +252,7 @@ def usage_of(record: MemoryRecord) -> Usage:
 
 
 def unit_vector(vector: Embedding, ndim: int | None) -> Embedding:
-    """Return (d,) float32 of length one. Raises `InvalidInputError` for a wrong shape, NaN, infinity or length zero.
+    """Return a unit vector (d,), float32. Raises `InvalidInputError` for a wrong shape, NaN, infinity or length zero.
 
     usearch accepts NaN and ranks it first in every search (measured).
     """
@@ -283,7 +283,7 @@ def vector_body(row: int, value: bytes, ndim: int) -> bytes:
 
 
 def vectors_of(bodies: list[bytes], ndim: int) -> Embedding:
-    """Return (n, d) float32 of the bytes of n vectors."""
+    """Decode the bytes of n vectors to (n, d) float32."""
     return np.frombuffer(b"".join(bodies), dtype="<f2").reshape(len(bodies), ndim).astype(np.float32)
 
 
@@ -327,13 +327,13 @@ def words_body(row: int, value: bytes, word_bytes: int) -> bytes:
 
 
 def words_of(body: bytes, word_bytes: int) -> Words:
-    """Return the words of a body."""
+    """Decode the words of one body."""
     bits = np.frombuffer(body, dtype=np.uint8, offset=_LENGTH_BYTES).reshape(-1, word_bytes)
     return Words(bits, int.from_bytes(body[:_LENGTH_BYTES], "little"))
 
 
 def words_of_rows(rows: list[int], bodies: list[bytes], word_bytes: int) -> StoredWords:
-    """Return the words of many bodies at once."""
+    """Decode the words of many bodies at once."""
     lengths = np.frombuffer(b"".join([body[:_LENGTH_BYTES] for body in bodies]), dtype="<i4").astype(np.int32)
     bits = np.frombuffer(b"".join([body[_LENGTH_BYTES:] for body in bodies]), dtype=np.uint8)
     counts = (np.fromiter(map(len, bodies), dtype=np.int64, count=len(bodies)) - _LENGTH_BYTES) // max(word_bytes, 1)
@@ -341,7 +341,7 @@ def words_of_rows(rows: list[int], bodies: list[bytes], word_bytes: int) -> Stor
 
 
 def encode_entry(change: int, entry: LogEntry) -> bytes:
-    """Return the stored form of an entry of the change log. A deletion's entry is smaller than what it frees."""
+    """Return the stored form of an entry of the change log. A deletion frees more space than its entry takes."""
     return with_checksum(change, bytes([OPS.index(entry.op)]) + row_key(entry.row))
 
 
@@ -351,7 +351,7 @@ def decode_entry(change: int, value: bytes) -> LogEntry:
     if len(body) < _PLACE_BYTES or body[0] >= len(OPS):
         raise StoreDamagedError(f"change {change}: is not an entry of the log")
     op, row = OPS[body[0]], row_number(body[1:_PLACE_BYTES])
-    # In stores of 0.1.0, an update of the text also holds the former words.
+    # In stores written by 0.1.0, an update of the text also holds the former words.
     return LogEntry("reword" if op == "update" and len(body) > _PLACE_BYTES else op, row)
 
 
@@ -371,7 +371,7 @@ def decode_packed(decoder: msgspec.msgpack.Decoder[T], number: int, value: bytes
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], number: int, body: bytes, what: str) -> T:
-    """Decode a body whose checksum matched. Raises `StoreDamagedError`."""
+    """Decode a body whose checksum was verified. Raises `StoreDamagedError`."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -1,9 +1,9 @@
-"""Arrays of values by slot: the types that indexes share, a growing array, and a sorted copy of one.
+"""Arrays of values by slot: types that the indexes share, a growing array, and its sorted copy.
 
 Memories are numbered by slot, from 0 in order of arrival; a slot is never reused. A `Column` grows while other threads
 read it: the writer appends behind the published values and copies before it overwrites, so readers need no lock.
-Growing doubles the capacity. Earlier appends copy the values in steps, so that no batch pays for all of them (90 ms for
-the words of 100,000 memories).
+Growing doubles the capacity. Earlier appends copy the values in steps, so that no single batch copies all of them (90
+ms for the words of 100,000 memories).
 
 n = number of values, k = number of positions.
 """
@@ -23,18 +23,19 @@ Slots = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Scores = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[Any] | Sequence[npt.NDArray[Any]]]
-"""The content of an index as named arrays, to be saved. A sequence is one array in parts along its first axis."""
+"""The content of an index as named arrays, to be saved. A sequence is one array split along its first axis."""
 LoadedArrays = Mapping[str, npt.NDArray[Any]]
 """Arrays as read from a file: writable, and possibly mapped."""
 GraphWriter = Callable[[Path, Cipher | None], None]
-"""Writes a file. On an `OSError` the old file stays, and stays valid."""
+"""Writes a file. On an `OSError` the old file remains valid."""
 
 
 class Cosines(NamedTuple):
     """Approximate cosines of all memories with a query.
 
-    `values` (n,) are off by at most `error`, and NaN for slots that have no vector or were not scanned. The cosine of a
-    slot that was not scanned is at most `unseen` (minus infinity if all were), unless an approximate scan missed it.
+    `values` (n,) are accurate to within `error`, and NaN for slots that have no vector or were not scanned. The cosine
+    of a slot that was not scanned is at most `unseen` (minus infinity if all were), unless an approximate scan missed
+    it.
     """
 
     values: npt.NDArray[np.float32]
@@ -51,18 +52,18 @@ Number = TypeVar("Number", bound=np.generic)
 Positions = npt.NDArray[np.int64]
 
 _LEAST_CAPACITY = 256
-_STEPS = 16  # copying begins when 1/16 of the capacity is left; until it ends, the values take twice the memory
-_FEW = 8  # values to look for: comparing costs .3 us per 1,000 rows and value, a table 3 us for any number of values
+_STEPS = 16  # copying begins when 1/16 of the capacity is left; until it is done, the values take twice the memory
+_FEW = 8  # number of values: comparing takes .3 us per 1,000 rows and value, a table 3 us for any number of values
 
 
 class Column(Generic[Number]):
-    """One column. One thread writes; any thread reads what `view` returned."""
+    """One column. One thread writes; any thread may read a `view`."""
 
     def __init__(self, values: npt.NDArray[Number]) -> None:
         """Start with `values` (n,), which may be read-only or mapped; they are copied before the first overwrite."""
         self._values = values
         self._count = len(values)
-        self._is_shared = True  # a view, or the caller, may hold the array
+        self._is_shared = True  # a view or the caller may hold the array
         self._larger: npt.NDArray[Number] | None = None  # the next array, while it is being filled
         self._copied = 0  # values of it
 
@@ -70,7 +71,7 @@ class Column(Generic[Number]):
         return self._count
 
     def view(self) -> npt.NDArray[Number]:
-        """Return the values (n,) as of now, read-only. Later changes do not show in it."""
+        """Return the values (n,) as of now, read-only. Later changes do not affect it."""
         self._is_shared = True
         values = self._values[: self._count].view()
         values.flags.writeable = False
@@ -81,7 +82,7 @@ class Column(Generic[Number]):
         added = np.asarray(values, dtype=self._values.dtype)
         end = self._count + len(added)
         if end == self._count:
-            return  # even nothing cannot be assigned to a read-only array
+            return  # numpy refuses even an empty assignment to a read-only array
         if end > len(self._values):
             self._grow(max(end, 2 * self._count, _LEAST_CAPACITY))
         self._values[self._count : end] = added
@@ -93,7 +94,7 @@ class Column(Generic[Number]):
         """Overwrite the values at `positions` (k,), in a copy if a view may share the array."""
         if not len(positions):
             return
-        self._larger = None  # it may hold what is overwritten
+        self._larger = None  # the larger array may hold overwritten values
         if self._is_shared:
             self._grow(len(self._values))
         self._values[positions] = values
@@ -107,7 +108,7 @@ class Column(Generic[Number]):
         self._copied = part.stop
 
     def _grow(self, capacity: int) -> None:
-        """Move to an array of this capacity or more: the one being filled, if it is large enough."""
+        """Move to an array of at least this capacity: the array being filled, if it is large enough."""
         if self._larger is None or len(self._larger) < capacity:
             self._larger, self._copied = np.empty(capacity, dtype=self._values.dtype), 0
         rest = slice(self._copied, self._count)
@@ -116,9 +117,9 @@ class Column(Generic[Number]):
 
 
 class Sorted(NamedTuple):
-    """The first k values of a column in ascending order, so that equal ones are found without reading all.
+    """The first k values of a column in ascending order, to find equal values without reading all of them.
 
-    `positions` (k,) are those of `values` (k,), ascending among equal values. Immutable.
+    `positions` (k,) are the column's positions of `values` (k,), ascending among equal values. Immutable.
     """
 
     values: npt.NDArray[np.int64]
@@ -138,7 +139,7 @@ class Sorted(NamedTuple):
         return Sorted(np.insert(self.values, places, added.values), np.insert(self.positions, places, moved))
 
     def find(self, values: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64]) -> list[Positions]:
-        """Return, for each of `wanted`, its positions among all values (n,) of the column, ascending."""
+        """For each of `wanted`, return its positions among all values (n,) of the column, ascending."""
         starts, ends = (np.searchsorted(self.values, wanted, side).tolist() for side in ("left", "right"))
         found = [self.positions[start:end].astype(np.int64) for start, end in zip(starts, ends, strict=True)]
         k = len(self.values)
@@ -151,7 +152,7 @@ class Sorted(NamedTuple):
 
 
 def are_any(values: npt.NDArray[Number], chosen: Sequence[int]) -> npt.NDArray[np.bool_]:
-    """Return which of `values` (k,) are among `chosen`; many chosen ones are looked up by their last 16 bits first."""
+    """Return which of `values` (k,) are among `chosen`; a long `chosen` is filtered by the last 16 bits first."""
     found = np.zeros(len(values), dtype=np.bool_)
     for number in chosen if len(chosen) <= _FEW else ():
         found |= values == number

@@ -1,4 +1,4 @@
-"""One user's memories as columns in memory, which recall searches, filters and groups. Derived from the store.
+"""One user's memories as columns in memory, which recall searches, filters and groups. They are derived from the store.
 
 Besides its *row* in the store, a memory has a *slot* here, numbered from 0 in order of arrival. A memory that was
 deleted, or whose words, metadata or vector were replaced, leaves a dead slot until the columns are compacted. One
@@ -6,7 +6,7 @@ thread writes (`Columns`); after each batch it publishes an immutable `View`, wh
 
 Rejected: SQLite with FTS5 (a recall of 100,000 memories took 53 ms and 21 statements, decision 0002).
 
-n = number of slots, dead ones included, m = number of slots or rows given.
+n = number of slots, including dead ones; m = number of slots or rows given.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _TYPES: dict[str, type[np.generic]] = {
     "agents": np.int32,
     "types": np.int32,
     "phases": np.int32,
-    "updated_us": np.int64,  # the time of the memory if it was never replaced
+    "updated_us": np.int64,  # equals the memory's time if it was never replaced
     "asks": np.bool_,
 }
-"""The columns with one value for each memory, in the order of `Columns._values_of`."""
+"""The columns that hold one value for each memory, in the order of `Columns._values_of`."""
 
 _PAIRS: dict[str, type[np.generic]] = {
     "tag_slots": np.int32,
@@ -62,15 +62,15 @@ _NO_PROVENANCE = 255
 _FINGERPRINT = list(_TYPES).index("fingerprints")
 
 _STEP = 1_000  # memories applied, and published, at a time
-_MOST_UNSORTED = 4_096  # fingerprints after the sorted ones, which are compared one by one: 2 us
+_MOST_UNSORTED = 4_096  # unsorted fingerprints, which are compared one by one: 2 us
 _WORN_FROM = 1_000  # slots
-_WORN_SHARE = 0.3  # above this share of dead slots, compacting costs less than keeping them
+_WORN_SHARE = 0.3  # share of dead slots above which compacting costs less than keeping them
 
 _names_of = msgspec.msgpack.Decoder(list[str])
 
 
 class Columns:
-    """The columns of one store. One thread changes them; `view` is for all threads."""
+    """The columns of one store. One thread changes them; any thread may use `view`."""
 
     def __init__(self, vectors: PassageVectors, words: Postings) -> None:
         """Start without memories, with empty indexes."""
@@ -87,7 +87,7 @@ class Columns:
         self._dead = 0
         self._equal = Sorted.of(np.empty(0, dtype=np.int64))
         self._first_row = 0
-        self._slot_of: Column[np.int32] = _column(np.int32)  # by row, from the first; -1 for none
+        self._slot_of: Column[np.int32] = _column(np.int32)  # slots by row, from the first row; -1 for none
         self._publish()
 
     @classmethod
@@ -96,8 +96,8 @@ class Columns:
     ) -> Columns:
         """Return the columns of saved `arrays`, as of change `applied`, with the indexes loaded from their sections.
 
-        Word bits are not saved: `take_words` adds them. The arrays may be mapped. Raises `IndexDamagedError` if they do
-        not fit each other.
+        Word bits are not saved: `take_words` adds them. The arrays may be mapped. Raises `IndexDamagedError` if the
+        arrays do not fit each other.
         """
         columns = cls(vectors, words)
         try:
@@ -115,7 +115,7 @@ class Columns:
         return self._dead
 
     def arrays(self) -> Arrays:
-        """Return the content, to be saved. The arrays of each index have its name as a prefix (`column.section`)."""
+        """Return the content as arrays. The arrays of each index have its name as a prefix (`column.section`)."""
         names = np.frombuffer(msgspec.msgpack.encode(list(self._names)), dtype=np.uint8)
         equal = self._equal.with_all(self._columns["fingerprints"].view())
         own = {name: column.view() for name, column in self._named_columns()}
@@ -127,7 +127,7 @@ class Columns:
         return own | {"names": names, "by_fingerprint": equal.positions} | indexes
 
     def apply(self, changes: Changes) -> None:
-        """Apply a range of the change log and publish the view, also after each 1,000 memories. Idempotent.
+        """Apply a range of the change log and publish the view, also after every 1,000 memories. Idempotent.
 
         Raises `IndexDamagedError` if the range does not continue the applied changes, a change does not fit its row, or
         the vectors are now of another embedder; the columns must then be rebuilt.
@@ -152,7 +152,7 @@ class Columns:
                 if part:
                     self._publish()
         except BaseException:
-            self.applied = -1  # half of the range is applied, so no range continues it
+            self.applied = -1  # half of the range is applied, so no further range can continue from here
             raise
         self.applied = changes.through
         if self._dead > _WORN_SHARE * len(self._alive) and len(self._alive) > _WORN_FROM:
@@ -182,7 +182,7 @@ class Columns:
             pairs |= {to: moved[slots[alive[slots]]], of: self._pairs[of].view()[alive[slots]]}
         used = np.unique(np.concatenate([pairs["tag_names"], *(values[name] for name in NAMED)]))
         used = used[used != NO_NAME]
-        renumbered = np.full(len(self._names) + 1, NO_NAME, dtype=np.int32)  # the last is that of no name
+        renumbered = np.full(len(self._names) + 1, NO_NAME, dtype=np.int32)  # the last position stands for no name
         renumbered[used] = np.arange(len(used))
         names = list(self._names)
         self._names = {names[number]: place for place, number in enumerate(used.tolist())}
@@ -233,7 +233,7 @@ class Columns:
             self._point(rows, alive)
 
     def _point(self, rows: Rows, slots: Slots | int) -> None:
-        """Map `rows` (m,) to `slots`; rows after the last known one are added."""
+        """Map `rows` (m,) to `slots`; rows after the last known row are added."""
         if not len(rows):
             return
         if not len(self._slot_of):
@@ -311,7 +311,7 @@ class Columns:
         ]
 
     def _set_words(self, worded: Mapping[int, Words | None]) -> None:
-        """Set the words of slots, None for words that are now unknown."""
+        """Set the words of slots; None marks words that are now unknown."""
         known = {slot: words for slot, words in worded.items() if words is not None}
         if known:
             counts, lengths = zip(*((len(words.bits), words.length) for words in known.values()), strict=True)
@@ -362,7 +362,7 @@ class Columns:
         return set(self._columns["sessions"].view()[start:].tolist())
 
     def _vectors_of(self, changes: list[Change]) -> Embedding:
-        """Return the vectors (m, d), zeros for none."""
+        """Return the vectors (m, d), zeros for a memory without one."""
         ndim = self.view.vectors.ndim or next((len(one.vector) for one in changes if one.vector is not None), 0)
         vectors = np.zeros((len(changes), ndim), dtype=np.float32)
         for place, change in enumerate(changes):
@@ -444,7 +444,7 @@ def record_fingerprint(record: MemoryRecord) -> int:
 
 
 def untitled_fingerprints(text: str) -> list[int]:
-    """Return the fingerprints that a memory of `text` without a title has, one for each kind."""
+    """Return the fingerprint of an untitled memory of `text`, for each kind."""
     said_text = said(text)
     return [fingerprint_of_said(kind, "", said_text) for kind in KINDS]
 

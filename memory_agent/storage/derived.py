@@ -1,8 +1,8 @@
 """Keep the columns in step with the store: load them from their file, apply the change log, and save them.
 
-The file is only a cache and not trusted: columns that are missing, damaged, of another store, embedder or version, or
-further behind than the change log reaches are rebuilt from the store (.6 s per 10,000 memories). Only damage of the
-store itself is an error. All functions are idempotent.
+The file is only a cache and not trusted. Columns are rebuilt from the store (.6 s per 10,000 memories) if they are
+missing, damaged, of another store, embedder or version, or further behind than the change log reaches. Only damage of
+the store itself is an error. All functions are idempotent.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from relay.crypto import Cipher
 COLUMNS_FILE = "columns.arrays"
 GRAPH_FILE = "graph.arrays"
 
-_VERSION = f"4, {TERMS_VERSION}"  # words that another version split or stemmed could not be found
-_OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # of 0.1.0, or left by a killed process
+_VERSION = f"4, {TERMS_VERSION}"  # words that another version split or stemmed differently could not be found
+_OBSOLETE = ("index.usearch*", "lexicon.sqlite*", "*.arrays.new")  # files of version 0.1.0, or left by a killed process
 AT_ONCE = 2_000
-"""Changes applied, or memories read, before an archive opens or a batch ends; more are left to a thread. .2 s."""
+"""Limit of changes applied, or memories read, before opening or a batch ends (.2 s); more are left to a thread."""
 
 
 class ColumnsHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +68,8 @@ def empty_columns(settings: StoreSettings) -> Columns:
 def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -> tuple[ColumnsHeader, Columns]:
     """Return the columns in a user's folder, with the header that names their store.
 
-    Planes that each scan reads entirely are copied: a recall of 100,000 memories takes a fifth less processor time than
-    with mapped pages of 4 KB. Raises `IndexDamagedError` if the file is missing, damaged, or of another version.
+    Planes that every scan reads in full are copied: a recall of 100,000 memories then takes a fifth less processor time
+    than with mapped pages of 4 KB. Raises `IndexDamagedError` if the file is missing, damaged, or of another version.
     """
 
     def is_scanned(name: str, array: npt.NDArray[Any]) -> bool:
@@ -90,7 +90,7 @@ def read_columns(folder: Path, settings: StoreSettings, cipher: Cipher | None) -
 
 
 def load_columns(store: Store, settings: StoreSettings) -> Columns:
-    """Return the saved columns of a store, or empty ones if these cannot be used."""
+    """Return the saved columns of a store, or empty columns if the saved ones cannot be used."""
     with suppress(IndexDamagedError):
         header, columns = read_columns(store.folder, settings, columns_cipher(store.key))
         if header.lineage == store.state.lineage and _is_of_embedder(store, header, columns):
@@ -100,7 +100,7 @@ def load_columns(store: Store, settings: StoreSettings) -> Columns:
 
 
 def is_short(snapshot: Snapshot, columns: Columns) -> bool:
-    """Whether `follow`, or the rebuild that is needed instead, takes only a moment."""
+    """Whether `follow`, or the rebuild needed instead, is short enough to run at once."""
     behind = snapshot.state.last_change - columns.applied
     can_follow = columns.applied >= snapshot.state.forgotten_through
     return behind <= AT_ONCE if can_follow else snapshot.counts().memories <= AT_ONCE
@@ -125,14 +125,14 @@ def capture(store: Store, columns: Columns) -> Saving:
 
 
 def write(store: Store, saving: Saving) -> None:
-    """Replace the files. An `OSError` leaves the old ones."""
+    """Replace the files. An `OSError` leaves the old files."""
     cipher = columns_cipher(store.key)
     write_arrays(store.folder / COLUMNS_FILE, saving.header, saving.arrays, cipher)
     saving.write_graph(store.folder / GRAPH_FILE, cipher)
 
 
 def remove_files(folder: Path) -> None:
-    """Remove all derived files of a user's folder, including those set aside. None may be open. Raises `OSError`."""
+    """Remove all derived files of a user's folder, including those set aside. No file may be open. Raises `OSError`."""
     remove_obsolete(folder)
     remove_set_aside(folder)
     for path in (folder / COLUMNS_FILE, *graph_files(folder / GRAPH_FILE)):
@@ -140,7 +140,7 @@ def remove_files(folder: Path) -> None:
 
 
 def remove_obsolete(folder: Path) -> None:
-    """Remove unfinished files and those of former versions, which hold words of memories. Raises `OSError`."""
+    """Remove unfinished files and files of former versions, which hold words of memories. Raises `OSError`."""
     for pattern in _OBSOLETE:
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

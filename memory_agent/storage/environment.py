@@ -1,4 +1,4 @@
-"""Open the LMDB environments of the memory, with its own errors, a user's records, and the user's encryption key."""
+"""Open LMDB environments with the memory's own errors, a user's records, and the user's encryption key."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def has_records(folder: Path) -> bool:
 def settle_key(folder: Path, key: UserKey | None) -> None:
     """Create the key of a user without records, before anything else is created.
 
-    Raises `EncryptionKeyMissingError` if the folder of keys is away, `StoreEncryptedError` without a `key` in an
+    Raises `EncryptionKeyMissingError` if the folder of keys is missing, `StoreEncryptedError` without a `key` in an
     encrypted data folder, `StoreError`.
     """
     if has_records(folder):
@@ -115,7 +115,7 @@ def records_at(path: Path, settings: StoreSettings, key: UserKey | None, lock: O
 
 
 def open_records(folder: Path, settings: StoreSettings, key: UserKey | None = None) -> Environment:
-    """Open the records for reading beside their owner. Raises as `Store.open`, but not for another owner."""
+    """Open the records for reading while their owner writes. Raises as `Store.open`, except for a second owner."""
     path = folder / RECORDS_FOLDER
     with opening(folder):
         return open_environment(path, settings.map_size_bytes, DATABASES, readonly=True, encryption=_encryption(key))
@@ -126,26 +126,26 @@ def _encryption(key: UserKey | None) -> Encryption | None:
 
 
 class UserKey:
-    """The key of one user in a ring; it need not exist yet. Thread-safe.
+    """The key of one user in a key ring; the key need not exist yet. Thread-safe.
 
     Each call looks the key up in the ring, so a store becomes unusable with its next transaction once its key is
     destroyed.
     """
 
     def __init__(self, ring: KeyRing, user_id: str, *, is_one_of_many: bool = False) -> None:
-        """`is_one_of_many`: a relay uses the ring too, so a key is only created beside that of `system`."""
+        """`is_one_of_many`: a relay uses the ring too, so a key is created only if the key of `system` exists."""
         self.user_id = user_id
         self._ring = ring
         self._is_one_of_many = is_one_of_many
 
     def cipher(self, purpose: str, *, create: bool = False) -> Cipher:
-        """Return the cipher for a purpose, in 2 us. `create`: create the key if there is none.
+        """Return the cipher for a purpose; takes 2 us. `create`: create the key if there is none.
 
         Raises `EncryptionKeyMissingError`, `StoreError` for an unreadable key, `InvalidInputError`.
         """
         try:
             if create and self._is_one_of_many and not self._ring.has(self.user_id):
-                self._ring.cipher(SYSTEM_USER, purpose)  # raises if the folder of keys is away
+                self._ring.cipher(SYSTEM_USER, purpose)  # raises if the folder of keys is missing
             return self._ring.cipher(self.user_id, purpose, create=create)
         except relay.EncryptionKeyMissingError as error:
             raise EncryptionKeyMissingError(error.user_id, error.folder) from error
@@ -194,8 +194,8 @@ def require_plain(data_dir: Path) -> None:
 def require_keys(settings: EncryptionSettings, data_dir: Path) -> None:
     """Check that the settings name the ring of the data folder.
 
-    Raises `SettingsError`, `StoreEncryptedError` if they name no ring but the data folder has one,
-    `EncryptionKeyMissingError` if they name another one, `StoreError`.
+    Raises `SettingsError`, `StoreEncryptedError` if only the data folder names a ring, `EncryptionKeyMissingError` if
+    the settings name a different ring, `StoreError`.
     """
     if open_user_key(settings, data_dir, SYSTEM_USER) is None:
         require_plain(data_dir)

@@ -29,7 +29,7 @@ class Move(msgspec.Struct, frozen=True):
 def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
     """Make all moves, in order, and remove the stage. Durable on return.
 
-    Raises `OSError`; then `finish_moves` makes the remaining moves.
+    After an `OSError`, `finish_moves` makes the remaining moves.
     """
     (data_dir / STAGE).mkdir(mode=0o700, exist_ok=True)
     plan = [Move(*(path.relative_to(data_dir).as_posix() for path in pair)) for pair in moves]
@@ -38,7 +38,7 @@ def move_folders(data_dir: Path, moves: Sequence[tuple[Path, Path]]) -> None:
 
 
 def finish_moves(data_dir: Path) -> bool:
-    """Finish the moves of a killed process; return whether there were any. The caller must hold the data folder.
+    """Finish the moves of a killed process; return whether any were unfinished. The caller must hold the data folder.
 
     Raises `OSError`, `StoreDamagedError` for a damaged plan.
     """

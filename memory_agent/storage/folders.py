@@ -1,7 +1,7 @@
 """Map user ids to folder names that are safe on every file system, and back.
 
 A user id may hold `:` and capitals, and two ids must not share a folder even on a file system that ignores case. So
-small letters, digits, `-`, `_` and a dot that is not first are kept, and other characters become `%` and two hex
+lower-case letters, digits, `-`, `_` and any dot but a leading one are kept, and other characters become `%` and two hex
 digits. Long ids with many such characters are encoded as a whole in base 32, after `%b`.
 """
 
@@ -21,7 +21,7 @@ ASIDE = "replaced-"
 STAGE = ".restoring"
 """Folder of a restore's copies until they are in place. A killed restore leaves it behind."""
 _USERS = "users"
-_LONGEST_NAME = 240  # bytes; file systems stop at 255
+_LONGEST_NAME = 240  # bytes; file systems allow 255
 _BASE32 = "%b"
 _ESCAPED = re.compile(r"%([0-9a-f]{2})")
 
@@ -35,7 +35,7 @@ def user_folder(data_dir: Path, user_id: str) -> Path:
 
 
 def known_users(data_dir: Path) -> Iterator[str]:
-    """Yield the ids of all users that have a folder, sorted by folder name. Other folders are skipped."""
+    """Yield the ids of all users that have a folder, sorted by folder name. Other folders are ignored."""
     for folder in sorted(data_dir.glob(f"{_USERS}/*/")):
         user_id = _user_id(folder.name)
         if user_id is not None:
@@ -43,7 +43,7 @@ def known_users(data_dir: Path) -> Iterator[str]:
 
 
 def is_data_dir(folder: Path) -> bool:
-    """Whether this folder contains users' folders, and so is not a user's folder."""
+    """Whether this folder is a data folder, which contains users' folders, and not a user's folder."""
     return (folder / _USERS).is_dir()
 
 
@@ -70,7 +70,7 @@ def _user_id(name: str) -> str | None:
     try:
         user_id = _decoded(name)
         return user_id if _name(validate_user_id(user_id)) == name else None
-    except (MalformedEventError, ValueError):  # also not base 32, not UTF-8
+    except (MalformedEventError, ValueError):  # also raised for invalid base 32 or UTF-8
         return None
 
 

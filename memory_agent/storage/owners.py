@@ -2,9 +2,9 @@
 
 The dispatcher decides which events establish an owner, since any user can name any run
 (`ops/decisions/0008-ownership-of-runs.md`). A run or session that two users claim belongs to neither: guessing would
-show one user's work to another. So would a flipped bit: each pair has a checksum, and a damaged one has no owner.
-Beyond `LIMIT` pairs the oldest one is dropped, and learned again from the owner's next event. An encrypted map stores
-keyed hashes of runs and sessions, which cannot be read back.
+show one user's work to another. A flipped bit could do the same, so each pair has a checksum, and a damaged pair has no
+owner. Beyond `LIMIT` pairs the oldest pair is dropped; it is learned again from the owner's next event. An encrypted
+map stores keyed hashes of runs and sessions, which cannot be read back.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from relay.disk import Environment, Transaction
 
 PAIRS = "pairs"
 ORDER = "order"
-"""The databases: from key to user with a checksum, and from a growing number to the key learned then."""
+"""The databases: key to user with a checksum, and a growing number to the key that was learned at that point."""
 UNCHECKED = "owners"
-"""The database of former versions, whose pairs have no checksum."""
+"""The database of former versions; its pairs have no checksum."""
 MAP_SIZE_BYTES = 2 << 30
 NOBODY = b""
 """The owner of a key that two users claim."""
@@ -54,7 +54,7 @@ def encode_owner(key: bytes, user: bytes) -> bytes:
 
 
 def decode_owner(key: bytes, value: bytes) -> bytes | None:
-    """Return the user of a stored pair, None if it is damaged or no valid UTF-8."""
+    """Return the user of a stored pair, or None if it is damaged or not valid UTF-8."""
     user = value[_CHECKSUM_BYTES:]
     try:
         user.decode()
@@ -64,7 +64,7 @@ def decode_owner(key: bytes, value: bytes) -> bytes | None:
 
 
 def owners_encryption(key: UserKey | None) -> Encryption | None:
-    """Return the encryption of the map with the system's key: keys become digests, users stay readable."""
+    """Return the encryption of the map with the system's key: keys become digests, users remain readable."""
     return None if key is None else Encryption(key, _PURPOSE, dict.fromkeys((PAIRS, ORDER, UNCHECKED), _AS_IT_IS))
 
 
@@ -77,10 +77,10 @@ def kept_keys(plain: Iterable[bytes], key: UserKey | None) -> list[bytes]:
 
 
 LIMIT = 500_000
-"""Pairs on disk: with the longest ids about half of the map."""
+"""The maximum number of pairs on disk; with the longest ids they fill about half of the map."""
 _UNSAVED = 10_000
 _NUMBER_BYTES = 8
-_LONGEST_ID_BYTES = 200  # LMDB's keys end at 511
+_LONGEST_ID_BYTES = 200  # LMDB allows 511
 
 
 class _Traces(msgspec.Struct):
@@ -119,7 +119,7 @@ def named_owner(event: bytes) -> str | None:
 
 
 def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
-    """Return the run, session and owner named in quarantined bytes of `system`, encoded as an event.
+    """Return an encoded event with the run, session and owner named in quarantined bytes of `system`.
 
     None for bytes of other users, unreadable bytes, and bytes sent with a key for one user.
     """
@@ -145,13 +145,13 @@ def quarantined_traces(entry: QuarantineEntry) -> bytes | None:
 
 
 def keys_of(session_id: str | None, run_ids: Iterable[str]) -> frozenset[str]:
-    """Return the keys of the events of a session and of runs."""
+    """Return the keys of a session and of runs."""
     sessions = [] if session_id is None else [_key("session", session_id)]
     return frozenset([*sessions, *(_key("run", run_id) for run_id in run_ids)])
 
 
 def is_named(user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
-    """Whether a `system` event names this user as its owner; `among` as in `Owners.has`. For use without a map."""
+    """Whether a `system` event names this user as its owner; `among` as in `Owners.has`. Use it if there is no map."""
     return _is_among(event, among) and named_owner(event) == user_id
 
 
@@ -188,11 +188,11 @@ class Owners:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether `save` is due before anything more is learned."""
+        """Whether `save` is due before more pairs are learned."""
         return len(self._unsaved) >= _UNSAVED
 
     def learn(self, keys: tuple[str, ...], user_id: str) -> bool:
-        """Record `user_id` as the owner of `keys`; return whether that is new. Durable after `save`."""
+        """Record `user_id` as the owner of `keys`; return whether any owner changed. Durable after `save`."""
         news = {}
         for key, known in self._known(keys):
             if known not in (user_id.encode(), NOBODY):
@@ -208,18 +208,18 @@ class Owners:
         return None
 
     def owner_of(self, event: bytes) -> str | None:
-        """Return the owner of a `system` event: the user it names, else the owner of its run or session, or None."""
+        """Return the owner of a `system` event: the user it names, or the owner of its run or session, or None."""
         return named_owner(event) or self.owner(ownership_keys(event))
 
     def has(self, user_id: str, event: bytes, among: frozenset[str] | None = None) -> bool:
-        """Whether a `system` event is this user's, and, with `among`, of one of these runs and sessions."""
+        """Whether a `system` event belongs to this user and, with `among`, to one of these runs and sessions."""
         return _is_among(event, among) and self.owner_of(event) == user_id
 
     def forget(self, user_id: str) -> None:
         """Erase a user's runs and sessions from the file. Raises `StoreError`.
 
-        Removes damaged pairs too: they may be this user's. Always compacts, since an earlier attempt may have been
-        killed before it did.
+        Removes damaged pairs too: they may be this user's. Always compacts the file, since an earlier attempt may have
+        been killed before compacting.
         """
         self.save()
         doomed = {key for key, owner in self._all() if owner in (user_id.encode(), None)}
@@ -231,7 +231,7 @@ class Owners:
         compact(self._environment)
 
     def _all(self) -> list[tuple[bytes, bytes | None]]:
-        """Return every saved pair; None is the owner of a damaged one."""
+        """Return every saved pair; the owner of a damaged pair is None."""
         with self._environment.read() as transaction:
             return [(key, decode_owner(key, value)) for key, value in transaction.scan(PAIRS)]
 
@@ -244,7 +244,7 @@ class Owners:
         encrypt_in_place(self._environment, open_copy, partial(_encrypted_pairs, key=key))
 
     def save(self) -> None:
-        """Make what was learned durable. Raises `StoreError`."""
+        """Make the learned pairs durable. Raises `StoreError`."""
         if not self._unsaved:
             return
         with self._environment.write() as transaction:
@@ -264,7 +264,7 @@ class Owners:
             self._environment.close()
 
     def _forget_oldest(self, transaction: Transaction) -> None:
-        """Drop the oldest pairs to make room for the unsaved ones, all of which count as new."""
+        """Drop the oldest pairs to make room for the unsaved pairs, all of which count as new."""
         surplus = transaction.count(PAIRS) + len(self._unsaved) - self._limit
         if surplus <= 0:
             return
@@ -287,7 +287,7 @@ class Owners:
                 transaction.put(PAIRS, key, encode_owner(key, user), append=True)
 
     def _known(self, keys: tuple[str, ...]) -> list[tuple[bytes, bytes | None]]:
-        """Return the owner of each key, None if unknown. A damaged pair has no owner."""
+        """Return the owner of each key, or None if unknown. A damaged pair has no owner."""
         encoded = kept_keys((key.encode() for key in keys), self._key)
         with self._environment.read() as transaction:
             return [(key, self._unsaved.get(key, _opened(key, transaction.get(PAIRS, key)))) for key in encoded]
@@ -331,7 +331,7 @@ def _open(path: Path, map_size_bytes: int, key: UserKey | None) -> Environment:
 
 
 def _numbers_after(transaction: Transaction) -> Iterator[bytes]:
-    """Continue counting where the order ends. Raises `StoreDamagedError` if it does not end in a number."""
+    """Continue numbering after the last stored number. Raises `StoreDamagedError` if it does not end in a number."""
     last = transaction.last_key(ORDER)
     if last is not None and (len(last) > _NUMBER_BYTES or last[:1] == b"\xff"):
         raise StoreDamagedError("the order of the map of owners ends in a key that is not a number")

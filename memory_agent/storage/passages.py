@@ -1,10 +1,10 @@
 """Several items for one slot: the vectors of a long text's passages, and the sign bits of a text's words.
 
-`Ranges` knows where the items of each slot lie. `PassageVectors` keeps the first passage of every slot in one
-`VectorTable` and further passages in another; a slot's cosine is that of its best passage. `WordBits` holds the words
-that late interaction compares with those of a query. They are in memory alone (75 MB per 100,000 memories of 16 words)
-and come from the store, which may encrypt them. The words of a slot are unknown if its memory was stored without a
-model or by a version without words.
+`Ranges` holds the position and number of each slot's items. `PassageVectors` keeps the first passage of every slot in
+one `VectorTable` and further passages in another; a slot's cosine is the cosine of its best passage. `WordBits` holds
+the words that late interaction compares with the words of a query. They are kept only in memory (75 MB per 100,000
+memories of 16 words) and loaded from the store, which may encrypt them. The words of a slot are unknown if its memory
+was stored without a model or by a version that had no words.
 
 n = number of slots, m = number of slots given, k = number of items, p = number of further passages, d = dimensions,
 w = number of words, b = bytes of a word, q = number of words of a query.
@@ -41,7 +41,7 @@ Items = npt.NDArray[np.int64]
 Counts = npt.NDArray[np.int64]
 
 ABSENT = -1
-"""The count of a slot whose items are unknown."""
+"""The count that marks a slot whose items are unknown."""
 
 
 class RangesView(NamedTuple):
@@ -60,20 +60,21 @@ class RangesView(NamedTuple):
 
 
 class Ranges:
-    """The items of each slot: neighbours in an array that only grows, whose length is `size`.
+    """The items of each slot: a range of an append-only array of length `size`.
 
-    One thread changes it; `view` is for all threads. The caller appends the items themselves in the order of the slots.
+    One thread changes it; any thread may use `view`. The caller appends the items to that array, in the order of the
+    slots.
     """
 
     def __init__(self, slots: int = 0) -> None:
-        """Start with this number of slots, whose items are unknown."""
+        """Start with `slots` slots of unknown items."""
         self._starts = Column(np.zeros(slots, dtype=np.int64))
         self._counts = Column(np.full(slots, ABSENT, dtype=np.int32))
         self.size = 0
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, size: int) -> Self:
-        """Return the ranges of saved `arrays`, with `size` items. Raises `IndexDamagedError` if these do not fit."""
+        """Return the ranges of saved `arrays`, with `size` items. Raises `IndexDamagedError` if they do not fit."""
         match arrays:
             case {"starts": np.ndarray() as starts, "counts": np.ndarray() as counts} if (
                 starts.dtype == np.int64
@@ -96,7 +97,7 @@ class Ranges:
         self._counts.append(added)
 
     def set(self, slots: Slots, counts: npt.ArrayLike) -> None:
-        """Give each of `slots` (m,) new items in place of its old ones: `counts` (m,) of them."""
+        """Replace the items of each of `slots` (m,) by `counts` (m,) new items."""
         added = np.asarray(counts, dtype=np.int32)
         self._starts.set(slots, self._begins(added))
         self._counts.set(slots, added)
@@ -106,7 +107,7 @@ class Ranges:
         self._counts.set(slots, ABSENT)
 
     def keep(self, slots: Slots) -> tuple[Self, Items]:
-        """Return the ranges of `slots` alone, ascending, numbered from 0, and the items to keep, ascending."""
+        """Return the ranges of only the ascending `slots`, renumbered from 0, and the items to keep, ascending."""
         view = self.view()
         items = np.sort(view.items(slots)[0])
         counts = view.counts[slots]
@@ -120,7 +121,7 @@ class Ranges:
         return RangesView(self._starts.view(), self._counts.view())
 
     def arrays(self) -> LoadedArrays:
-        """Return the content, for `from_arrays`."""
+        """Return the content as arrays, for `from_arrays`."""
         return self.view()._asdict()
 
     def _begins(self, counts: npt.NDArray[np.int32]) -> Items:
@@ -132,7 +133,7 @@ class Ranges:
 
 
 class PassageView:
-    """The vectors of passages at one moment. The cosine of a slot is that of its best passage."""
+    """The vectors of passages at one moment. The cosine of a slot is the cosine of its best passage."""
 
     def __init__(self, first: TableView, further: TableView, ranges: RangesView, owners: npt.NDArray[np.int32]) -> None:
         """`owners` (p,) are the slots of the further passages."""
@@ -141,7 +142,7 @@ class PassageView:
 
     @property
     def ndim(self) -> int:
-        """d, 0 before the first vector."""
+        """d, or 0 before the first vector."""
         return self._first.ndim
 
     @property
@@ -151,7 +152,7 @@ class PassageView:
 
     @property
     def passage_count(self) -> int:
-        """Number of vectors: a slot without further passages has one."""
+        """Number of vectors: one for each passage."""
         return self._first.count + self._further.count
 
     @property
@@ -160,7 +161,7 @@ class PassageView:
         return self._first.is_approximate or (self._further.count > 0 and self._further.is_approximate)
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
-        """Return approximate cosines of the best passages, at least those of the best `limit` slots.
+        """Return approximate cosines of the best passages, at least for the best `limit` slots.
 
         With a `mask` (n,), exactly the slots in it are scanned. A slot that only one of the two graphs found is scanned
         again with all its passages. Raises as `TableView.scan`.
@@ -184,7 +185,7 @@ class PassageView:
         return self.best_passages(query, slots)[0]
 
     def best_passages(self, query: Embedding, slots: Slots) -> tuple[Scores, npt.NDArray[np.int64]]:
-        """Return the cosines of the best passages (m,) and their numbers (m,), from 0; of equal ones, the first."""
+        """Return the cosines of the best passages (m,) and their numbers (m,) from 0; on a tie, the first passage."""
         best, places = self._first.cosines(query, slots), np.zeros(len(slots), dtype=np.int64)
         if not self._further.count:
             return best, places
@@ -211,7 +212,7 @@ class PassageView:
         return self._further.vectors(self._ranges.items(np.array([slot]))[0])
 
     def _scan_further(self, query: Embedding, limit: int, mask: Mask | None) -> Cosines:
-        """Scan the further passages until they are of `limit` slots: the best ones may be of one slot."""
+        """Scan further passages until they cover `limit` slots, since the best may all belong to one slot."""
         wanted = limit
         while mask is None and wanted < self._further.count:
             found = self._further.scan(query, wanted)
@@ -223,23 +224,23 @@ class PassageView:
 
     @cached_property
     def _groups(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """The first further passage of each slot that has any, and these slots."""
+        """The first further passage of each slot that has further passages, and these slots."""
         starts = np.flatnonzero(np.diff(self._owners, prepend=-1))
         return starts, self._owners[starts]
 
 
 class PassageVectors:
-    """The vectors of passages by slot. One thread changes them; `view` is for all threads."""
+    """The vectors of passages by slot. One thread changes them; any thread may use `view`."""
 
     def __init__(self, first: VectorTable, further: VectorTable) -> None:
-        """Start with two empty tables, of the first passages and of the further ones."""
+        """Start with two empty tables, one of first passages and one of further passages."""
         self._first, self._further = first, further
         self._ranges = Ranges()
         self._owners = Column(np.empty(0, dtype=np.int32))
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, first: VectorTable, further: VectorTable) -> Self:
-        """Return the passages of saved `arrays`, whose sections `first` and `further` became the two tables.
+        """Return the passages of saved `arrays`; the tables were loaded from the sections `first` and `further`.
 
         Raises `IndexDamagedError` if they do not fit each other.
         """
@@ -260,7 +261,7 @@ class PassageVectors:
         self._add(np.arange(start, start + len(counts)), counts, further or ())
 
     def set(self, slots: Slots, vectors: Embedding, further: Sequence[Embedding | None] | None = None) -> bool:
-        """Give `slots` a vector as `VectorTable.set` does, with the further passages of each."""
+        """Set the vectors of `slots` as `VectorTable.set` does, with the further passages of each."""
         if not self._first.set(slots, vectors):
             return False
         counts = [0 if one is None else len(one) for one in further or [None] * len(vectors)]
@@ -270,14 +271,14 @@ class PassageVectors:
         return True
 
     def remove(self, slots: Slots) -> None:
-        """Drop the vectors of `slots`; the slots stay."""
+        """Drop the vectors of `slots`, but keep the slots."""
         self._first.remove(slots)
         if self._ranges.size:
             self._further.remove(self._ranges.view().items(slots)[0])
             self._ranges.set(slots, np.zeros(len(slots)))
 
     def keep(self, slots: Slots) -> Self:
-        """Return the passages of `slots` alone, ascending, numbered from 0."""
+        """Return the passages of only the ascending `slots`, renumbered from 0."""
         ranges, items = self._ranges.keep(slots)
         kept = type(self)(self._first.keep(slots), self._further.keep(items))
         kept._ranges = ranges
@@ -289,7 +290,7 @@ class PassageVectors:
         return PassageView(self._first.view(), self._further.view(), self._ranges.view(), self._owners.view())
 
     def arrays(self) -> Arrays:
-        """Return the content, to be saved."""
+        """Return the content as arrays to be saved."""
         parts = {"first": self._first, "further": self._further}
         indexes = {f"{part}.{name}": array for part, index in parts.items() for name, array in index.arrays().items()}
         return {**indexes, **self._ranges.arrays(), "owners": self._owners.view()}
@@ -321,17 +322,17 @@ class PassageVectors:
 
 
 def graph_files(path: Path) -> tuple[Path, Path]:
-    """Return the files of the two graphs: `path` for the first passages, and one for the further ones."""
+    """Return the files of the two graphs: `path` for first passages, and another for further passages."""
     return path, path.with_name(f"passages-{path.name}")
 
 
-_STEPS = 127  # of the largest component of a query's word
-_LEAST = 1e-6  # of that component: below, a word has no direction
-_AT_ONCE = 1_000  # slots: 20 MB for 40 words each and 64 of the query
+_STEPS = 127  # fraction of the largest component of a query's word
+_LEAST = 1e-6  # smallest such component; below it, a word has no direction
+_AT_ONCE = 1_000  # slots: 20 MB for 40 words each and 64 query words
 
 
 class WordBitsView:
-    """The words at one moment. Immutable. `lengths` (n,) are numbers of tokens before any truncation, 0 if unknown."""
+    """The words at one moment. Immutable. `lengths` (n,) are token counts before any truncation, 0 if unknown."""
 
     def __init__(self, ranges: RangesView, bits: npt.NDArray[Any], lengths: npt.NDArray[np.int32], count: int) -> None:
         self.lengths = lengths
@@ -349,19 +350,19 @@ class WordBitsView:
     def of(self, slots: Slots) -> tuple[Bits, Counts]:
         """Return the words (w, b) of `slots`, slot by slot, and the number of each slot's words (m,)."""
         words, counts = self._ranges.items(slots)
-        taken = self._bits.take(words)  # whole words: 30 times as fast as rows of bytes
+        taken = self._bits.take(words)  # as whole words: 30 times as fast as rows of bytes
         return taken.view(np.uint8).reshape(len(words), self._bits.itemsize), counts
 
     def similarities(self, query_words: npt.NDArray[np.floating[Any]], slots: Slots) -> Scores:
         """Return the similarity of each of `query_words` (q, d) to the nearest word of each slot: (q, m), -1 to 1.
 
-        It is the inner product with the signs of that word, over sqrt(d), off by at most .001. NaN for a slot without
-        known words, or with words of another d.
+        The similarity is the inner product with the signs of that word divided by sqrt(d), with an error of at most
+        .001. NaN for a slot without known words, or with words of another d.
         """
         found = np.full((len(query_words), len(slots)), np.nan)
         if not len(query_words) or 8 * self._bits.itemsize != query_words.shape[1]:
             return found
-        wanted = query_words.astype(np.float32)  # numpy computes with halves one by one
+        wanted = query_words.astype(np.float32)  # numpy processes float16 values one by one
         largest = np.maximum(np.abs(wanted).max(axis=1, keepdims=True), _LEAST, dtype=np.float32)
         steps = np.rint(wanted * (_STEPS / largest)).astype(np.int8)
         scales = largest / (_STEPS * np.sqrt(query_words.shape[1]))
@@ -376,10 +377,10 @@ class WordBitsView:
 
 
 class WordBits:
-    """The words by slot. b is that of the first word. One thread changes them; `view` is for all threads."""
+    """The words by slot. The first word determines b. One thread changes them; any thread may use `view`."""
 
     def __init__(self, slots: int = 0) -> None:
-        """Start with this number of slots, whose words are unknown."""
+        """Start with `slots` slots of unknown words."""
         self._ranges = Ranges(slots)
         self._lengths = Column(np.zeros(slots, dtype=np.int32))
         self._bits: Column[Any] | None = None
@@ -411,7 +412,7 @@ class WordBits:
         self._lengths.set(slots, 0)
 
     def keep(self, slots: Slots) -> Self:
-        """Return the words of `slots` alone, ascending, numbered from 0, without the bits of other slots."""
+        """Return the words of only the ascending `slots`, renumbered from 0, without the bits of other slots."""
         kept = type(self)()
         kept._ranges, items = self._ranges.keep(slots)
         kept._lengths = Column(self._lengths.view()[slots])

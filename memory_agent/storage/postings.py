@@ -1,9 +1,9 @@
 """The words of one user's memories as postings in numpy, ranked by BM25 as FTS5's `bm25()` ranks them.
 
-The postings of all terms lie in one array, the base; those added since the last merge lie in a tail per term. A base
+The postings of all terms are in one array, the base; postings added since the last merge are in a tail per term. A base
 never changes and tails only grow, so a view needs no lock and no copy: it ignores later slots. Rejected: one array per
-batch (a query then reads dozens), and one byte for counts (a text that repeats a word 20,000 times then scores a
-third).
+batch (a query then reads dozens of arrays), and one byte for counts (a text that repeats a word 20,000 times then gets
+a third of its score).
 
 n = number of slots, t = terms, p = postings, w = words of a query, m = slots given.
 """
@@ -24,19 +24,19 @@ from memory_agent.errors import IndexDamagedError
 from memory_agent.storage.column import Arrays, Column, LoadedArrays, Mask, Scores, Slots
 from memory_agent.storage.terms import LONGEST_WORD, fold, stems, text_words
 
-_SATURATION, _LENGTH_SHARE = 1.2, 0.75  # k1 and b of BM25, those of FTS5
-_LEAST_IDF = 1e-6  # for terms in half of the memories or more
+_SATURATION, _LENGTH_SHARE = 1.2, 0.75  # k1 and b of BM25, as in FTS5
+_LEAST_IDF = 1e-6  # IDF of terms in half of the memories or more
 _COUNT_BITS = 16
 _MOST_COUNT = (1 << _COUNT_BITS) - 1
 _LEAST_MERGED = 65_536  # postings
-_MERGED_SHARE = 1 / 8  # of the base, since a merge copies all of it: 40 ms for 4 million postings
+_MERGED_SHARE = 1 / 8  # share of the base, since a merge copies all of it: 40 ms for 4 million postings
 _DEAD = -1
 
 Lengths = npt.NDArray[np.int32]
 
 
 class _Base(NamedTuple):
-    """Postings by term, then slot: those of term i at `offsets[i]` up to `offsets[i + 1]`."""
+    """Postings by term, then slot: term i has positions `offsets[i]` to `offsets[i + 1]` (exclusive)."""
 
     offsets: npt.NDArray[np.int64]
     slots: npt.NDArray[np.uint32]
@@ -46,13 +46,13 @@ class _Base(NamedTuple):
 _Tail = Mapping[int, "array[int]"]
 """By term: slot << 16 | count, ascending."""
 _Found = tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint16]]
-"""Slots that have a word, ascending, including dead ones, and how often each has it; not empty."""
+"""The slots that have a word, ascending and including dead slots, and how often each has it; not empty."""
 
 
 class PostingsView:
     """The words of a `Postings` at one moment. Thread-safe.
 
-    `lengths` (n,) are the numbers of words of each slot, negative for a dead one; `total` is the sum of live ones.
+    `lengths` (n,) are the numbers of words of each slot, negative for a dead slot; `total` is the sum over live slots.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class PostingsView:
         total: int,
         has_dead: bool,
     ) -> None:
-        """Take the parts of an index; terms and tail may grow behind the n slots that have `lengths`."""
+        """Use the parts of an index; terms and tail may grow beyond the n slots that have `lengths`."""
         self._base, self._tail, self._terms = base, tail, terms
         self.lengths, self._live, self.total = lengths, live, total
         self._has_dead = has_dead
         self._asked: tuple[tuple[str, ...], list[list[_Found]]] = ((), [])
 
     def scores(self, words: Sequence[str]) -> Scores:
-        """Return BM25 (n,), 0 for a memory that has none of `words` (`terms.query_words`).
+        """Return BM25 scores (n,), 0 for a memory without any of `words` (`terms.query_words`).
 
         Two words of one stem count twice.
         """
@@ -118,7 +118,7 @@ class PostingsView:
         }
 
     def among(self, mask: Mask) -> PostingsView:
-        """Return a view of the live slots in `mask` (n,) alone; its figures count no other slots."""
+        """Return a view of only the live slots in `mask` (n,); its figures count no other slots."""
         lengths = np.where(mask, self.lengths, np.int32(_DEAD))
         live = int(np.count_nonzero(lengths >= 0))
         total = int(lengths.sum(dtype=np.int64)) - _DEAD * (len(lengths) - live)
@@ -128,7 +128,7 @@ class PostingsView:
         return int(np.count_nonzero(self.lengths[slots] > 0)) if self._has_dead else len(slots)
 
     def _postings(self, words: Sequence[str]) -> list[list[_Found]]:
-        """Return the postings of each word. Those of the last call are cached: a recall needs them three times."""
+        """Return the postings of each word. Caches the last result, which a recall needs three times."""
         words = tuple(words)
         asked, found = self._asked
         if asked != words:
@@ -148,7 +148,7 @@ class PostingsView:
                 yield base.slots[start:end], base.counts[start:end]
         added = self._tail.get(term)
         if added is not None:
-            added = added[:]  # one step of the interpreter: the writer may be appending
+            added = added[:]  # copied in one step of the interpreter, since the writer may be appending
             bound = len(self.lengths) << _COUNT_BITS
             end = len(added) if added and added[-1] < bound else bisect_left(added, bound)
             if end:
@@ -175,7 +175,7 @@ class PostingsView:
 
 
 class Postings:
-    """Words by slot. Title, text and tags count together. One thread changes them; `view` is for all threads."""
+    """Words by slot. Title, text and tags count together. One thread changes them; any thread may use `view`."""
 
     def __init__(self) -> None:
         self._base = _Base(np.zeros(1, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint16))
@@ -188,7 +188,7 @@ class Postings:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays) -> Self:
-        """Return the index of saved `arrays`, which may be read-only or mapped and are not copied.
+        """Return the index of saved `arrays`, which are not copied and may be read-only or mapped.
 
         Raises `IndexDamagedError` if they do not fit each other.
         """
@@ -245,7 +245,7 @@ class Postings:
         self._lengths.set(slots, _DEAD)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new index of `slots` alone, ascending, numbered from 0, without the words of other slots."""
+        """Return a new index of only the ascending `slots`, renumbered from 0, without the words of other slots."""
         renumbered = np.full(len(self._lengths), -1, dtype=np.int64)
         renumbered[slots] = np.arange(len(slots))
         return self._renumbered(renumbered, self._lengths.view()[slots])
@@ -257,7 +257,7 @@ class Postings:
         )
 
     def arrays(self) -> Arrays:
-        """Return the content, for `from_arrays`, without the words of removed slots."""
+        """Return the content as arrays, for `from_arrays`, without the words of removed slots."""
         if self._has_dead:
             return self._renumbered(np.arange(len(self._lengths)), self._lengths.view()).arrays()
         self._merge()
@@ -288,7 +288,7 @@ class Postings:
         self._tail, self._tail_size = _new_tail(), 0
 
     def _renumbered(self, renumbered: Slots, lengths: Lengths) -> Self:
-        """Return an index of slots with `lengths`, without dead postings. `renumbered` (n,): new slots, -1 for none."""
+        """Return an index of slots with `lengths`, without dead postings. `renumbered` (n,): new slots or -1."""
         self._merge()
         base = self._base
         slots = np.where(self._lengths.view() > 0, renumbered, -1)[base.slots]

@@ -60,10 +60,10 @@ from relay.crypto import NAMES, OURS, PLACES, ROWS, ROWS_OF_NAMES
 from relay.disk import Transaction
 
 RECORDS, VECTORS, USAGE, PENDING = "records", "vectors", "usage", "pending"
-PASSAGES, WORD_BITS = "passages", "word_bits"  # passages of long texts; words of texts whose words are known
+PASSAGES, WORD_BITS = "passages", "word_bits"  # passages of long texts; words, if known
 IDS, EVENTS, CHANGES, META = "ids", "events", "changes", "meta"
 RUNS, RUN_INDEX = "runs", "run_index"
-RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # without a run (pruned), with one
+RECALLS, RUN_RECALLS, RECALL_INDEX = "recalls", "run_recalls", "recall_index"  # without a run (pruned), with a run
 _RUN_DATABASES = (RUNS, RUN_INDEX, RECALLS, RUN_RECALLS, RECALL_INDEX)
 OF_A_ROW = (RECORDS, VECTORS, PASSAGES, WORD_BITS, USAGE, PENDING)
 DATABASES = (*OF_A_ROW, IDS, EVENTS, CHANGES, META, *_RUN_DATABASES)
@@ -85,7 +85,7 @@ _usages = msgspec.msgpack.Decoder(Usage)
 
 
 class Counts(NamedTuple):
-    """The numbers of all memories, of those with a vector, with words, and of those that wait for either."""
+    """The numbers of memories: all, with a vector, with words, and waiting for either."""
 
     memories: int
     vectors: int
@@ -100,7 +100,7 @@ class Snapshot:
         self._transaction = transaction
         self.state = _read_state(transaction)
         self.kept: dict[str, bytes] = {}
-        """A cache for callers that read a blob repeatedly, of blobs that never change."""
+        """A cache for blobs that never change, for callers that read a blob repeatedly."""
 
     def record(self, row: int, with_embedding: bool = False) -> MemoryRecord | None:
         """Return the memory in `row`, or None."""
@@ -115,12 +115,12 @@ class Snapshot:
         return Usage() if value is None else decode(_usages, row, without_checksum(row, value, "usage"), "usage")
 
     def vector(self, row: int) -> Embedding | None:
-        """Return (d,) float32 of unit length, or None if the row has no vector."""
+        """Return the vector, (d,) float32 of unit length, or None if the row has no vector."""
         value = self._transaction.get(VECTORS, row_key(row))
         return None if value is None else vectors_of([vector_body(row, value, self._ndim)], self._ndim)[0]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return (n, d) float32 of unit length, all zeros for a row without a vector."""
+        """Return the vectors, (n, d) float32 of unit length, all zeros for a row without a vector."""
         absent = bytes(vector_bytes(self._ndim))
         bodies = []
         for row in np.asarray(rows, dtype=np.int64).tolist():
@@ -131,7 +131,7 @@ class Snapshot:
     def passages(self, row: int) -> tuple[npt.NDArray[np.int32], Embedding] | None:
         """Return the spans (p, 2) of a text's passages and the vectors (p - 1, d) after the first.
 
-        A span is the begin and end of a passage, in characters. None for a text of one passage.
+        A span is the start and end of a passage, in characters. None for a text of one passage.
         """
         value = self._transaction.get(PASSAGES, row_key(row))
         return None if value is None else passages_of(passages_body(row, value, self._ndim), self._ndim)
@@ -162,7 +162,7 @@ class Snapshot:
         ]
 
     def row_of_event(self, event_id: str) -> int | None:
-        """Return the row of this event, even if its memory was deleted."""
+        """Return the row linked to this event, even if its memory was deleted."""
         return self._row(EVENTS, name_key(event_id, "event_id"))
 
     def scan(self, after: int = 0) -> Iterator[tuple[int, MemoryRecord]]:
@@ -172,7 +172,7 @@ class Snapshot:
             yield row, decode_record(row, value, self.usage(row))
 
     def scan_vectors(self, chunk: int = 1_000) -> Iterator[tuple[Rows, Embedding]]:
-        """Yield all vectors in order of rows, as pairs of rows (n,) and vectors (n, d) with n at most `chunk`."""
+        """Yield all vectors by row, as pairs of rows (n,) and vectors (n, d) with n at most `chunk`."""
         pairs = self._transaction.scan(VECTORS)
         while part := list(islice(pairs, chunk)):
             rows = [row_number(key) for key, _ in part]
@@ -184,7 +184,7 @@ class Snapshot:
         return [row_number(key) for key, _ in islice(self._transaction.scan(PENDING, row_key(after + 1)), limit)]
 
     def counts(self) -> Counts:
-        """Return the numbers of memories, and of those with a vector, with words, or waiting for either."""
+        """Return the numbers of memories: all, with a vector, with words, and waiting for either."""
         return Counts(*map(self._transaction.count, (RECORDS, VECTORS, WORD_BITS, PENDING)))
 
     def blob(self, name: str) -> bytes | None:
@@ -207,7 +207,7 @@ class Snapshot:
         return None if known is None or known.is_forgotten else known
 
     def runs_named(self, name: str) -> Iterator[StoredTrajectory]:
-        """Yield the runs that began under this id, latest first, including forgotten ones."""
+        """Yield the runs that began under this id, latest first, including forgotten runs."""
         first = self.run_of_key(trajectory_key(name))
         began_us = None if first is None else first.last_us
         while began_us is not None and (run := self.run_of_key(trajectory_key(again_id(name, began_us)))) is not None:
@@ -217,7 +217,7 @@ class Snapshot:
             yield first
 
     def run_at(self, name: str, at_us: int) -> str:
-        """Return the id of the run that `name` refers to at a time: `name` itself for the first run of that name."""
+        """Return the id of the run that `name` refers to at a time; the first run of a name has the name as its id."""
         run = self._run_named(name, at_us)
         return name if run is None else run.id
 
@@ -232,7 +232,7 @@ class Snapshot:
         return next((run for run in self.runs_named(name) if run.since_us <= at_us), None)
 
     def run_of_key(self, key: bytes) -> StoredTrajectory | None:
-        """Return the run stored under a key, even a forgotten one."""
+        """Return the run stored under a key, even if it was forgotten."""
         value = self._transaction.get(RUNS, key)
         return None if value is None else decode_trajectory(key, value)
 
@@ -245,7 +245,7 @@ class Snapshot:
         return self._runs_of(self.run_keys(LISTED, is_newest_first=True))
 
     def open_trajectories(self, before_us: int | None = None) -> Iterator[StoredTrajectory]:
-        """Yield the open runs by latest event, oldest first; with `before_us`, those without an event since then."""
+        """Yield the open runs by latest event, oldest first; `before_us` excludes runs with an event since then."""
         return self._runs_of(self.run_keys(OPEN, until_us=before_us))
 
     def run_keys(
@@ -277,11 +277,11 @@ class Snapshot:
         return None
 
     def asked_notes(self) -> Iterator[RecallNote]:
-        """Yield the recalls that name a run which does not list them yet."""
+        """Yield the recalls that name a run that does not list them yet."""
         return self._notes_between(ASKED, index_end(ASKED))
 
     def notes_between(self, since_us: int, until_us: int) -> Iterator[RecallNote]:
-        """Yield the recalls from one time to another, both inclusive."""
+        """Yield the recalls between two times, both inclusive."""
         return self._notes_between(index_place(RECALLED, since_us), index_place(RECALLED, until_us + 1))
 
     def recall_notes(self) -> Iterator[RecallNote]:
@@ -291,7 +291,7 @@ class Snapshot:
     def changes_after(self, seq: int) -> Changes | None:
         """Return the settled changes after change `seq`; None if the log does not reach back that far.
 
-        `rows` is lazy, and readable while the snapshot is open.
+        `rows` is lazy and can be read while the snapshot is open.
         """
         state = self.state
         if not state.forgotten_through <= seq <= state.last_change:
@@ -300,12 +300,12 @@ class Snapshot:
         return self.changes_of(seq, self.resolve(entries))
 
     def contents(self) -> Changes:
-        """Return all memories as new ones, to fill empty columns. Lazy as `changes_after`."""
+        """Return all memories as changes that add them, to fill empty columns. Lazy as `changes_after`."""
         rows = (self._change(Settled(row, "put", True, True), record) for row, record in self.scan())
         return self.changes_of(0, rows)
 
     def changes_of(self, after: int, rows: Iterable[Change]) -> Changes:
-        """Return the changes of `rows` that lead from change `after` to this state."""
+        """Return the changes of `rows` between change `after` and this state."""
         state = self.state
         return Changes(after, state.last_change, rows, state.stamp or "", state.words_stamp or "")
 

@@ -32,11 +32,11 @@ from memory_agent.storage.snapshot import META, Counts, Snapshot
 from memory_agent.storage.stored_runs import RecallNote
 from relay.disk import Environment, OwnerLock, Role, Transaction, free_bytes
 
-_MOST_WAITING = 2_000  # recalls waiting to be written; about 2 MB
+_MOST_WAITING = 2_000  # maximum of recalls waiting to be written; about 2 MB
 
 
 class Store:
-    """An open store. Threads share it; batches are written one at a time."""
+    """An open store. Thread-safe; batches are written one at a time."""
 
     def __init__(
         self, folder: Path, settings: StoreSettings, environment: Environment, lock: OwnerLock, key: UserKey | None
@@ -53,7 +53,7 @@ class Store:
         self._taught: dict[str | None, None] = {}
         self._refusal: StoreError | None = None
         self.state = self._prepare()
-        """The state as of the last batch. Do not change it."""
+        """The state as of the last batch. It must not be changed."""
 
     @classmethod
     def open(
@@ -89,7 +89,7 @@ class Store:
         """Begin a batch: durable when the block ends, undone when it raises.
 
         Waits for the batch of another thread. Raises `FencedError` if a newer owner took over, `StoreFullError` (the
-        store stays usable, and deleting works), and `StoreError` after an I/O error: then close and reopen the store.
+        store remains usable, and deleting works), and `StoreError` after an I/O error: then close and reopen the store.
         """
         with (
             self._writing,
@@ -104,31 +104,31 @@ class Store:
                 batch.take_notes(notes.values())
                 yield batch
                 batch.finish()
-            with self._touching:  # before `state` changes: a reader of a new `lessons_version` must find its runs
+            with self._touching:  # set before `state`: a reader of a new `lessons_version` must find its runs
                 self._taught |= dict.fromkeys(batch.taught)
             self.state = batch.state
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """Open a consistent snapshot for the block. Keep it short: it keeps old pages alive."""
+        """Open a consistent snapshot for the block. Keep the block short: an open snapshot keeps old pages alive."""
         with self._environment.read() as transaction:
             yield Snapshot(transaction)
 
     def touch(self, rows: Iterable[int], now: datetime) -> None:
-        """Count a recall of each row. Does no I/O: it is written with the next batch, or at `close`."""
+        """Count a recall of each row. Does no I/O: the counts are written with the next batch, or at `close`."""
         with self._touching:
             for row in rows:
                 self._touches[row] = (self._touches.get(row, (0, now))[0] + 1, now)
 
     def note_recall(self, note: RecallNote) -> None:
-        """Add the note of a recall. Does no I/O: it is written with the next batch, or at `close`."""
+        """Add the note of a recall. Does no I/O: the note is written with the next batch, or at `close`."""
         with self._touching:
             self._notes[note.recall_id] = note
             if len(self._notes) > _MOST_WAITING:
                 del self._notes[next(iter(self._notes))]
 
     def recall_note(self, recall_id: str) -> RecallNote | None:
-        """Return the note of a recall, written or waiting; None if there is none."""
+        """Return the note of a recall, written or waiting, or None."""
         with self._touching:
             waiting = self._notes.get(recall_id)
         if waiting is not None:
@@ -146,7 +146,7 @@ class Store:
         return self.records((row,), with_embedding)[0]
 
     def records(self, rows: Iterable[int], with_embedding: bool = False) -> list[MemoryRecord | None]:
-        """Return the memory in each row, in the given order; None for a row without one."""
+        """Return the memory in each row, in the given order; None for a row without a memory."""
         with self.snapshot() as snapshot:
             found = [(int(row), snapshot.record(int(row), with_embedding)) for row in rows]
         return [record and self._with_touches(row, record) for row, record in found]
@@ -162,12 +162,12 @@ class Store:
             return snapshot.row_of_id(record_id)
 
     def row_of_event(self, event_id: str) -> int | None:
-        """Return the row of this event, even if its memory was deleted."""
+        """Return the row linked to this event, even if its memory was deleted."""
         with self.snapshot() as snapshot:
             return snapshot.row_of_event(event_id)
 
     def excluded_rows(self, filter: MemoryFilter | None) -> list[int]:
-        """Return the known rows of the events and records that a filter excludes, for `View.mask`."""
+        """Return the rows of the events and records that a filter excludes, as far as known, for `View.mask`."""
         exclude = None if filter is None else filter.exclude
         if exclude is None or not (exclude.events or exclude.records):
             return []
@@ -176,7 +176,7 @@ class Store:
         return [row for row in rows if row is not None]
 
     def vectors(self, rows: Sequence[int] | Rows) -> Embedding:
-        """Return (n, d) float32 of unit length, all zeros for a row without a vector."""
+        """Return the vectors, (n, d) float32 of unit length, all zeros for a row without a vector."""
         with self.snapshot() as snapshot:
             return snapshot.vectors(rows)
 
@@ -191,7 +191,7 @@ class Store:
             return snapshot.pending_rows(limit, after)
 
     def forget_changes_through(self, seq: int) -> None:
-        """Delete the change log through `seq`, which the saved columns must have applied."""
+        """Delete the change log up to and including `seq`; the saved columns must have applied these changes."""
         with self.batch() as batch:
             batch.forget_changes_through(seq)
 
@@ -214,7 +214,7 @@ class Store:
             return before, self._environment.file_bytes
 
     def counts(self) -> Counts:
-        """Return the numbers of memories, and of those with a vector, with words, or waiting for either."""
+        """Return the numbers of memories: all, with a vector, with words, and waiting for either."""
         with self.snapshot() as snapshot:
             return snapshot.counts()
 
@@ -224,7 +224,7 @@ class Store:
         return self.state.last_change - self.state.forgotten_through
 
     def take_taught(self) -> list[str | None]:
-        """Return the runs whose lessons changed since the last call; None stands for no particular run."""
+        """Return the runs whose lessons changed since the last call; None stands for lessons that belong to no run."""
         with self._touching:
             taken, self._taught = list(self._taught), {}
         return taken
@@ -236,7 +236,7 @@ class Store:
 
     @property
     def disk_bytes(self) -> int:
-        """Disk usage of the user's folder in bytes, derived files included."""
+        """Disk usage of the user's folder in bytes, including derived files."""
         used = 0
         for folder, _, names in os.walk(self.folder):
             for name in names:
@@ -246,7 +246,7 @@ class Store:
 
     def close(self) -> None:
         """Write waiting recalls, close, and release the folder. Idempotent."""
-        with suppress(StoreError):  # recalls are only hints: a fenced or full store must still close
+        with suppress(StoreError):  # losing recalls is acceptable, and a fenced or full store must still close
             if (self._touches or self._notes) and self._refusal is None:
                 with self.batch():
                     pass
@@ -297,7 +297,7 @@ class Store:
 
     @contextmanager
     def _taking_notes(self) -> Iterator[dict[str, RecallNote]]:
-        """Lend the waiting notes, which readers still find, and remove them unless the block raises."""
+        """Yield the waiting notes, which readers still find, and remove them unless the block raises."""
         with self._touching:
             taken = dict(self._notes)
         yield taken
@@ -318,7 +318,7 @@ class Store:
             raise
 
     def _require_room(self, transaction: Transaction) -> None:
-        """Raise `StoreFullError` unless `reserve_bytes` are free for deleting, on the disk and in the map."""
+        """Raise `StoreFullError` unless `reserve_bytes` are free for deletions, on the disk and in the map."""
         free = free_bytes(self.folder)
         if free is not None and free < self._settings.reserve_bytes:
             raise StoreFullError(str(self.folder), shutil.disk_usage(self.folder).total)

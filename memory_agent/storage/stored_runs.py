@@ -1,17 +1,17 @@
-"""The stored forms of runs and recalls, with their index entries. No engine, no files.
+"""The stored forms of runs and recalls, with their index entries. This module loads no engine and opens no files.
 
 A run holds facts from its events and other runs, and fields derived from them. The facts (`marks`, `recalls`,
-`inferred`, `echoes`) are sorted sets, so neither the order of events nor their repetition matters. `learning`
-derives the other fields, which are stored for readers. No text is stored: the request is the text of the begin event's
-memory. An id that is used again names several runs: the first has the id itself, later ones the id and the time they
-began. Each refers to the one before it, and the first to the last.
+`inferred`, `echoes`) are sorted sets, so neither the order of events nor their repetition matters. `learning` derives
+the other fields, which are stored for readers. No text is stored with a run: its request is the text of the begin
+event's memory. A reused id names several runs: the first run keeps the id, and the key of a later run adds the time it
+began. Each run refers to the previous run of that id, and the first run to the latest.
 
 The note of a recall holds the query's vector and the memories shown, with the arm that ranked each. Most notes are
-never needed; the store prunes those that belong to no run. Of the query's text only a digest is stored, to find runs
+never needed; the store prunes notes that belong to no run. Only a digest of the query's text is stored, to find runs
 that began with the same request.
 
-Index entries order runs and recalls by time, and list the runs that used or cite a memory. Their keys are a letter,
-eight bytes and the key of the run or recall.
+Index entries order runs and recalls by time, and list the runs that used or cite a memory. The key of an entry is a
+letter, eight bytes and the key of the run or recall.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from memory_agent.storage.codec import decode_packed, encode_packed, index_place
 
 BEGUN, ENDED, LISTED, OPEN, NUMBERED, USING, UNREAD = b"b", b"e", b"l", b"o", b"n", b"u", b"r"
 FORMER_ENTRIES = b"w", b"c"
-"""Index entries of runs with `former_signs` or `was_watched`."""
+"""Kinds of index entries of runs with `former_signs` or `was_watched`."""
 
 _NEVER_US = -(1 << 63)
 _USE = struct.Struct(">dqq")
@@ -41,11 +41,11 @@ _USE = struct.Struct(">dqq")
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """One event of a run.
 
-    `row` is its memory; `named` are the rows that the event names as used, `named_count` their number before any was
-    forgotten. `is_judged`: the memory has a verdict of its own. `said_at` and `said_chars` locate the event's message
-    in the memory's text; 0 characters mean the whole text. `is_placed`: the event names this very run, by its full id
-    or by a recall; else it belongs to the run that had the name at that time. `others` are ids that the event names as
-    used and that are not memories of this user: shared items, perhaps.
+    `row` is the event's memory; `named` are the rows that the event names as used, and `named_count` is their number
+    before any was forgotten. `is_judged`: the memory has a verdict of its own. `said_at` and `said_chars` locate the
+    event's message in the memory's text; 0 characters mean the whole text. `is_placed`: the event identifies this run
+    by its full id or by a recall; otherwise it belongs to the run that had the name at that time. `others` are ids that
+    the event names as used and that are not this user's memories, such as shared items.
     """
 
     at_us: int
@@ -70,7 +70,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Echo(msgspec.Struct, frozen=True, array_like=True):
-    """A later run that bears on this one: it succeeded `hop` links later, or, with 0, retried this run."""
+    """A later run that affects this run: it succeeded `hop` links later, or, with 0, it retried this run."""
 
     run_id: str
     hop: int
@@ -85,7 +85,7 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Again(msgspec.Struct, frozen=True, array_like=True):
-    """A begin under the id of an earlier run. `before_us`: the previous such begin, None for the first."""
+    """A begin under the id of an earlier run. `before_us` is the previous begin under this id, None for the first."""
 
     run_id: str
     at_us: int
@@ -115,7 +115,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     `read` is the `output` from which `inferred` was derived. `last_us` is when a run last began again under this id. A
     forgotten run keeps only its id, `again` and `last_us`, so that no repeated event restores it.
-    `former_signs` and `was_watched` are values of versions with implicit feedback (decision 0017); upkeep clears them.
+    `former_signs` and `was_watched` were set by versions with implicit feedback (decision 0017); upkeep clears them.
     """
 
     id: str
@@ -149,7 +149,7 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def since_us(self) -> int:
-        """The time from which its name refers to it: its begin under a repeated id, else before all times."""
+        """The time from which the name refers to this run: its begin under a reused id, otherwise before all times."""
         return _NEVER_US if self.again is None else self.again.at_us
 
     @property
@@ -166,29 +166,29 @@ class StoredTrajectory(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The earlier runs that it continues."""
+        """The earlier runs that this run continues."""
         return tuple(sorted({name for mark in self.marks for name in mark.parents}))
 
     @property
     def retries(self) -> tuple[str, ...]:
-        """The earlier runs that its events name as retried."""
+        """The earlier runs that this run's events name as retried."""
         return tuple(sorted({name for mark in self.marks for name in mark.retries}))
 
     @property
     def rows(self) -> set[int]:
-        """The memories of its events."""
+        """The memories of this run's events."""
         return {mark.row for mark in self.marks if mark.row is not None}
 
     @property
     def named_rows(self) -> set[int]:
-        """Every memory that it refers to: its own, used ones, and those named in its events or text."""
+        """All memories that this run refers to: its own, used memories, and memories named in its events or text."""
         named = {row for mark in self.marks for row in mark.named}
         begun = set() if self.begin_row is None else {self.begin_row}
         return self.rows | named | begun | {use.row for use in self.used} | {row for row, _ in self.inferred}
 
     @property
     def output(self) -> bytes:
-        """A digest of the inputs of `inferred`, its texts and recalls; empty if it lacks either."""
+        """A digest of the inputs of `inferred` (texts and recalls); empty if either is missing."""
         rows = [mark.row for mark in self.marks if mark.row is not None and mark.role in ("step", "end")]
         if not self.inferred and not (rows and self.recall_ids):
             return b""
@@ -279,16 +279,16 @@ def _encode_use(trajectory: StoredTrajectory) -> bytes:
 
 Served = Literal["baseline", "learned", "interleaved"]
 ASKED, RECALLED = b"a", b"r"
-"""Kinds of index entries by time: recalls that name a run which does not list them yet, and all recalls."""
+"""Kinds of index entries by time: recalls that name a run that does not list them yet, and all recalls."""
 NO_ARM, BASELINE, LEARNED = 0, 1, 2
 SHOWED_ITEMS = "recalls.showed_items"
 """The counter of recalls whose answer had shared items."""
 
 
 class Shown(msgspec.Struct, frozen=True, array_like=True):
-    """A memory in an answer, and the arm that ranked it: 0 none or both, 1 the baseline, 2 the learner.
+    """A memory in an answer, and the arm that ranked it: 0 for none or both, 1 for the baseline, 2 for the learner.
 
-    `others` are the duplicates that it represents; `place` is its position in the answer, from 0.
+    `others` are the duplicates that the memory represents; `place` is its position in the answer, from 0.
     """
 
     row: int
@@ -304,11 +304,11 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
 class RecallNote(msgspec.Struct, frozen=True, array_like=True):
     """The note of one recall. `vector` is float16 bytes of the raw (d,) query, or empty; `stamp` names its embedder.
 
-    `shown` is in the order of the answer, without forgotten memories; `size` is its original length. `by_run` is the
-    run that made the recall, `run_id` the run it was linked to, with `is_guess` if only by similarity. A recall
-    `by_trigger` may never have been read, so it belongs to a run only if an event names it. `ranks` are the positions
-    of the original answer in the learned ranking, from 1, if the rankings were compared and differed. `items` are the
-    shared items in the answer, each with its version.
+    `shown` has the order of the answer, without forgotten memories; `size` is the original length of the answer.
+    `by_run` is the run that made the recall; `run_id` is the run it was linked to, with `is_guess` if the link is based
+    only on similarity. An agent may never have read a recall `by_trigger`, so it belongs to a run only if an event
+    names it. `ranks` are the positions of the original answer in the learned ranking, from 1, if the rankings were
+    compared and differed. `items` are the shared items in the answer, each with its version.
     """
 
     recall_id: str
@@ -339,7 +339,7 @@ class RecallNote(msgspec.Struct, frozen=True, array_like=True):
         return tuple(row for shown in self.shown for row in (shown.row, *shown.others))
 
     def shown_for(self, row: int) -> int | None:
-        """Return the row in the answer that stands for `row`: itself or its representative; None if there is none."""
+        """Return the row in the answer that stands for `row`: `row` itself, its representative, or None."""
         return next((shown.row for shown in self.shown if row == shown.row or row in shown.others), None)
 
     @property

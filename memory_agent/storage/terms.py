@@ -1,18 +1,18 @@
 """Split texts and queries into words, find stems and stop words, and compute fingerprints of texts.
 
-Words are runs of letters and digits, folded: lower case, without diacritics. Query syntax and phrases are ignored: a
+Words are runs of letters and digits, folded to lower case without diacritics. Query syntax and phrases are ignored: a
 query is a whole message. Scripts without spaces between words, such as Chinese, Japanese and Thai, are split into
-overlapping pairs of letters, since a whole clause would be one word. Vowel signs belong to their letter, or a word of
-Hindi would be as many words as it has consonants.
+overlapping pairs of letters, since a whole clause would be one word. Vowel signs belong to their letter; otherwise a
+Hindi word would become as many words as it has consonants.
 
-The words and stems of other texts are those of FTS5 (`porter unicode61 remove_diacritics 2`), except for characters
-newer than its tables and for 18 of the 20,766 words of the evaluation's texts: Snowball's Porter leaves "logi", "bli"
+Words and stems of other texts equal those of FTS5 (`porter unicode61 remove_diacritics 2`), except for characters newer
+than its tables and for 18 of the 20,766 words of the evaluation's texts: Snowball's Porter stemmer keeps "logi", "bli"
 and the doubled letter of "trekked".
 
-Stop words show how a sentence is built and not what it is about; negations are not among them. Those of Russian, Hindi
-and Arabic are recognised by their letters. A text in Latin letters counts as another language if two or more of its
-stop words are not English, and twice as many as are only English: titles and names such as "La Vie en rose" occur in
-English texts.
+Stop words say nothing about the topic of a sentence; negations are not stop words. Stop words of Russian, Hindi and
+Arabic are recognised by their letters. A text in Latin letters counts as another language if at least two of its stop
+words belong only to that language, and at least twice as many as belong only to English: English texts contain titles
+and names such as "La Vie en rose".
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ _LEAST_FOREIGN = 2
 
 
 def stop_words_of(words: Iterable[str]) -> frozenset[str]:
-    """Return the folded stop words of the language of a text with these folded `words`."""
+    """Return the folded stop words for the language of a text with these folded `words`."""
     return _ALWAYS | foreign_stop_words(words)
 
 
 def foreign_stop_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the stop words of the language in Latin letters that the folded `words` are in; none for English."""
+    """Return the stop words for the language of folded `words`, if it has Latin letters and is not English, or none."""
     said = set(words)
     language = max(_LANGUAGES, key=lambda stops: len(stops & said))
     own, english = len(language & said - STOP_WORDS), len(STOP_WORDS & said - language)
@@ -99,7 +99,7 @@ def foreign_stop_words(words: Iterable[str]) -> frozenset[str]:
 
 
 TERMS_VERSION = f"2, PyStemmer {version('PyStemmer')}, Unicode {unicodedata.unidata_version}"
-"""The version of `text_words` and `stems`: other versions may return other words."""
+"""The version of `text_words` and `stems`; other versions may return different words."""
 
 _MARKS = (
     "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u0309\u030a\u030b\u030c\u030f"
@@ -122,7 +122,7 @@ _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf"
     "\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uffdc\U00020000-\U0003ffff"
 )
-"""Thai, Lao, Burmese, Khmer, Han, the kana, and Hangul, whose words carry their particles."""
+"""Thai, Lao, Burmese, Khmer, Han, the kana, and Hangul (whose words include their particles)."""
 
 _WORD = re.compile(r"[^\W_]+")
 _PIECES = re.compile(rf"({_WORD.pattern})")
@@ -131,25 +131,25 @@ _SPECIAL = re.compile(rf"[{_POINTS}{_VOWELS}{_UNSPACED}]")
 _SIGNS = f"[{_MARKS}{_POINTS}{_VOWELS}]"
 _LETTER = re.compile(rf"(?=[^\W_])[{_UNSPACED}]{_SIGNS}*")
 _RUNS = re.compile(rf"((?:{_LETTER.pattern})+)|[^\W_{_UNSPACED}](?:[^\W_{_UNSPACED}]+|{_SIGNS}+)*")
-_SHORTEST_INFLECTED = 3  # characters; shorter words, and those longer than `LONGEST_WORD`, are their own stem
-_FOLDED_CHARS = 1 << 15  # kept in the table; all scripts in use have fewer
-LONGEST_WORD = 64  # characters; longer runs are digests and base64
-_MOST_WORDS = 64  # distinct; search time grows with each
+_SHORTEST_INFLECTED = 3  # characters; shorter words, and words longer than `LONGEST_WORD`, are not stemmed
+_FOLDED_CHARS = 1 << 15  # maximum number of characters in the table; all scripts in use have fewer
+LONGEST_WORD = 64  # characters; longer runs are usually digests or base64
+_MOST_WORDS = 64  # distinct words; each adds to the search time
 _READ_CHARS = 100_000
 _LANGUAGE_CHARS = 2_000
 
 _QUESTION_MARKS = frozenset("?？؟")
 _PUNCTUATION = ".,;:!\"'“”‘’…`"
-_ARTICLES = frozenset({"an", "the"})  # "a" is a name as well: plan A
+_ARTICLES = frozenset({"an", "the"})  # without "a", which is also a name, as in "plan A"
 _COURTESIES = frozenset("alright also and hello hey hi ok okay please so sure thanks well".split())  # noqa: SIM905
-"""Words without meaning at the start or end of a text; inside it they count: "not sure", "works so well"."""
+"""Words that mean nothing at the start or end of a text, but matter inside it ("not sure", "works so well")."""
 
 
 _DROPPED = frozenset(_MARKS + _POINTS)
 
 
 class _Folds(dict[int, str]):
-    """Each character in lower case without its diacritic, "" for a diacritic; filled on first use."""
+    """Maps each character to lower case without its diacritic, and a diacritic to ""; filled on first use."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -172,7 +172,7 @@ _FOLDS = _Folds()
 
 
 class _Stemmers(threading.local):
-    """One stemmer per thread, without its cache: .22 us a word instead of .12, but no erased word stays in memory."""
+    """One stemmer per thread, without its cache: .22 us per word instead of .12, but no erased word stays in memory."""
 
     def __init__(self) -> None:
         self.porter = Stemmer.Stemmer("porter", 0)
@@ -182,7 +182,7 @@ _STEMMERS = _Stemmers()
 
 
 def fold(text: str) -> str:
-    """Return `text` in lower case without diacritics; each word of it stays one word."""
+    """Return `text` in lower case without diacritics; each word remains one word."""
     return text.lower() if text.isascii() else text.translate(_FOLDS)
 
 
@@ -192,9 +192,9 @@ def text_words(text: str) -> list[str]:
 
 
 def pieces(text: str) -> list[str]:
-    """Split `text` into pieces: words at odd positions, the text around them at even ones.
+    """Split `text` into pieces: words at odd positions, the text between them at even positions.
 
-    The piece of a word that overlaps the next one lacks their common letter (`words_of`).
+    The piece of a word that overlaps the next word lacks their common letter (`words_of`).
     """
     if _is_special(text):
         return _runs(text)
@@ -202,7 +202,7 @@ def pieces(text: str) -> list[str]:
 
 
 def words_of(split: Sequence[str]) -> list[str]:
-    """Return the words of a text split by `pieces`, not folded, one for each piece at an odd position."""
+    """Return the words of a text split by `pieces`, one for each piece at an odd position, without folding."""
     words = list(split[1::2])
     for place in overlaps(split):
         words[place] += first_letter(words[place + 1])
@@ -210,7 +210,7 @@ def words_of(split: Sequence[str]) -> list[str]:
 
 
 def overlaps(split: Sequence[str]) -> list[int]:
-    """Return the numbers of the words of `pieces` that include the first letter of the next word."""
+    """Return the indices of words in `pieces` that include the first letter of the next word."""
     gaps, words = split[2:-1:2], split[1::2]
     if "" not in gaps:
         return []
@@ -239,7 +239,7 @@ def _runs(text: str) -> list[str]:
 
 
 def first_letter(piece: str) -> str:
-    """Return the letter that a piece shares with the word before it, "" if words do not overlap."""
+    """Return the letter that a piece shares with the previous word, or "" if they do not overlap."""
     found = _LETTER.match(piece)
     return found[0] if found else ""
 
@@ -253,7 +253,7 @@ def stems(folded: Sequence[str]) -> list[str]:
 
 
 def query_words(text: str) -> list[str]:
-    """Return the distinct words to search for, in order, in lower case; stop words only if there are no others."""
+    """Return the distinct words to search for, in order and lower case; stop words only if there are no other words."""
     text = text[:_READ_CHARS]
     found = words_of(_runs(text)) if _is_special(text) else _WORD.findall(text)
     words = dict.fromkeys(word.lower() for word in found if len(word) <= LONGEST_WORD)
@@ -264,15 +264,15 @@ def query_words(text: str) -> list[str]:
 
 
 def is_foreign(text: str) -> bool:
-    """Whether the first words of a text in Latin letters are in another language than English."""
+    """Whether the first words of a text are in a language with Latin letters other than English."""
     return bool(foreign_stop_words(text_words(text[:_LANGUAGE_CHARS])))
 
 
 def said_words(text: str) -> list[str]:
     """Return the words of `text` in order, without case, surrounding punctuation, articles and courtesies.
 
-    Signs, symbols, question marks, emoji and all other words stay: "succeeded" and "almost succeeded", "-5" and "5",
-    "from A to B" and "from B to A" differ. If nothing is left, returns the words, or the text itself.
+    Signs, symbols, question marks, emoji and all other words are kept, so that "succeeded" and "almost succeeded", "-5"
+    and "5", "from A to B" and "from B to A" differ. If nothing is left, returns all words, or the text itself.
     """
     words = [word.strip(_PUNCTUATION) for word in unicodedata.normalize("NFC", text).casefold().split()]
     words = [word for word in words if word]
@@ -283,7 +283,7 @@ def said_words(text: str) -> list[str]:
 
 
 def first_said_word(text: str) -> str:
-    """Return the first of `said_words`, in a third of its time."""
+    """Return the first of `said_words`, in a third of the time."""
     for word in unicodedata.normalize("NFC", text).casefold().split():
         bare = word.strip(_PUNCTUATION)
         if bare and bare not in _ARTICLES and bare not in _COURTESIES:
@@ -292,12 +292,12 @@ def first_said_word(text: str) -> str:
 
 
 def asks(text: str) -> bool:
-    """Whether a text ends with a question: a question mark in its last two fifths."""
+    """Whether a text ends with a question, that is, has a question mark in its last two fifths."""
     return not _QUESTION_MARKS.isdisjoint(text[len(text) * 3 // 5 :])
 
 
 def said(text: str) -> str:
-    """Return `said_words` as one text."""
+    """Return `said_words`, joined by spaces."""
     return " ".join(said_words(text))
 
 

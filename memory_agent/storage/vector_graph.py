@@ -1,11 +1,12 @@
 """An HNSW graph of usearch over the coarse planes of a vector table, built by a background thread.
 
-It pays from about 250,000 vectors: a search takes 1 to 3 ms, a scan 5 ms. It only grows: the caller leaves out removed
-slots, and compaction starts a new graph. Until the graph holds nearly all vectors, and whenever it is busy for longer
-than `_PATIENCE_S`, `search` returns None and the caller scans instead, so no search waits for the build.
+A graph is faster from about 250,000 vectors on, where a search takes 1 to 3 ms and a scan 5 ms. It only grows: the
+caller ignores removed slots, and compaction starts a new graph. Until the graph holds nearly all vectors, and whenever
+it is busy for longer than `_PATIENCE_S`, `search` returns None and the caller scans instead, so no search waits for the
+build.
 
-One thread at a time uses usearch, and its files are checked before it reads them: a flipped bit kills the process
-(decision 0002).
+Only one thread at a time uses usearch. Files are verified before usearch reads them, because a flipped bit kills the
+process (decision 0002).
 
 n = number of slots, m = number of slots given, d = dimensions.
 """
@@ -35,10 +36,10 @@ from relay.locks import holding
 _ENGINE = f"usearch {version('usearch')}"
 _ENGINE_ERRORS = (RuntimeError, ValueError, MemoryError, KeyError)
 _CONNECTIVITY, _EXPANSION_ADD = 16, 128
-_STEP = 64  # slots added at once while nobody searches the graph
-_SHORT_STEP = 4  # the same while searches may wait: 2-4 ms
+_STEP = 64  # slots added at once while no search is running
+_SHORT_STEP = 4  # slots added at once while searches may wait: 2-4 ms
 _PATIENCE_S = 0.005
-_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # slots that a search scans beside the graph: .3 ms
+_MOST_BEHIND, _SHARE_BEHIND = 10_000, 1 / 32  # slots that a search may scan outside the graph: .3 ms
 _NICE = 10
 
 
@@ -66,7 +67,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VectorGraph:
-    """A graph that follows a table. One thread calls `follow`; any thread searches."""
+    """A graph that is kept up to date with a table. One thread calls `follow`; any thread searches."""
 
     def __init__(self, ndim: int, expansion_search: int = 128) -> None:
         self.is_ready = False
@@ -74,8 +75,8 @@ class VectorGraph:
         self._ndim = ndim
         self._engine = _engine(ndim, expansion_search)
         self._held: Mask = np.zeros(0, dtype=bool)
-        self._using = threading.RLock()  # the engine and `_held`
-        self._starting = threading.Lock()  # the thread and its source
+        self._using = threading.RLock()  # guards the engine and `_held`
+        self._starting = threading.Lock()  # guards the thread and its source
         self._source: Vectors | None = None
         self._thread: threading.Thread | None = None
         self._is_closing = False
@@ -86,7 +87,7 @@ class VectorGraph:
     ) -> Self:
         """Return the graph that a `writer` wrote for a table of this `generation` with `count` slots or fewer.
 
-        Raises `IndexDamagedError` when it is missing, damaged, or of another table or version of usearch.
+        Raises `IndexDamagedError` if the file is missing, damaged, or of another table or version of usearch.
         """
         header, arrays = read_arrays(path, _Header, cipher)
         if header != _Header(engine=_ENGINE, ndim=ndim, generation=generation):
@@ -102,9 +103,9 @@ class VectorGraph:
         return graph
 
     def writer(self, generation: str) -> Callable[[Path, Cipher | None], None]:
-        """Return a function that writes the graph as far as it is built now, as `write_arrays` does.
+        """Return a function that writes the graph as built so far, as `write_arrays` does.
 
-        Write the table first: a graph must not hold slots beyond its table, which later memories would get.
+        Write the table first: a graph must not hold slots beyond its table, since later memories would get these slots.
         """
         with self._using:
             content, held = self._engine.save(), np.trim_zeros(self._held, "b").copy()
@@ -123,9 +124,9 @@ class VectorGraph:
                 self._thread.start()
 
     def search(self, query: npt.NDArray[np.int8], limit: int) -> tuple[Slots, Mask] | None:
-        """Return about the nearest `limit` slots to `query` (d,), nearest first, and which slots the graph holds.
+        """Return roughly the nearest `limit` slots to `query` (d,), nearest first, and which slots the graph holds.
 
-        Returns None while the graph is not ready, is busy for long, or fails.
+        Returns None if the graph is not ready, is busy for too long, or fails.
         """
         if not self.is_ready:
             return None
@@ -147,17 +148,17 @@ class VectorGraph:
         if thread is not None:
             thread.join()
         with self._starting:
-            self._source = None  # else view and graph refer to each other, and stay until the next garbage collection
+            self._source = None  # otherwise view and graph form a cycle that lives until the next garbage collection
 
     def _is_due(self, vectors: Vectors) -> bool:
-        """Whether enough vectors are new that adding them pays; if not, the graph is ready."""
+        """Whether there are enough new vectors to make adding them worthwhile; if not, the graph is ready."""
         is_due = len(vectors.beyond(self._held)) > min(_MOST_BEHIND, int(_SHARE_BEHIND * vectors.count))
         self.is_ready = self.is_ready or not is_due
         return is_due
 
     def _build(self) -> None:
         if sys.platform == "linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # of this thread alone
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # for this thread only
         while True:
             with self._starting:
                 source = self._source
@@ -182,10 +183,10 @@ class VectorGraph:
                 self._held[part] = True
             done += len(part)
             if self.is_ready:
-                time.sleep(time.monotonic() - began)  # let searches in: a lock alone is not fair
+                time.sleep(time.monotonic() - began)  # lets searches run: the lock is not fair
 
     def _give_up(self) -> None:
-        """Stop using the graph after an error of usearch; all searches scan."""
+        """Stop using the graph after an error of usearch, so that all searches scan."""
         self._is_closing = True
         self.is_ready = False
 

@@ -1,13 +1,14 @@
-"""The vectors of one user as two planes of int8, and exact products of integers by numkong, which usearch brings.
+"""The vectors of one user as two planes of int8, multiplied exactly by numkong, a dependency of usearch.
 
-A vector is `scale * (coarse + fine / 254)`, of unit length: `coarse` is the component times 127 over the largest one,
-rounded, and `fine` is the remainder, in 254ths. A scan reads `coarse` alone (1.8 ms per 100,000 vectors of 384
-dimensions; float32 in numpy takes 13.6). Both planes together are finer than the stored float16. Products of integers
-are exact, so equal vectors have equal cosines in any scan. Above a limit of vectors, a graph (`vector_graph`) finds the
-candidates; vectors that it does not hold yet, and every masked scan, are still read from the plane.
+A vector is `scale * (coarse + fine / 254)`, of unit length: `coarse` is the component times 127 divided by the largest
+component, rounded, and `fine` is the remainder in 254ths. A scan reads only `coarse` (1.8 ms per 100,000 vectors of 384
+dimensions; float32 in numpy takes 13.6 ms). Both planes together are finer than the stored float16. Products of
+integers are exact, so equal vectors have equal cosines in any scan. Above a limit of vectors, a graph (`vector_graph`)
+finds the candidates; vectors that are not in the graph yet, and all vectors of a masked scan, are still read from the
+plane.
 
-A view sees no later change: its scales never change, a scale of NaN marks a slot without a vector, and planes are only
-written where the scale is NaN in every view.
+A view is not affected by later changes: its scales never change, a scale of NaN marks a slot without a vector, and
+planes are only written at slots whose scale is NaN in every view.
 
 n = number of slots, k and m = number of slots given, d = dimensions, q = number of queries, g = number of groups of
 rows, b = d / 8 bytes of packed signs.
@@ -37,17 +38,17 @@ Bytes = npt.NDArray[np.int8]
 Bits = npt.NDArray[np.uint8]
 Scales = npt.NDArray[np.float32]
 
-_COARSE_STEPS = 127  # of the largest component
-_FINE_STEPS = 254  # of a coarse step
-_LEAST_CAPACITY, _MOST_CAPACITY = 8_192, 65_536  # slots of a chunk, unless more come at once; unused pages cost nothing
-_GATHER_SHARE = 0.15  # of the slots in a mask; above, reading all of them in order is faster
-_ROUNDING = 1e-6  # of a scanned cosine in float32
-_SPARE = 16  # candidates of the graph beyond the limit, so that the last of the best is usually among them
+_COARSE_STEPS = 127  # steps per largest component
+_FINE_STEPS = 254  # steps per coarse step
+_LEAST_CAPACITY, _MOST_CAPACITY = 8_192, 65_536  # slots per chunk; a large append gets a larger chunk
+_GATHER_SHARE = 0.15  # share of slots in a mask above which reading all slots in order is faster
+_ROUNDING = 1e-6  # rounding error of a scanned cosine in float32
+_SPARE = 16  # extra candidates of the graph, so that they usually include the best `limit`
 _GENERATION_BYTES = 8
 
 
 class _Quantized(NamedTuple):
-    """Vectors as integers: planes (k, d), scales (k,), and the greatest length of what `coarse` leaves out."""
+    """Vectors as integers: planes (k, d), scales (k,), and `rest`, the greatest length of what `coarse` leaves out."""
 
     coarse: Bytes
     fine: Bytes
@@ -98,7 +99,7 @@ class _Planes(NamedTuple):
             chunk.coarse[places], chunk.fine[places] = coarse[inside], fine[inside]
 
     def holding(self, count: int, ndim: int) -> _Planes:
-        """Return the same rows with room for `count`."""
+        """Return these planes with room for `count` rows."""
         room = sum(len(chunk.coarse) for chunk in self.chunks)
         if count <= room:
             return self
@@ -107,7 +108,7 @@ class _Planes(NamedTuple):
         return _Planes((*self.chunks, _Chunk(room, coarse, fine)))
 
     def _split(self, slots: Slots) -> Iterator[tuple[Slots, Slots, _Chunk]]:
-        """Iterate over the chunks that hold some of `slots`: places in the chunk, places in `slots`, the chunk."""
+        """Yield each chunk that holds some of `slots`, after their positions in the chunk and in `slots`."""
         for chunk in self.chunks:
             (inside,) = ((slots >= chunk.start) & (slots < chunk.start + len(chunk.coarse))).nonzero()
             if len(inside):
@@ -139,11 +140,11 @@ class TableView:
         return self._graph is not None and self._graph.is_ready
 
     def scan(self, query: Embedding, limit: int, mask: Mask | None = None) -> Cosines:
-        """Return approximate cosines with `query` (d,), at least those of the best `limit`.
+        """Return approximate cosines with `query` (d,), at least for the best `limit` slots.
 
-        With a `mask` (n,), exactly the slots in it are scanned. The error bound follows from the lengths of what the
-        coarse planes leave out (Cauchy and Schwarz). Raises `InvalidInputError` for a query that is not finite, of
-        length zero or of another d.
+        With a `mask` (n,), exactly the slots in it are scanned. The error bound follows from the lengths of the omitted
+        remainders (Cauchy-Schwarz inequality). Raises `InvalidInputError` for a query that is not finite, has length
+        zero or has another d.
         """
         unit = self._quantized(query)
         if not self.count:
@@ -167,7 +168,7 @@ class TableView:
     def cosines(self, query: Embedding, slots: Slots) -> Scores:
         """Return the exact cosines (m,) with `query`, NaN where a slot has no vector.
 
-        A slot's cosine does not depend on the other slots given. Raises `InvalidInputError` as `scan` does.
+        The cosine of a slot does not depend on the other slots given. Raises `InvalidInputError` as `scan` does.
         """
         unit = self._quantized(query)
         if not self.count:
@@ -176,7 +177,7 @@ class TableView:
         with_coarse, with_fine = (products(both, plane) for plane in self._planes.take(slots, self.ndim))
         product = with_coarse[0] + (with_coarse[1] + with_fine[0]) / _FINE_STEPS + with_fine[1] / _FINE_STEPS**2
         scales = self._scales[slots].astype(np.float64) * float(unit.scales[0])
-        cosines: Scores = np.minimum(np.maximum(product * scales, -1.0), 1.0)  # a third of the time of `np.clip`
+        cosines: Scores = np.minimum(np.maximum(product * scales, -1.0), 1.0)  # takes a third of the time of `np.clip`
         return cosines
 
     def _quantized(self, query: Embedding) -> _Quantized:
@@ -217,9 +218,9 @@ class TableView:
         return np.full(len(self._scales), nan, dtype=np.float32)
 
     def _near(self, query: Bytes, limit: int) -> tuple[Slots, Slots] | None:
-        """Return candidates of the graph, enough for the best `limit`, and the slots to scan beside it.
+        """Return enough candidates of the graph for the best `limit`, and the slots to scan in addition.
 
-        Asking for twice the limit searches the graph further, and finds vectors that int8 puts in another order.
+        Twice the limit makes the graph search further and includes vectors that int8 ranks differently.
         """
         wanted = 2 * (limit + _SPARE)
         while self._graph is not None and (found := self._graph.search(query, wanted)) is not None:
@@ -234,7 +235,7 @@ class TableView:
 
 
 class VectorTable:
-    """Vectors by slot. d is that of the first vector. One thread changes the table; `view` is for all threads."""
+    """Vectors by slot. The first vector determines d. One thread changes the table; any thread may use `view`."""
 
     def __init__(self, exact_search_limit: int = 250_000, expansion_search: int = 128) -> None:
         """Create an empty table that builds a graph for more than `exact_search_limit` vectors."""
@@ -249,9 +250,9 @@ class VectorTable:
 
     @classmethod
     def from_arrays(cls, arrays: LoadedArrays, exact_search_limit: int = 250_000, expansion_search: int = 128) -> Self:
-        """Return the table of saved `arrays`. They are written to without being copied: map them copy-on-write.
+        """Return the table of saved `arrays`. They are modified in place: map them copy-on-write.
 
-        Raises `IndexDamagedError` where they do not fit each other.
+        Raises `IndexDamagedError` if they do not fit each other.
         """
         match arrays:
             case {
@@ -282,7 +283,7 @@ class VectorTable:
     def append(self, vectors: Embedding) -> None:
         """Add slots with `vectors` (k, d), zeros for a slot without one yet; (k, 0) adds k slots without one.
 
-        Raises `InvalidInputError` for vectors that are not finite or of another d; nothing is added then.
+        Raises `InvalidInputError` for vectors that are not finite or of another d, and then adds nothing.
         """
         added = self._accepted(vectors)
         start, end = len(self._scales), len(self._scales) + len(added.scales)
@@ -290,26 +291,26 @@ class VectorTable:
         self._scales.append(added.scales)
 
     def set(self, slots: Slots, vectors: Embedding) -> bool:
-        """Give `slots` (k,) a vector; return False and change nothing where one of them ever had one.
+        """Set the vectors of `slots` (k,); return False and change nothing if any of them ever had a vector.
 
-        Raises `InvalidInputError` for vectors that are not finite, of length zero or of another d.
+        Raises `InvalidInputError` for vectors that are not finite, have length zero or have another d.
         """
         added = self._accepted(vectors)
         if np.isnan(added.scales).any():
             raise InvalidInputError("vector", "has length zero")
-        if self._ndim and self._planes.take_coarse(slots, self._ndim).any():  # a plane is zero until a vector comes
+        if self._ndim and self._planes.take_coarse(slots, self._ndim).any():  # planes are zero until a vector is set
             return False
         self._write(slots, added, len(self._scales))
         self._scales.set(slots, added.scales)
         return True
 
     def remove(self, slots: Slots) -> None:
-        """Drop the vectors of `slots`. Their bytes stay, also in saved arrays, until `keep`. Idempotent."""
+        """Drop the vectors of `slots`. Their bytes remain, also in saved arrays, until `keep`. Idempotent."""
         self._count -= int(np.count_nonzero(~np.isnan(self._scales.view()[slots])))
         self._scales.set(slots, nan)
 
     def keep(self, slots: Slots) -> Self:
-        """Return a new table of `slots` alone, ascending, numbered from 0, without the bytes of other slots.
+        """Return a new table of only the ascending `slots`, renumbered from 0, without the bytes of other slots.
 
         The new table builds its own graph; close the old one.
         """
@@ -345,7 +346,7 @@ class VectorTable:
     def arrays(self) -> Arrays:
         """Return the content, for `from_arrays`. A later `set` may change planes whose scale is NaN here."""
         count = len(self._scales)
-        none = np.empty((count, self._ndim), dtype=np.int8)  # before the first vector d is 0
+        none = np.empty((count, self._ndim), dtype=np.int8)  # d is 0 before the first vector
         return {
             "coarse": [part.coarse for part in self._planes.parts(count)] or [none],
             "fine": [part.fine for part in self._planes.parts(count)] or [none],
@@ -361,7 +362,7 @@ class VectorTable:
         return self._graph.writer(self._generation.hex())
 
     def load_graph(self, path: Path, cipher: Cipher | None = None) -> None:
-        """Load the graph that was saved with these `arrays`. One that is missing, damaged or another's is rebuilt."""
+        """Load the graph that was saved with these `arrays`. A missing, damaged or foreign graph is rebuilt."""
         if self._count > self._limit:
             with suppress(IndexDamagedError):
                 self._graph = VectorGraph.load(
@@ -389,7 +390,7 @@ class VectorTable:
 
 @lru_cache(maxsize=4)
 def _quantized_query(vector: bytes) -> _Quantized:
-    """Quantize one query (d,) of float32. Cached: a recall uses each of its two queries repeatedly."""
+    """Quantize one query (d,) of float32. Cached, because a recall uses each of its two queries repeatedly."""
     quantized = _quantized(np.frombuffer(vector, dtype=np.float32)[None])
     if np.isnan(quantized.scales[0]):
         raise InvalidInputError("vector", "has length zero")
@@ -424,7 +425,7 @@ def _lengths(vectors: npt.NDArray[np.floating[Any]]) -> Scores:
 def products(queries: Bytes, rows: Bytes) -> Scores:
     """Return the exact inner products of `queries` (q, d) with `rows` (m, d): (q, m)."""
     found = np.zeros((len(queries), len(rows)))
-    if len(rows):  # numkong refuses zero rows
+    if len(rows):  # numkong rejects empty input
         numkong.cdist(queries, rows, "inner", out=found)
     return found
 
@@ -437,8 +438,8 @@ def products_into(query: Bytes, rows: Bytes, out: npt.NDArray[np.float32]) -> No
 def greatest_with_signs(queries: Bytes, signs: Bits, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Return the greatest inner products of `queries` (q, d) with rows of +1 and -1, in each group of rows: (g, q).
 
-    The rows are bits (m, b), 1 for +1 and 0 for -1; the groups begin at `starts` (g,). At least one query and one row.
-    The product with a row of signs is twice that with its bits, less the sum of the query.
+    The rows are bits (m, b), 1 for +1 and 0 for -1; the groups begin at `starts` (g,). Requires a query and a row. The
+    product with a row of signs is twice the product with its bits, minus the sum of the query.
     """
     ones = np.unpackbits(signs, axis=1).view(np.int8)
     packed = numkong.dots_pack(queries, "int8")  # 7 times as fast as unpacked, for 8 queries

@@ -1,6 +1,6 @@
 """One user's memories at one moment, which recall searches, filters and groups. `Columns` publishes it.
 
-n = number of slots, dead ones included, m = number of slots or rows given.
+n = number of slots, including dead ones; m = number of slots or rows given.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from memory_agent.storage.passages import PassageView, WordBitsView
 from memory_agent.storage.postings import PostingsView
 
 Span = tuple[datetime | None, datetime | None]
-"""A time range: since (inclusive) and until (exclusive), None for an open end."""
+"""A time range from since (inclusive) to until (exclusive); None means unbounded."""
 
 LINKS = ("previous", "following")
-"""The columns with the slots before and after a memory in its session, -1 for none."""
+"""The columns that hold the slots before and after a memory in its session, -1 for none."""
 NAMED = ("sessions", "runs", "channels", "agents", "types", "phases")
-"""The columns that hold names as numbers."""
+"""The columns that hold the numbers of names."""
 NO_NAME = -1
-"""The number of a name that a memory does not have."""
+"""The number that stands for no name."""
 _PLAN = SOURCES.index("conductor_plan")
 _MOST_PARTS = 16
-"""Results of `among` that a view caches, 9 n bytes each: searches of shared items use few sets of policies."""
+"""The number of results of `among` that a view caches, 9 n bytes each; searches of shared items use few policy sets."""
 _MOST_MATCHING = 1_000
-"""Results of `matching` that a view caches: an author of shared items has few."""
+"""The number of results of `matching` that a view caches; an author of shared items needs few."""
 
 
 class View:
     """The columns at one moment: arrays (n,) by slot, `vectors`, `words` and `word_bits`. Immutable and thread-safe.
 
-    `asks` is true for texts that end with a question. `qualities` are NaN for none; `kinds`
-    and `sources` are positions in `records.KINDS` and `records.SOURCES`; `runs` and `sessions` are numbers of names,
-    `NO_NAME` for none. Slots that are not `alive` are dead: they have neither vector nor words. The view includes all
-    changes through `applied`; `stamp` names the embedder of the vectors, `words_stamp` that of the word bits.
+    `asks` is true for texts that end with a question. `qualities` are NaN for a memory without a quality; `kinds` and
+    `sources` are positions in `records.KINDS` and `records.SOURCES`; `runs` and `sessions` are numbers of names, or
+    `NO_NAME`. Slots that are not `alive` are dead: they have neither vector nor words. The view includes all changes up
+    to `applied`; `stamp` and `words_stamp` name the embedders of the vectors and of the word bits.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class View:
 
     @property
     def count(self) -> int:
-        """n, dead slots included."""
+        """n, including dead slots."""
         return len(self.rows)
 
     def slots(self, rows: Sequence[int] | Rows) -> Slots:
@@ -96,7 +96,7 @@ class View:
         return found
 
     def mask(self, filter: MemoryFilter | None, excluded: Sequence[int] = ()) -> Mask | None:
-        """Return which slots (n,) are alive and pass the filter, exactly; None if the filter restricts nothing.
+        """Return which slots (n,) are alive and pass the filter; None if the filter excludes nothing.
 
         Ignores `min_score`. `excluded` are the rows of the events and records that the filter excludes
         (`Store.excluded_rows`). Raises `InvalidInputError` for a time without a time zone.
@@ -107,7 +107,7 @@ class View:
         return self.alive if passing is None and self._is_part else passing
 
     def among(self, filter: MemoryFilter | None) -> Self:
-        """Return a view of the memories that pass the filter alone; its figures count no other memories.
+        """Return a view of only the memories that pass the filter; its figures count no other memories.
 
         Cached for the latest filters: it takes 2 ms for 100,000 slots with seven values of metadata each.
         """
@@ -156,7 +156,7 @@ class View:
         return found
 
     def qualities_with_runs(self, slots: Slots) -> npt.NDArray[np.float64]:
-        """Return the quality of each slot (m,), or that of its run, which its plans have; NaN for none."""
+        """Return the quality of each slot (m,), or of its run (kept by the run's plan), or NaN."""
         found, runs = self.qualities[slots], self.runs[slots]
         unknown = np.isnan(found) & (runs != NO_NAME)
         if unknown.any():
@@ -170,7 +170,7 @@ class View:
     def windows(self, slots: Slots, reach: int) -> Slots:
         """Return each slot with its neighbours in its session, by time and row: (m, 2 * reach + 1).
 
-        The slot itself is in the middle; -1 stands for a missing neighbour.
+        The slot itself is in the middle; a missing neighbour is -1.
         """
         found: Slots = np.empty((2 * reach + 1, len(slots)), dtype=np.int64)
         found[reach] = slots
@@ -217,12 +217,12 @@ class View:
         return {name: count for name, count in sorted(zip(names, counts, strict=True)) if count}
 
     def time_span(self) -> tuple[datetime | None, datetime | None]:
-        """Return the times of the oldest and the newest memory, None if there are no memories."""
+        """Return the times of the oldest and the newest memory, or None if there are no memories."""
         times = self.times_us[self.alive]
         return (None, None) if not len(times) else (time_of(int(times.min())), time_of(int(times.max())))
 
     def _part(self, mask: Mask | None) -> Self | None:
-        """Return a view of the memories in `mask` (n,) alone; None if these are all memories."""
+        """Return a view of only the memories in `mask` (n,), or None if the mask includes all memories."""
         if mask is None or np.count_nonzero(mask) == self.live:
             return None
         part = copy.copy(self)
