@@ -1,7 +1,7 @@
-"""Rounds of kills and faults: a working system, faults drawn from a seed, and the checker at the end.
+"""Rounds of kills and faults: faults drawn from a seed hit a working system, and the checker runs at the end.
 
-A fault happens at the N-th disk call (the shim; deterministic for its process) or after a number of promises (at
-random). The same seed gives the same faults; what they interrupt depends on the machine.
+A fault happens at the N-th disk call (the shim counts; deterministic for its process) or after a random number of
+promises. The same seed gives the same faults, but what they interrupt depends on the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DISK = {
 
 
 class Kill(NamedTuple):
-    """The victim and the kind: `call` is a SIGKILL at a disk call, `random` after some promises."""
+    """A kill of `victim`: `how` is `call` (SIGKILL at a disk call) or `random` (after some promises)."""
 
     victim: str
     how: str
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 FULL, FAILED = ("enospc", "quota", "brim"), ("eio", "short")
-"""Faults after which a process continues, and faults that end it because its memory is no longer trustworthy."""
+"""Faults after which a process continues, and faults after which it ends, as it can no longer trust its memory."""
 FAULTS = (
     *(Fault("relay", kind, "write", "journal/data.mdb", False) for kind in FULL),
     *(Fault("relay", kind, "write", "journal/data.mdb", True) for kind in FAILED),
@@ -83,7 +83,7 @@ def kill_round(
     *,
     is_encrypted: bool = False,
 ) -> None:
-    """Run a world, inject every fault, wait until all is delivered, and check. Raises `AssertionError` with the seed.
+    """Run a world, inject every fault, wait for all deliveries, and check. Raises `AssertionError` with the seed.
 
     With encryption, the relay is also killed while it creates the keys.
     """
@@ -211,7 +211,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
 
 
 def _let_work(world: World, part: Part, promises: int) -> None:
-    """Wait for more promises, by this part or through it."""
+    """Wait until this part has made or passed on more promises."""
     count = _counter(world, part)
     aim = count() + promises
     wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} continues")
@@ -227,5 +227,5 @@ def _let_work_or_end(world: World, part: Part) -> None:
 def _counter(world: World, part: Part) -> Callable[[], int]:
     if part is world.owner:
         return lambda: world.taken
-    asked = world.plain if part is world.relay else part  # a spool proves nothing about the relay
+    asked = world.plain if part is world.relay else part  # a spooled event does not show that the relay works
     return lambda: world.acked_by(asked)

@@ -1,4 +1,4 @@
-"""The events of the laboratory: numbered, of several users, each with a unique word and its user's name."""
+"""The numbered events of the laboratory, each with a unique word and the name of its user."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def lamp(publisher: str, number: int) -> str:
 
 
 def is_to_be_forgotten(event_id: str) -> bool:
-    """Whether the store's owner forgets the memory of this event: one in eleven."""
+    """Whether the store's owner forgets the memory of this event; true of one in eleven."""
     return int(event_id.rpartition("-")[2]) % 11 == 3
