@@ -103,7 +103,7 @@ def test_on_a_full_disk_the_reserve_lets_retention_delete(small_disk: Path) -> N
 
 
 def give_order(switch: Path) -> None:
-    """Make every write to the journal fail from now on. The order appears complete or not at all."""
+    """Make every write to the journal fail from now on. The file with the order appears atomically."""
     whole = switch.with_suffix(".new")
     whole.write_text(JOURNAL_FAILS)
     whole.replace(switch)

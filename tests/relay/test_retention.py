@@ -1,4 +1,4 @@
-"""Retention: by age, by size, never past the slowest consumer unless a setting allows it, and reported."""
+"""Test retention by age and by size: it is reported, and passes the slowest consumer only if a setting allows it."""
 
 from __future__ import annotations
 
