@@ -1,4 +1,4 @@
-"""`forget` while the daemon runs: nothing is left in any byte of the data folder, and nothing returns."""
+"""Test `forget` while the daemon runs: no byte is left in the data folder, and nothing returns."""
 
 from __future__ import annotations
 

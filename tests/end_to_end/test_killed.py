@@ -1,4 +1,4 @@
-"""Relay, daemon, actor and raylet are killed while events arrive; every acknowledged event is stored exactly once."""
+"""Test killing relay, daemon, actor and raylet while events arrive: acknowledged events are stored exactly once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def kill_part(daemon: DaemonProcess, name: str) -> None:
 
 
 def kill_raylet(daemon: DaemonProcess) -> None:
-    """Hosts continue for a while without the raylet, and answer while their successors start."""
+    """Kill the raylet. Hosts run on for a while, and answer until their successors have started."""
     next(process for process in process_tree(daemon.pid) if process.name() == "raylet").kill()
 
 

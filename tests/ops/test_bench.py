@@ -1,4 +1,4 @@
-"""The bench: its texts, figures and verdicts, and that parts and table match."""
+"""Test the bench: its texts, figures and verdicts, and that its parts match its table."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_ingest_reaches_its_target_at_the_target(share: float, reached: bool) ->
 
 
 def same(value: float) -> dict[str, float]:
-    """A spread of equal values."""
+    """Return a spread of equal values."""
     return {"median": value, "least": value, "most": value}
 
 
@@ -141,7 +141,7 @@ def test_events_of_a_growing_memory_go_on_where_they_ended_and_carry_their_tags(
 
 @pytest.mark.slow
 def test_measuring_a_growing_memory_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few questions and memories; checks that it measures, not the figures."""
+    """With few questions and memories. Checks that there are figures, not their values."""
     for module, name, value in (
         (cost, "_TURNS", 2),
         (cost, "_QUESTIONS", 5),
@@ -241,7 +241,7 @@ def test_the_memory_of_a_process_and_of_its_children_is_measured() -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_a_filled_store_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a tenth of the questions; checks that it measures, not the figures."""
+    """With a tenth of the questions. Checks that there are figures, not their values."""
     monkeypatch.setattr(recall, "_QUESTIONS", 10)
     monkeypatch.setattr(recall, "_WARM_UP", 10)
     monkeypatch.setattr(resident, "_RECALLS", 10)
@@ -257,7 +257,7 @@ def test_measuring_a_filled_store_makes_rows(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_blocks_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few messages; checks that it measures, not the figures."""
+    """With few messages. Checks that there are figures, not their values."""
     for name, value in (("_TURNS", 1), ("_MESSAGES", 6), ("_WARM_UP", 2)):
         monkeypatch.setattr(triggers, name, value)
     with filled_store(250) as store:
@@ -270,7 +270,7 @@ def test_measuring_blocks_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_both_doors_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few requests; checks that it measures, not the figures."""
+    """With few requests. Checks that there are figures, not their values."""
     for name, value in (("_TURNS", 1), ("_QUESTIONS", 4), ("_OWNERS", 4), ("_WARM_UP", 2)):
         monkeypatch.setattr(http, name, value)
     with filled_store(250) as store:
@@ -283,7 +283,7 @@ def test_measuring_both_doors_makes_rows(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_mcp_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few requests; checks that it measures, not the figures."""
+    """With few requests. Checks that there are figures, not their values."""
     for name, value in (("_STARTS", 2), ("_TURNS", 1), ("_QUESTIONS", 4), ("_WARM_UP", 2)):
         monkeypatch.setattr(mcp, name, value)
     with filled_store(250) as store:
@@ -296,7 +296,7 @@ def test_measuring_mcp_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_hooks_makes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With few prompts; checks that it measures, not the figures."""
+    """With few prompts. Checks that there are figures, not their values."""
     for name, value in (("_TURNS", 1), ("_PROMPTS", 4), ("_WARM_UP", 2)):
         monkeypatch.setattr(hook, name, value)
     with filled_store(250) as store:
@@ -323,7 +323,7 @@ with filled_store(250) as store:
 
 
 def _in_a_process_of_its_own(program: str) -> str:
-    """Return the last line that a program prints. A process can start Ray once."""
+    """Return the last line that a program prints. In a process of its own, as a process can start Ray only once."""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()[-1]
@@ -332,7 +332,7 @@ def _in_a_process_of_its_own(program: str) -> str:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_hosts_makes_rows() -> None:
-    """With few calls, recalls and events; checks that it measures, not the figures."""
+    """With few calls, recalls and events. Checks that there are figures, not their values."""
     rows = {row.figure: row for row in all_rows({"hosts": json.loads(_in_a_process_of_its_own(_FEW_HOSTS))})}
     assert {"hosts, empty call at the socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
     assert rows["recall through RPC less in process, in embeddings"].target == "≤ 1.2"
@@ -344,7 +344,7 @@ def test_measuring_hosts_makes_rows() -> None:
 
 @pytest.mark.slow
 def test_one_part_can_be_measured_alone_as_json() -> None:
-    """In a process of its own, with a tenth of the events."""
+    """Runs in a separate process, with a tenth of the events."""
     assert "journal" in PARTS
     program = (
         "import runpy, ops.bench.journal as journal\n"

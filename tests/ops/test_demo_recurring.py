@@ -1,4 +1,4 @@
-"""Recurring incidents in the demo are reworded, and only shown memories are cited."""
+"""Test that recurring incidents in the demo are reworded, and that only shown memories are cited."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_printed_reasons_add_up(parts: tuple[float, float, float]) -> None:
 
 @dataclass
 class Told:
-    """Carol's memory after all pages; `first` is the answer to the last page before the first lesson."""
+    """Carol's memory after all pages. `first` is the answer to the last page before the first lesson."""
 
     memory: Memory
     first: RecallResult
