@@ -1,4 +1,4 @@
-"""`encrypt`, and the other commands on an encrypted data folder."""
+"""Test `encrypt`, and the other commands on an encrypted data folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`keys create|list|rotate|revoke`, and the other commands with a key."""
+"""Test `keys create|list|rotate|revoke`, and other commands with a key."""
 
 from __future__ import annotations
 

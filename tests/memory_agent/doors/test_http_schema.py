@@ -1,4 +1,4 @@
-"""The OpenAPI description, and a fuzzer (schemathesis) that sends requests to a real server by it."""
+"""Test the OpenAPI description, also with a fuzzer (schemathesis) that derives requests to a real server from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from memory_agent.embedders import Embedder
 from relay import BrokerSettings, RelaySettings
 
 HERE = Path(__file__).parents[1]
-SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 
 
 @pytest.fixture(scope="module")

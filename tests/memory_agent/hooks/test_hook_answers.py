@@ -1,4 +1,4 @@
-"""Hooks with a real server, relay and memory: what they publish, what a prompt receives, and failures in between."""
+"""Test hooks with a real server, relay and memory: published events, context for prompts, and failures in between."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def caller(served: Served) -> MemoryClient:
 
 
 def remembered(served: Served) -> None:
-    """Return when all journaled events can be recalled."""
+    """Wait until all journaled events can be recalled."""
     with Subscriber(*served.relay) as subscriber, caller(served) as client:
         client.wait({"default": subscriber.fetch(0, 1_000).last_seq}, PATIENCE_S)
 
@@ -76,7 +76,7 @@ def waiting_in(data_dir: Path) -> list[Path]:
 
 
 def finished_session(served: Served) -> None:
-    """Report a session of Claude Code with a finding."""
+    """Run the hooks of a session of Claude Code that has a finding."""
     for said in (
         of_claude("SessionStart", source="startup"),
         of_claude("UserPromptSubmit", prompt=REQUEST),
@@ -236,7 +236,7 @@ def test_waiting_events_are_sent_to_their_daemon_with_their_key(embedder: Any, m
         key = {user: create_key(folder, user, user, frozenset({Scope.PUBLISH})).token for user in ("alice", "bob")}
         monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
         answered("codex", said, folder)
-        answered("codex", said, folder, url="http://127.0.0.1:1")  # for another daemon, which is unavailable
+        answered("codex", said, folder, url="http://127.0.0.1:1")  # sent to another, unavailable daemon
         with daemon_in(folder, embedder) as served:
             monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["bob"])
             answered("codex", ended, folder)
