@@ -184,7 +184,7 @@ def test_a_host_answers_an_older_client(tmp_path: Path) -> None:
                 reply = host.call("alice", request.method, bytes(request.params), request.deadline_ms)
                 try:
                     decode_reply(reply, message.verb.result)
-                except Exception as error:  # each is compared
+                except Exception as error:  # all faults are compared at the end
                     faults.append((message.verb.method, str(error)))
         host.close()
         assert faults == [("feedback", "recall_id: unknown recall or run: mistyped, or too old to be credited")]

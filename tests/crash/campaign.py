@@ -21,7 +21,7 @@ from .reading import read_history
 from .world import Part, World, wait_until
 
 Tell = Callable[[], None]
-MOST_CALLS = 30  # this many disk calls happen within a few promises
+MOST_CALLS = 30  # so many disk calls happen within a few promises
 MOST_CALLS_OF = {"columns.arrays": 4, "graph.arrays": 2}  # written rarely, in a few calls
 _DISK = {
     "relay": ("journal/data.mdb",),
@@ -64,7 +64,7 @@ FAULTS = (
 
 
 def draw_kills(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list[Kill]:
-    """A number of faults per victim, shuffled by the seed."""
+    """Return `counts` kills per victim, shuffled by the seed."""
     drawn = [
         Kill(victim, "call" if has_shim and victim in _DISK and number % 2 else "random")
         for victim, count in counts.items()
@@ -178,7 +178,7 @@ def _strike_spool(world: World, kill: Kill, seeded: random.Random) -> None:
         world.relay.kill()
         _let_work(world, part, seeded.randint(1, 40))
         part.kill()
-    if seeded.random() < 0.5:  # the restarted publisher finds the relay away
+    if seeded.random() < 0.5:  # the restarted publisher cannot reach the relay
         part.start()
         _let_work(world, part, 8)
         world.relay.start()

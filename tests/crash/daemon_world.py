@@ -115,7 +115,7 @@ class DaemonWorld:
         return found
 
     def wait_for_progress(self) -> None:
-        """Wait until this many more events were ingested."""
+        """Wait until this many more events are ingested."""
         aim = self._reach() + _PROGRESS
 
         wait_until(lambda: self._reach() >= aim, f"the journal is worked off up to {aim}", 240.0)

@@ -86,7 +86,8 @@ def _teach(data_dir: Path) -> None:
 
 
 def _begin_erasure(data_dir: Path) -> None:
-    """Write the intent of an erasure, which opening the folder partly completes, and the history of earlier ones."""
+    """Write the intent of an erasure, which opening the folder partly completes, and the history of earlier
+    erasures."""
     folder = user_folder(data_dir, ERASED)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, ERASED)
     with open_memory(data_dir, ERASED) as memory:
@@ -100,7 +101,7 @@ def _begin_erasure(data_dir: Path) -> None:
 
 
 def _make_keys(data_dir: Path) -> None:
-    """A key of each kind, one of them revoked."""
+    """Create a key of each kind, and revoke one."""
     ensure_local_key(data_dir)
     create_key(data_dir, "planner", "alice", frozenset({Scope.RECALL}))
     create_key(data_dir, "elsewhere", "bob", frozenset({Scope.PUBLISH}), curve_pair())

@@ -2,7 +2,7 @@
 
 kill -9 does not test fsync, because the page cache outlives the process. A power cut is therefore a copy of the file
 that holds a mounted file system, made while its writers are stopped. The copy contains what was flushed and nothing
-that was only in memory. Unlike a real disk, it never reorders the writes of one flush.
+that was only in memory. Unlike a disk, it never reorders the writes of one flush.
 """
 
 from __future__ import annotations

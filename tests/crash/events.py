@@ -7,7 +7,7 @@ ROOMS = ("kitchen", "archive", "harbour", "workshop", "library", "cellar", "gard
 
 
 def event(publisher: str, number: int) -> dict[str, object]:
-    """The event of that number. A publisher alternates between the users."""
+    """Return the event with this number. A publisher alternates between the users."""
     user_id = USERS[number % len(USERS)]
     room = ROOMS[number % len(ROOMS)]
     return {
@@ -22,7 +22,7 @@ def event(publisher: str, number: int) -> dict[str, object]:
 
 
 def lamp(publisher: str, number: int) -> str:
-    """The word unique to this event."""
+    """Return the word that is unique to this event."""
     return f"lamp{publisher}{number:06d}"
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.crash.first_write_process ENGINE FOLDER
 
-ENGINE is an engine of `full_disk_process` or an encrypted one, which creates its key in this first write.
+ENGINE is an engine of `full_disk_process`, or an encrypted engine, whose first write creates its key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The checker: compares promises with the journal, the stores, their indexes and the quarantine. Pure.
 
-A promise is an acknowledgement that its receiver recorded before it continued. An event without one may be missing, but
-must not exist twice. `reading` reads the files.
+A promise is an acknowledgement that its receiver recorded before it continued. An event without an acknowledgement may
+be missing, but must not exist twice. `reading` reads the files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Store:
 
 @dataclass(frozen=True)
 class History:
-    """Everything known of a run.
+    """Everything known about a run.
 
     `handled` is the journal number up to which the stores have ingested. `taken_in` are the ids that a store reported
     as stored, and `deleted` as forgotten. For `doubtful` ids a deletion was requested but not answered.

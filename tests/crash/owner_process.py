@@ -5,7 +5,7 @@
 The process reads from its cursor, passes each user's events to a `MemoryHost`, forgets one memory in eleven, and
 commits the cursor. Occasionally it puts users to sleep, which saves their indexes. It records the ids of each answer
 before it continues, in NOTES_FOLDER/taken, doubtful (deletion requested) and deleted (deletion answered). It ends at
-the end of the journal once the file NOTES_FOLDER/stop-owner exists, or at once with `--once`.
+the end of the journal, either with `--once` or once the file NOTES_FOLDER/stop-owner exists.
 """
 
 from __future__ import annotations

@@ -28,10 +28,11 @@ class Cut:
 def power_cut(
     shim: Path, promises: int, figures: Figures, *, disk_lies: bool = False, is_encrypted: bool = False
 ) -> Cut:
-    """Run a world until it made so many promises, cut the power, check, continue on the copied disk, and check again.
+    """Run a world until it has made this many promises, cut the power, check, continue on the copied disk, and check
+    again.
 
-    With `disk_lies` (the control) relay and owner never flush, and the world is not continued. With encryption
-    the keys are on the same disk, created just before. Raises `CannotMountError`.
+    With `disk_lies` (the control) relay and owner never flush, and the world is not continued. With encryption, the
+    keys are created on the same disk just before. Raises `CannotMountError`.
     """
     with tempfile.TemporaryDirectory(prefix="crash-") as name:
         folder = Path(name)

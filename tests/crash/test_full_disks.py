@@ -34,7 +34,7 @@ PAGES, META_PAGE, FLUSH = "write 1", "write 2", "sync 1"
 
 
 def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
-    """The report of a process whose engine met `fault`."""
+    """Return the report of a process whose engine had `fault`."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.crash.full_disk_process", engine, str(folder), fault]
     environment = Order(shim, folder / "order").environment()
@@ -132,7 +132,7 @@ def _event(number: int, text: str) -> Event:
 
 def test_a_file_system_that_reports_no_size_has_room(tmp_path: Path) -> None:
     try:
-        with small_disk(tmp_path / "disk", 0) as disk:  # 0: without a limit
+        with small_disk(tmp_path / "disk", 0) as disk:  # 0 means no limit
             assert has_room(disk)
     except CannotMountError as error:
         skip(str(error))

@@ -147,7 +147,7 @@ def test_a_run_of_a_client_is_credited_with_what_it_recalled(daemon: DaemonProce
         known = before.patiently("remember", text=VPN, id="vpn")
         assert (
             known["id"] in before.patiently("recall", query=QUESTION)["text"]
-        )  # an unknown run: the host is awake now
+        )  # the run is unknown, but now the host is awake
         before.end()
         run = memory.runs.begin("Deploy to staging")
         client = McpProcess(daemon.data_dir, "--user", user, "--run", run.id, "--tools", tools)

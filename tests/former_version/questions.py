@@ -1,8 +1,8 @@
 """The questions for both versions about the fixture, and the form in which their answers are compared.
 
-`make.py` asks the former version, and the tests ask the present version. Each gets a freshly unpacked fixture and the
-same questions in the same order, because a recall changes later answers (it is counted, and moves the mean of the
-queries).
+`make.py` asks the former version, and the tests ask the present version. Each version gets a freshly unpacked fixture
+and the same questions in the same order, because a recall changes later answers (it is counted, and moves the mean of
+the queries).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ UNLIKE = frozenset({
     "recall_id", "took_ms", "consolidated_at", "last_recalled_at", "pid", "version",
     "disk_bytes", "state_bytes", "erased_at", "unbuilt", "plan", "gate",
 })  # fmt: skip
-"""Fields that differ between two runs of one version (ids and times of the questions, sizes of files), or on purpose.
+"""Fields that are not compared: ids and times of the questions, sizes of files, and fields changed on purpose.
 
 `unbuilt` lists derived files, which had other names in 0.1.0 and are replaced when the store is opened. `plan` was the
 way in which a filter was applied, and only one way is left. The `gate` of learning now counts from the second run on,
@@ -223,7 +223,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def write_answers(former: dict[str, Any]) -> None:
-    """Write `answers.json`, one question a line."""
+    """Write `answers.json`, with one question per line."""
     lines = [f"{json.dumps(name)}: {json.dumps(told, ensure_ascii=False)}" for name, told in former.items()]
     ANSWERS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
@@ -234,7 +234,7 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def _documents(text: str) -> Any:
-    """Return the JSON document, or one per line, leaving out lines that are not JSON."""
+    """Return the JSON document, or the list of documents on the lines that are JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """Test that files of the former version can be opened and give the same answers.
 
-The fixture is a data folder, an encrypted one with its key ring, a backup, an export, exported learning, a spool with
-unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
+The fixture is a data folder, an encrypted data folder with its key ring, a backup, an export, exported learning, a
+spool with unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
 `answers.json` has the answers of that version. Intended differences:
 
 - fields listed in `questions.py`: `UNLIKE` (ids and times of the questions), `ADDED` (new since then);

@@ -49,7 +49,7 @@ def ring() -> KeyRing:
 
 @cache
 def user_key() -> UserKey:
-    """Alice's."""
+    """Return alice's key."""
     return UserKey(ring(), "alice")
 
 

@@ -125,7 +125,7 @@ def test_python_functions_are_counted_but_not_those_of_c() -> None:
         return len([])
 
     assert python_calls(one) == 1
-    assert python_calls(lambda: [one() for _ in range(3)]) in (4, 5)  # a comprehension is a function until Python 3.12
+    assert python_calls(lambda: [one() for _ in range(3)]) in (4, 5)  # before Python 3.12 a comprehension is a function
     assert sys.getprofile() is None
 
 

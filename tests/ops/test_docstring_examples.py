@@ -93,7 +93,7 @@ NAMES: Names = {
     "relay_endpoints": relay_endpoints,
     "timedelta": timedelta,
 }
-SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Full and failing disks: intake stops with an error, and acknowledged events stay."""
+"""Test full and failing disks: intake stops with an error, and acknowledged events stay."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def give_order(switch: Path) -> None:
 
 @pytest.fixture
 def failing_disk(tmp_path: Path) -> Path:
-    """A library that makes the disk fail, built here."""
+    """A library, built for the test, that makes disk calls fail."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         skip_unless_ci("the failing disk needs Linux and a C compiler")

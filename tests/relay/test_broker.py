@@ -1,4 +1,4 @@
-"""A relay and its clients over real sockets: answers, errors, the doorbell, private sockets, starting and stopping."""
+"""Test a relay and its clients over real sockets: answers, errors, doorbell, private sockets, start and stop."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ TEXT = "the drill is on shelf number twelve " * 6_800
 """About 240 KB, so that the search for secrets takes the relay a while."""
 MESSAGE = 4  # events, together about a megabyte
 MOST = 600  # messages
-ENOUGH = 10  # messages acknowledged while the remaining ones wait
+ENOUGH = 10  # messages acknowledged while further messages wait
 BOUND = 300_000_000  # bytes: twice a queue of 64 and a batch of 16 in several forms
 
 

@@ -171,7 +171,7 @@ def test_closing_a_subscriber(broker: Broker) -> None:
 
 @pytest.mark.slow
 def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
-    """Another thread writes and reads; the events appended before are all present or all absent."""
+    """Afterwards another thread can write and read, and the interrupted events are all present or all absent."""
     folders = count()
 
     def append_and_read(journal: Journal) -> None:
@@ -195,7 +195,7 @@ def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
 
 
 def test_waiting_for_writes_before_a_compaction(tmp_path: Path) -> None:
-    """Another thread writes and compacts."""
+    """Afterwards another thread can write and compact."""
     folders = count()
 
     def wait(journal: Journal) -> None:

@@ -102,7 +102,7 @@ def test_a_users_events_leave_the_file_and_a_repeat_is_still_known(journal: Jour
     assert (erased.seqs, erased.quarantined) == ([41, 42, 43, 44, 45], 1)
     assert SECRET.encode() in bytes_below(tmp_path)
     for entry in journal.quarantined():
-        journal.drop(entry.id)  # cut, and from an unknown sender: its user is unknown
+        journal.drop(entry.id)  # truncated, and from an unknown sender, so its user is unknown
     assert journal.uncompacted == 6
     journal.compact()
     assert journal.uncompacted == 0

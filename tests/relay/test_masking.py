@@ -76,7 +76,8 @@ def lines(file: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_nothing_of_60_secrets_in_other_sentences_is_left(seed: int) -> None:
-    """Its author had read the table, which then found 48 of 60 (decision 0005). Formats for the rest were added."""
+    """The author of the file had read the table, which then found 48 of 60 (decision 0005). Formats for the rest were
+    added."""
     missed = [one.text for one in made_up_secrets(seed, "held_out_secrets.jsonl") if not nothing_is_left(one)]
     assert missed == []
 

@@ -1,4 +1,4 @@
-"""Test access to the relay: a key gives access to its user and scopes, and no key to nothing."""
+"""Test that a key gives access to the relay only for its user and scopes, and that access needs a key."""
 
 from __future__ import annotations
 

@@ -240,5 +240,5 @@ asyncio.run(go(sys.argv[1]))
 
 
 def test_a_socket_that_is_closed_while_its_connection_ends_stops_no_other(tmp_path: Path) -> None:
-    """In a separate process. libzmq blocks its I/O thread while a report of a lost connection is not received."""
+    """Runs in a separate process: libzmq blocks its I/O thread until the report of a lost connection is received."""
     subprocess.run([sys.executable, "-c", CLOSED_WHILE_LOST, str(tmp_path)], check=True, timeout=120)

@@ -12,7 +12,7 @@ DAY_S = 86_400.0
 
 
 def fill(journal: Journal, count: int = 10) -> None:
-    """One event of about 1 KB an hour."""
+    """Append `count` events of about 1 KB, one per hour."""
     for number in range(count):
         journal.append([event(number, payload={"text": "x" * 1_000})], later(number * 3_600))
 

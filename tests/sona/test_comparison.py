@@ -1,4 +1,4 @@
-"""Test comparisons: no habit of choosing by position wins the bet, but a memory that was lifted rightly does."""
+"""Test comparisons: no habit of choosing by position gains by the bet, but rightly lifted memories win."""
 
 from __future__ import annotations
 

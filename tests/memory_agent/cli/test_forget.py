@@ -241,7 +241,7 @@ def test_expired_memories_are_erased_with_their_events_and_a_dry_run_names_the_r
     before = files_with(SECRET, filled)
     planned = run_json(*asked, "--dry-run", *rules)
     assert (planned["by_rule"], planned["events"], planned["complete"]) == ({"said": 4}, 4, False)
-    assert run_json("stats", "--user", "alice", *rules)["memories"] == 4  # who only looks erases nothing
+    assert run_json("stats", "--user", "alice", *rules)["memories"] == 4  # the dry run has erased nothing
     assert files_with(SECRET, filled) == before
     receipt = run_json(*asked, "--yes", *rules)
     assert (receipt["by_rule"], receipt["events"], receipt["complete"]) == ({"said": 4}, 4, True)

@@ -118,7 +118,7 @@ def test_people_see_age_kind_source_and_text(run: Run, deploy: None) -> None:
     shown = run("recall", "why did the deploy hang", "--min-relevance", "0").stdout
     first, title, tags, text = shown.splitlines()[:4]
     assert first.startswith(" 1 just now · pattern · user_input · relevance 1.00, score ")
-    assert re.search(r" · provenance: verified · [0-9A-Z]{26}$", first)  # the id to name in feedback, and to forget by
+    assert re.search(r" · provenance: verified · [0-9A-Z]{26}$", first)  # the id for `feedback` and `forget`
     assert (title, tags, text) == ("   VPN", "   tags: deploy", "   The deploy hung because the VPN was down.")
     assert "3 memories in " in shown
 

@@ -506,7 +506,7 @@ def test_an_erased_user_takes_along_what_was_shared(
     run("shared", "preview", *offered, "--user", "rob")
     assert run("shared", "offer", str(tmp_path / "offer.json"), "--yes", "--user", "rob").exit_code == 0
     asked = ("forget", "--user", "rob", "--user-all")
-    for _ in range(2):  # a dry run takes nothing away
+    for _ in range(2):  # a dry run unpublishes nothing
         planned = run_json(*asked, "--dry-run")
         assert [planned[count] for count in ("unpublished", "offers", "ratings")] == [1, 1, 1]
     shown = [line.split() for line in run(*asked, "--dry-run").stdout.splitlines()]

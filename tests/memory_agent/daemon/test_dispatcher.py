@@ -1,4 +1,4 @@
-"""Test the way from the journal to the users: limits of the cursor, events in memory, and events without an owner."""
+"""Test dispatching from the journal to users: limits of the cursor, events in memory, events without an owner."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def ingest(host: MemoryHost, user_id: str) -> IngestReport:
 
 
 def test_a_failed_store_is_reopened_under_concurrent_requests(host: MemoryHost) -> None:
-    """Regression: threads with a late error closed the reopened store, or opened a store that they had locked."""
+    """Regression: a late error closed the reopened store, and a store that was reopened too early was still locked."""
     remember(host)
     failures: list[str] = []
     stop = threading.Event()

@@ -137,7 +137,7 @@ def test_ray_keeps_no_record_of_calls(cluster: Cluster) -> None:
         await _asked(host, 200)
         before = _own_bytes(gcs)
         await _asked(host, 3_000)
-        await asyncio.sleep(1.5)  # gcs received the records each second
+        await asyncio.sleep(1.5)  # gcs receives the records once a second
         host.end()
         return _own_bytes(gcs) - before
 

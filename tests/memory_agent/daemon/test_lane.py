@@ -151,9 +151,7 @@ def test_every_event_is_handled_once_in_order_or_quarantined(
     lane_events: int,
     tolerance: int,
 ) -> None:
-    died = ["died"] * min(
-        hiccups.count("died"), tolerance - 1
-    )  # more crashes of one event are a reason to quarantine it
+    died = ["died"] * min(hiccups.count("died"), tolerance - 1)  # more crashes would quarantine the event
     hiccups = [hiccup for hiccup in hiccups if hiccup != "died"] + died
     world = World(journal, rejects=rejects, crashes=crashes, poisons=poisons, hiccups=hiccups)
     settings = DaemonSettings(lane_events=lane_events, batch_events=4, crashes_before_quarantine=tolerance)
@@ -284,7 +282,7 @@ def test_waiting_events_are_read_again_after_an_erasure() -> None:
         for seq in world.journal:
             lane.offer(Pending(seq, EVENT))
         lane.offer(Pending(90, EVENT, late=True))
-        await world.under_way.wait()  # of the late event
+        await world.under_way.wait()  # the late event is being handled
         lane.offer(Pending(91, EVENT, late=True))
         world.gone = {3, 4, 9, 91}
         reading = asyncio.create_task(lane.read_again())

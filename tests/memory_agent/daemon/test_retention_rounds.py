@@ -97,7 +97,7 @@ def test_retention_erases_from_every_file_of_a_sleeping_user(data_dir: Path, emb
         wait_until(lambda: is_done(served))
         wait_until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
     woken = {user for user, owner in owners.items() if (data_dir / "users" / user / "owner.lock").read_bytes() != owner}
-    assert woken == {"alice", "carol"}  # bob's retention file says that nothing is due
+    assert woken == {"alice", "carol"}  # according to bob's retention file, nothing is due
     with Journal.open(journal_folder(data_dir)) as journal:
         assert [entry.seq for entry in journal.read(0, 10)] == [3, 4, 5]
     with Memory.open(user_folder(data_dir, "alice")) as memory:

@@ -385,7 +385,7 @@ def test_the_total_size_of_bodies_is_limited(served: Served, caller: HttpCaller)
             raw.send(raw.head("remember", f"Content-Length: {BODY_BYTES}") + text)
         answers = {first.read_to_end()[:13], second.read_to_end()[:13]}
     assert answers == {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}
-    refused(caller.post("remember", {"user_id": "bea", "text": "word " * 30_000}), 422, "invalid_input")  # let in again
+    refused(caller.post("remember", {"user_id": "bea", "text": "word " * 30_000}), 422, "invalid_input")  # room again
 
 
 def test_one_users_bodies_leave_room_for_others(served: Served) -> None:
@@ -395,7 +395,7 @@ def test_one_users_bodies_leave_room_for_others(served: Served) -> None:
     for raw in waiting:
         raw._token = tokens[0]
         raw.send(raw.head("remember", f"Content-Length: {BODY_BYTES}") + b'{"text": "' + b"word " * 18_000)
-    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # it was admitted
+    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # there was room for the body
     answers = [raw.read_to_end()[:13] for raw in waiting]
     assert b"HTTP/1.1 408 " in answers
     assert set(answers) <= {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}

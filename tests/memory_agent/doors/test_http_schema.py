@@ -76,7 +76,7 @@ def test_no_generated_request_ends_in_a_server_error_or_breaks_the_description(s
         "--no-color",
     ]
     command += ["run", f"{served.http}/openapi.json", "--header", f"Authorization: Bearer {token}"]
-    command += ["--exclude-operation-id", "follow_blocks", "--exclude-operation-id", "follow_events"]  # they never end
+    command += ["--exclude-operation-id", "follow_blocks", "--exclude-operation-id", "follow_events"]  # endless streams
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"PYTHONPATH": str(HERE), "HYPOTHESIS_STORAGE_DIRECTORY": folder}
         found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

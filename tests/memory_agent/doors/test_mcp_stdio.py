@@ -360,7 +360,7 @@ def test_an_untrusted_certificate_is_not_retried(tmp_path: Path, monkeypatch: py
     refused = failure(asked())
     assert "certificate is not trusted" in refused["text"]
     assert refused["retryable"] is False
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "memory.pem"))  # as the refusal says
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "memory.pem"))  # the advice in the refusal
     assert asked()["result"] == {}
 
 
@@ -501,7 +501,7 @@ def test_one_of_two_sessions_starts_a_daemon(tmp_path: Path) -> None:
         local.start()
     assert (len(begun), len(said)) == (1, 1)
     begun[0].communicate()
-    wait_until(lambda: claimable(Layout(tmp_path)))  # the idle first session, whose daemon failed, does not prevent it
+    wait_until(lambda: claimable(Layout(tmp_path)))  # even though the first session, whose daemon failed, is idle
     second.start()
     assert len(begun) == 2
     with pytest.raises(UnavailableError, match="did not start"):

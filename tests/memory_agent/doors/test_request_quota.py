@@ -96,7 +96,7 @@ def test_users_all_together_leave_a_share_to_keys_for_all_users() -> None:
 def test_a_user_holds_a_quarter_of_the_bytes_and_one_request_of_any_size() -> None:
     quota, ann, bob, planner = ByteQuota(400), *(Principal("k", user, ALL_SCOPES) for user in ("ann", "bob", None))
     quota.take(ann, 150)  # alone, a user may exceed its share
-    quota.take(ann, 10, 150)  # which grows
+    quota.take(ann, 10, 150)  # the same request grows
     with pytest.raises(UnavailableError):
         quota.take(ann, 1)
     quota.take(bob, 90)

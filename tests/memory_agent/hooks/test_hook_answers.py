@@ -368,7 +368,7 @@ def silent_server() -> Iterator[str]:
 def test_a_daemon_that_never_answers_does_not_stop_the_client(tmp_path: Path) -> None:
     said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()
     with silent_server() as url, process("codex", tmp_path, "--url", url, stdin=subprocess.PIPE) as hook:
-        assert hook.communicate(said, timeout=PATIENCE_S) == (b"", b"")  # otherwise it would wait forever
+        assert hook.communicate(said, timeout=PATIENCE_S) == (b"", b"")  # otherwise the hook would wait forever
         assert hook.returncode == 0
 
 
