@@ -1,4 +1,4 @@
-"""What holds for every test: its environment, and who shares a process under `make test`."""
+"""Sets the environment of every test, and distributes test files to processes under `make test`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported; the daemon's processes have it too
-os.environ.pop("CLAUDE_CODE_SESSION_ID", None)  # where an agent runs the tests: their clients are not its session
-os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; without it output fails later, at a flush or at exit
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is imported; the daemon's processes inherit it
+os.environ.pop("CLAUDE_CODE_SESSION_ID", None)  # set if an agent runs the tests; its session must not become theirs
+os.environ.pop("PYTHONUNBUFFERED", None)  # set in many containers; if unset, output fails later, at a flush or at exit
 
 START_RAY = (
     "tests/end_to_end/",
@@ -31,7 +31,7 @@ STARTERS = {"cluster", "daemon", "encrypted_daemon", "own_daemon", "rough_daemon
 
 @pytest.fixture(autouse=True)
 def _no_log_after() -> Iterator[None]:
-    """Undo what a test configured, also by capturing logs: commands after it, in this process, log nothing."""
+    """Reset structlog, which a test may have configured, so that later commands in this process log nothing."""
     yield
     if "structlog" in sys.modules:
         sys.modules["structlog"].reset_defaults()
@@ -39,9 +39,9 @@ def _no_log_after() -> Iterator[None]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """The tests of a file share a process and what they made; all files that start a Ray share one.
+    """Run the tests of a file in one process, with shared fixtures, and all files that start a Ray in one process.
 
-    Rejected: `--dist loadgroup`, which finds no group with pytest 9.2 (it renames items, and they keep their names).
+    Rejected: `--dist loadgroup`, which finds no group with pytest 9.2 (it renames items, which keep their names).
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -53,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts a Ray comes first, as it takes longest; a file that does so is named above."""
+    """Run files that start a Ray first, as they take longest. Fails if such a file is not listed above."""
     for item in items:
         starts = item.get_closest_marker("ray") or STARTERS & set(getattr(item, "fixturenames", ()))
         if starts and not item.nodeid.startswith(START_RAY):

@@ -1,7 +1,7 @@
-"""Raises KeyboardInterrupt at each place of some functions where Python can run the handler of a signal.
+"""Raises KeyboardInterrupt at each place of some modules where Python can run a signal handler.
 
-These are the begin of a function, the end of a call of C code, and a jump backwards (`CHECK_EVAL_BREAKER` in CPython's
-ceval.c).
+These places are the start of a function, the end of a call to C code, and a backward jump (`CHECK_EVAL_BREAKER` in
+CPython's ceval.c).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PATIENCE_S = 30.0
 
 
 class _Interrupt:
-    """Raises once, when this thread passes the place with a number, from 0 on, in the code of some files."""
+    """Raises once, when this thread reaches place number `place`, counted from 0, in the code of some modules."""
 
     def __init__(self, modules: tuple[ModuleType, ...], place: int) -> None:
         self._files = {module.__file__ for module in modules}
@@ -78,9 +78,9 @@ def interrupt_everywhere(
     act: Callable[[_Made], object],
     check: Callable[[_Made], None],
 ) -> list[str]:
-    """Make something, act on it, interrupted at the first place in `modules`, and check it; then at each other place.
+    """For each place in `modules`: make an object, act on it with an interrupt at this place, and check the object.
 
-    `check` runs in another thread, as one that hangs fails. Returns the places.
+    `check` runs in another thread, so that a hang is reported as a failure. Returns the places.
     """
     places: list[str] = []
     while True:

@@ -1,4 +1,4 @@
-"""Waiting for a fact, instead of sleeping for a fixed time."""
+"""Polls for a condition instead of sleeping for a fixed time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def wait_until(fact: Callable[[], object], timeout_s: float = 120.0) -> None:
 
 
 async def until(fact: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """As `wait_until`, while the event loop runs."""
+    """As `wait_until`, without blocking the event loop."""
     async with asyncio.timeout(timeout_s):
         while not fact():
             await asyncio.sleep(PAUSE_S)

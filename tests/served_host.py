@@ -1,4 +1,4 @@
-"""A client of a real host behind a real socket, without the processes in between; and a missing embedder."""
+"""Serves a real host at a socket without a daemon, and provides the client of a missing embedder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from relay.net import ReplySocket
 
 
 class _AbsentEmbedder(RemoteEmbedder):
-    """Nobody answers it, and nobody waits for that: a recall that did would end at its deadline."""
+    """The client of an embedder that never answers. It does not wait, so recalls do not last until their deadline."""
 
     def _patience_s(self, timeout_s: float | None) -> float:
         return 0.01
@@ -26,7 +26,7 @@ class _AbsentEmbedder(RemoteEmbedder):
 
 @contextmanager
 def absent_embedder(folder: Path) -> Iterator[RemoteEmbedder]:
-    """Give the client of a missing embedder."""
+    """Yield the client of a missing embedder."""
     embedder = _AbsentEmbedder(f"ipc://{folder}/none.sock", timeout_s=0.01, bulk_timeout_s=0.01)
     yield embedder
     embedder.close()
@@ -34,7 +34,7 @@ def absent_embedder(folder: Path) -> Iterator[RemoteEmbedder]:
 
 @contextmanager
 def client_of_host(folder: Path, embedder: Embedder, user_id: str = "alice") -> Iterator[MemoryClient]:
-    """Serve the memories below `folder`, and give a client for one user's."""
+    """Serve the memories below `folder`, and yield a client for one user."""
     host = MemoryHost(folder, Settings(), embedder)
     socket = ReplySocket(f"ipc://{folder}/gateway.sock")
     stop = threading.Event()
@@ -45,7 +45,7 @@ def client_of_host(folder: Path, embedder: Embedder, user_id: str = "alice") -> 
             return host.call(request.user_id, request.method, bytes(request.params), request.deadline_ms)
         except MemoryAgentError as error:
             return encode_fault(error)
-        except Exception as error:  # a bug fails the test that met it, not those that would wait for this thread
+        except Exception as error:  # reported to the request; a dead thread would block later requests
             return encode_fault(MemoryAgentError(repr(error)))
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""The layers of ops/ARCHITECTURE.md: imports go one way, and each engine is imported in one file."""
+"""Test the layers of ops/ARCHITECTURE.md: imports go in one direction, and one file imports each engine."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_each_engine_is_imported_in_one_file_of_a_package(package: str) -> None:
 
 
 def public_names(module: str) -> list[str]:
-    """Return the names a face offers: its `__all__`, or every public name of a face that is one file."""
+    """Return the names that a module exports: its `__all__`, or otherwise its public names."""
     face = import_module(module)
     return getattr(face, "__all__", None) or [name for name in vars(face) if not name.startswith("_")]
 
@@ -180,4 +180,4 @@ def test_every_folder_is_on_the_plan() -> None:
 def test_test_files_have_names_of_their_own() -> None:
     files = (file for file in (ROOT / "tests").rglob("test_*.py") if not file.with_name("__init__.py").exists())
     names = Counter(file.name for file in files)
-    assert [name for name, count in names.items() if count > 1] == []  # pytest would not collect the second
+    assert [name for name, count in names.items() if count > 1] == []  # pytest would not collect the second file

@@ -1,4 +1,4 @@
-"""The pages that promise something name, for each promise, a test that exists."""
+"""Test that the pages with promises name an existing test for each promise."""
 
 from __future__ import annotations
 

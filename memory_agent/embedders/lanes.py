@@ -377,7 +377,7 @@ class LanedEmbedder(PassageEmbedder):
             self._queries.append(query)  # before `_asked`, so that an interruption in between does not lose the query
             asked = self._asked[query.digest] = query
         asked.waiters.append(waiter)
-        # Wake all: a `notify` that Ctrl-C interrupted leaves an entry that takes the next `notify`. Also for a known query,
+        # Wake all: a `notify` that Ctrl-C interrupted leaves an entry that takes the next one. Also for a known query,
         # whose first caller may have been interrupted earlier.
         self._query_ready.notify_all()
 

@@ -1,4 +1,4 @@
-"""To add a verb takes one row and one method: with these two, every door and every client has it."""
+"""Test that one row and one method add a verb to every interface and every client."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROW = Verb("count", "care.count", CountParams, int, "Count memories by their wor
 
 
 def count(self: Care, words: list[str], *, at_least: int = 1) -> int:
-    """Return how many memories have at least so many of the words."""
+    """Return how many memories contain at least this many of the words."""
     with self._in_use(), self._archive.store.snapshot() as snapshot:
         texts: list[MemoryRecord] = [record for _, record in snapshot.scan()]
     return sum(sum(word in record.text for word in words) >= at_least for record in texts)
@@ -66,7 +66,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def doors(served: Served) -> Iterator[dict[str, Any]]:
-    """Clients whose methods were written from the longer table, in place of those that the package has."""
+    """Clients with methods generated from the extended table, instead of the methods in the package."""
 
     def ask_host(_: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return served.host.call_awake(user_id, method, params, deadline_ms)

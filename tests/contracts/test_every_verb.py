@@ -1,4 +1,4 @@
-"""Every verb means the same embedded and through every client: signature, result on the same store, and errors."""
+"""Test that every verb is the same embedded and in every client: signature, result on the same store, and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from relay import BrokerSettings, RelaySettings
 PUBLIC = [verb for verb in VERBS if not verb.is_inner]
 EMBEDDED = [verb for verb in PUBLIC if verb.is_embedded]
 CLIENTS = (MemoryClient, AsyncMemoryClient, ActorMemoryProvider)
-SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def served(embedder: RemoteEmbedder) -> Iterator[Served]:
 def asks(
     served: Served, embedder: RemoteEmbedder, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Ask]]:
-    """The functions that call each door, by the id of their user."""
+    """The function that calls each interface, by the id of its user."""
 
     def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, deadline_ms: float) -> bytes:
         return served.host.call_awake(user_id, method, params, deadline_ms)
@@ -94,7 +94,7 @@ def _asking(owner: object) -> Ask:
 
 @pytest.fixture(scope="module")
 def stories(asks: dict[str, Ask]) -> dict[str, list[tuple[str, Any]]]:
-    """The results of one story, by its user; clients continue with verbs that only a daemon answers."""
+    """The results of the story, by user. Clients go on with the verbs that only a daemon answers."""
     told = {}
     for user_id, ask in asks.items():
         story = Story(ask)
@@ -131,7 +131,7 @@ def test_every_door_refuses_the_same_arguments(
 ) -> None:
     for user_id, ask in asks.items():
         if user_id == "user-hugo" and "nan" in repr(arguments):
-            continue  # JSON has none; `test_http_requests` sends one nevertheless
+            continue  # JSON has no NaN; `test_http_requests` sends one nevertheless
         with pytest.raises(InvalidInputError) as caught:
             ask(method, **arguments)
         assert caught.value.field == field, user_id
@@ -154,7 +154,7 @@ def test_a_refusal_of_the_daemons_own_request_by_the_relay_is_retryable_unavaila
 
 
 def method_of(owner: type, verb: Verb) -> Callable[..., Any]:
-    """The function of a verb in a class, whose namespaces are attributes of its objects."""
+    """Return the function of a verb in a class, whose namespaces are attributes of its instances."""
     space, _, name = verb.method.rpartition(".")
     if not space:
         return getattr(owner, name)  # type: ignore[no-any-return]
@@ -167,7 +167,7 @@ def method_of(owner: type, verb: Verb) -> Callable[..., Any]:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, object, object, object]]:
-    """A method's parameters without the time, which only an embedded memory takes."""
+    """Return the parameters of a method without `now`, which only an embedded memory takes."""
     found = inspect.signature(function).parameters.values()
     return [(one.name, one.kind, one.default, one.annotation) for one in found if one.name != "now"]
 
@@ -181,14 +181,14 @@ def test_every_door_has_one_signature(verb: Verb) -> None:
         function = method_of(owner, verb)
         assert parameters(function) == parameters(declared), owner
         assert inspect.signature(function).return_annotation == inspect.signature(declared).return_annotation
-        is_of_example = owner is not AsyncMemoryClient and not verb.is_embedded  # it is that of a blocking client
+        is_of_example = owner is not AsyncMemoryClient and not verb.is_embedded  # the example is for a blocking client
         described = documented if is_of_example else documented.partition("\n\n>>> ")[0]
         assert inspect.getdoc(function) == described, owner
         assert inspect.iscoroutinefunction(function) == (owner is AsyncMemoryClient)
 
 
 def test_verbs_of_one_wire_name_have_the_same_scope_and_repeatability() -> None:
-    """`erase` has three methods; the gateway and the service know it by its name."""
+    """`erase` has three methods, but only one name at the gateway and the service."""
     for verb in VERBS:
         first = BY_NAME[verb.name]
         assert (verb.scope, verb.about, verb.repeat) == (first.scope, first.about, first.repeat)

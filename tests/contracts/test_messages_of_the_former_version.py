@@ -1,6 +1,6 @@
-"""Requests and replies have the fields they had before the table of verbs: clients and daemons of both versions mix.
+"""Test that messages have the fields of the version before the table of verbs, so both versions work together.
 
-`messages.json` was recorded with the former version: requests with their arguments, and replies.
+`messages.json` contains requests, with their arguments, and replies, recorded with the former version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVERYBODY = Principal("local", None, ALL_SCOPES)
 
 
 class Recorded(NamedTuple):
-    """One request of the version before, the arguments it was made of, and the reply where a host answered."""
+    """A request of the former version, the arguments it was made from, and the reply if a host answered it."""
 
     verb: Verb
     arguments: dict[str, Any]
@@ -43,7 +43,7 @@ def _value(told: Any) -> Any:
         return datetime.fromisoformat(told["time"])
     if isinstance(told, dict) and told.keys() == {"base64"}:
         return base64.b64decode(told["base64"])
-    return sys.intern(told) if isinstance(told, str) else told  # a default is left out by identity
+    return sys.intern(told) if isinstance(told, str) else told  # encoding omits defaults by identity
 
 
 def _recorded() -> list[Recorded]:
@@ -118,7 +118,7 @@ ADDED = {
     "ratings",
     "passage_at",
 }
-"""Fields of records, figures and answers that it did not have."""
+"""Fields of records, figures and answers that the former version did not have."""
 
 
 def test_every_verb_was_recorded() -> None:
@@ -137,7 +137,7 @@ def test_a_client_sends_what_it_sent_before_and_no_field_besides(message: Record
 
 
 def _is_within(sent: Any, former: Any) -> bool:
-    """Whether mappings have no key that the former ones lack; fields that are not set may be left out now."""
+    """Whether no mapping has a key that its former version lacks. Fields that are not set may be omitted now."""
     if isinstance(sent, dict):
         return sent.keys() <= former.keys() and all(_is_within(one, former[name]) for name, one in sent.items())
     return bool(sent == former)
@@ -163,7 +163,7 @@ def test_a_client_understands_an_older_daemon_whose_replies_had_these_fields(mes
 
 
 def _without_added(value: Any, former: Any) -> Any:
-    """Leave out the fields that records and answers got since then, which are empty."""
+    """Leave out the newer fields of records and answers, which must be empty."""
     if isinstance(value, dict) and isinstance(former, dict):
         assert not any(value[name] for name in ADDED & (value.keys() - former.keys()))
         kept = value.keys() - (ADDED - former.keys())
@@ -174,7 +174,7 @@ def _without_added(value: Any, former: Any) -> Any:
 
 
 def test_a_host_answers_an_older_client(tmp_path: Path) -> None:
-    """Ids differ in a new store, so requests that name one are refused by name, or find nothing."""
+    """The recorded ids are unknown to a new store, so requests for them are refused or find nothing."""
     with absent_embedder(tmp_path) as embedder:
         host = MemoryHost(tmp_path, Settings(), embedder)
         faults = []
@@ -184,7 +184,7 @@ def test_a_host_answers_an_older_client(tmp_path: Path) -> None:
                 reply = host.call("alice", request.method, bytes(request.params), request.deadline_ms)
                 try:
                     decode_reply(reply, message.verb.result)
-                except Exception as error:  # each is compared
+                except Exception as error:  # all faults are compared at the end
                     faults.append((message.verb.method, str(error)))
         host.close()
         assert faults == [("feedback", "recall_id: unknown recall or run: mistyped, or too old to be credited")]

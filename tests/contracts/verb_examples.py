@@ -1,7 +1,7 @@
-"""One user's story that uses every verb at least once, with the mistakes that each verb refuses.
+"""A story of one user that uses every verb at least once, and the mistakes that each verb refuses.
 
-`asks` has the methods: a memory or a client. The results of two stories are the same but for what differs
-from one store and one moment to another, which `normal` replaces.
+`asks` is a memory or a client. The results of two stories are equal once `normal` has replaced what depends on the
+store and the time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Ask = Callable[..., Any]
 RACE = "the auth race needed a mutex"
 LUNCH = "lunch is at noon in the canteen"
 _ULID = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b")
-_NAME_END = re.compile(r" #[0-9a-f]{6}\b")  # keyed too
+_NAME_END = re.compile(r" #[0-9a-f]{6}\b")  # derived from the secret of the store
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 _VARIES = (
-    "consolidated_at",  # by upkeep, whenever a host gets to it
+    "consolidated_at",  # set by upkeep at an arbitrary time
     "took_ms",
     "took_s",
     "disk_bytes",
@@ -34,9 +34,9 @@ _VARIES = (
     "state_bytes",
     "uptime_s",
     "cursor",
-    "digest",  # of content with its id
+    "digest",  # depends on the id
     "memory_state",
-    "author",  # keyed with the secret of a store
+    "author",  # derived from the secret of the store
     "author_id",
 )
 _FIRST = "f1rst-run"
@@ -143,7 +143,7 @@ BAD_OF_DAEMON: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 
 class Story:
-    """Calls, by method, with their results."""
+    """Calls methods, and keeps the results."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -168,7 +168,7 @@ class Story:
         page = self.ask("list", {"metadata": {"host.name": "staging"}, "type": "note"}, "updated")
         assert [record.text for record in page.records] == ["staging needs no VPN"]
         first = self.ask("list", order="oldest", limit=1)
-        self.told.pop()  # its cursor has a time in it
+        self.told.pop()  # its cursor contains a time
         self.ask("list", None, "oldest", 1_000, first.next_cursor)
         self.ask("recall", "VPN", filter={"phase": "rollout", "channel_id": "ops"}, mode="lexical")
         self.ask("forget", ["vpn"])
@@ -190,7 +190,7 @@ class Story:
         self.ask("stats")
         self.ask("sona.status")
         data = self.ask("sona.export")
-        self.told.pop()  # its bytes have ids and times in them
+        self.told.pop()  # its bytes contain ids and times
         self.told.append(("sona.export", type(data).__name__))
         self.ask("sona.load", data)
         self.ask("sona.reset")
@@ -213,7 +213,7 @@ class Story:
         assert self.ask("shared.attachment", third.id).data == b"x"
         assert [found.item.version for found in self.ask("shared.search", "auth race", 1)] == ["2"]
         both = self.ask("recall", "auth race", mode="lexical", tiers=["local", "global"], min_relevance=0.0)
-        assert {found.tier for found in both.memories} == {"local"}  # what is shared here is the caller's own
+        assert {found.tier for found in both.memories} == {"local"}  # the only shared item is the caller's own
         try:
             self.ask("shared.rate", item.id, 0.5)
         except InvalidInputError as error:
@@ -251,7 +251,7 @@ class Story:
         self.ask("erasure.erase_user")
 
     def normal(self, user_id: str) -> list[tuple[str, Any]]:
-        """Return the results as plain data, the same for the same story."""
+        """Return the results as plain data, equal for equal stories."""
         seen: dict[str, str] = {}
         return [(method, _normal(msgspec.to_builtins(result), user_id, seen)) for method, result in self.told]
 

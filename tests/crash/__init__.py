@@ -1,5 +1,5 @@
-"""The crash laboratory: real processes with kills, full disks and faulty I/O, and one checker of the resulting history.
+"""The crash laboratory: real processes with kills, full disks and faulty I/O, and a checker of the resulting history.
 
-`python -m tests.crash` is the long form, the tests beside this file the bounded one. Rejected: faults in mocks,
-which fail only as imagined.
+`python -m tests.crash` injects hundreds of faults; the tests in this folder run a bounded part of it. Rejected: mocks,
+which fail only in the ways that their author imagined.
 """

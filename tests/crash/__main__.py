@@ -1,10 +1,11 @@
-"""The long form: hundreds of kills and faults, with progress on standard error.
+"""Runs hundreds of kills and faults, with progress on standard error.
 
     python -m tests.crash [--seed N] [--only kills,faults,power,damage,daemon,full,away] [--kill relay=250]
                           [--json FILE] [--table FILE]
 
-Every second round of kills, faults, power cuts and damages uses encrypted data. Each round derives its own seed from
-the first and its number, and prints it on failure; the other rounds continue. Exits with 1 if any promise was violated.
+Every second round of kills, faults, power cuts and damages uses encrypted data. Each round derives its seed from the
+first seed and its own number, and prints it on failure. The remaining rounds still run. Exits with 1 if any promise was
+violated.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main() -> int:
 
 
 class _Steps:
-    """One progress bar for all rounds of a name."""
+    """One progress bar for all rounds of the same name."""
 
     _done: ClassVar[dict[str, int]] = {}
 
@@ -169,7 +170,7 @@ def _away(figures: Figures, tell: Tell) -> None:
 
 
 def _write(options: argparse.Namespace, figures: Figures, failures: int) -> None:
-    """Write after each round, so that an interrupted run leaves its findings."""
+    """Write the results; called after each round, so that an interrupted run loses none."""
     figures.totals["rounds that failed"] = failures
     if options.json:
         figures.write(options.json)

@@ -1,4 +1,4 @@
-"""The relay is down for a while and publishers continue: spooled events arrive once and in order."""
+"""Stops the relay for a while under load and checks that spooled events arrive once and in order."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .world import World, wait_until
 
 
 def relay_away(folder: Path, away_s: float, figures: Figures) -> list[Finding]:
-    """Kill the relay under load, restart it after `away_s`, wait until all is delivered, and return the violations."""
+    """Kill the relay under load, restart it after `away_s`, wait for all deliveries, and return the violations."""
     with World(folder, pace_s=0.01) as world:
         world.start()
         wait_until(lambda: world.acked > 50, "the relay works")
         (world.notes / "unbounded").touch()
         world.relay.kill()
         spooled, plain = world.acked_by(world.spooling), world.acked_by(world.plain)
-        time.sleep(away_s)  # the length of the absence is the subject of the test
+        time.sleep(away_s)  # the test is about the length of the outage
         assert world.acked_by(world.plain) <= plain + 8, "without a spool nothing is promised while the relay is gone"
         figures.totals["events into the spool while the relay was away"] += world.acked_by(world.spooling) - spooled
         world.relay.start()

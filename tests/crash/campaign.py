@@ -1,7 +1,7 @@
-"""Rounds of kills and faults: a working system, faults drawn from a seed, and the checker at the end.
+"""Rounds of kills and faults: faults drawn from a seed hit a working system, and the checker runs at the end.
 
-A fault happens at the N-th disk call (the shim; deterministic for its process) or after a number of promises (at
-random). The same seed gives the same faults; what they interrupt depends on the machine.
+A fault happens at the N-th disk call (the shim counts; deterministic for its process) or after a random number of
+promises. The same seed gives the same faults, but what they interrupt depends on the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .reading import read_history
 from .world import Part, World, wait_until
 
 Tell = Callable[[], None]
-MOST_CALLS = 30  # this many disk calls happen within a few promises
+MOST_CALLS = 30  # so many disk calls happen within a few promises
 MOST_CALLS_OF = {"columns.arrays": 4, "graph.arrays": 2}  # written rarely, in a few calls
 _DISK = {
     "relay": ("journal/data.mdb",),
@@ -31,7 +31,7 @@ _DISK = {
 
 
 class Kill(NamedTuple):
-    """The victim and the kind: `call` is a SIGKILL at a disk call, `random` after some promises."""
+    """A kill of `victim`: `how` is `call` (SIGKILL at a disk call) or `random` (after some promises)."""
 
     victim: str
     how: str
@@ -48,7 +48,7 @@ class Fault(NamedTuple):
 
 
 FULL, FAILED = ("enospc", "quota", "brim"), ("eio", "short")
-"""Faults after which a process continues, and faults that end it because its memory is no longer trustworthy."""
+"""Faults after which a process continues, and faults after which it ends, as it can no longer trust its memory."""
 FAULTS = (
     *(Fault("relay", kind, "write", "journal/data.mdb", False) for kind in FULL),
     *(Fault("relay", kind, "write", "journal/data.mdb", True) for kind in FAILED),
@@ -64,7 +64,7 @@ FAULTS = (
 
 
 def draw_kills(seeded: random.Random, counts: dict[str, int], has_shim: bool) -> list[Kill]:
-    """A number of faults per victim, shuffled by the seed."""
+    """Return `counts` kills per victim, shuffled by the seed."""
     drawn = [
         Kill(victim, "call" if has_shim and victim in _DISK and number % 2 else "random")
         for victim, count in counts.items()
@@ -83,7 +83,7 @@ def kill_round(
     *,
     is_encrypted: bool = False,
 ) -> None:
-    """Run a world, inject every fault, wait until all is delivered, and check. Raises `AssertionError` with the seed.
+    """Run a world, inject every fault, wait for all deliveries, and check. Raises `AssertionError` with the seed.
 
     With encryption, the relay is also killed while it creates the keys.
     """
@@ -178,7 +178,7 @@ def _strike_spool(world: World, kill: Kill, seeded: random.Random) -> None:
         world.relay.kill()
         _let_work(world, part, seeded.randint(1, 40))
         part.kill()
-    if seeded.random() < 0.5:  # the restarted publisher finds the relay away
+    if seeded.random() < 0.5:  # the restarted publisher cannot reach the relay
         part.start()
         _let_work(world, part, 8)
         world.relay.start()
@@ -211,7 +211,7 @@ def _inflict(world: World, fault: Fault, seeded: random.Random) -> None:
 
 
 def _let_work(world: World, part: Part, promises: int) -> None:
-    """Wait for more promises, by this part or through it."""
+    """Wait until this part has made or passed on more promises."""
     count = _counter(world, part)
     aim = count() + promises
     wait_until(lambda: count() >= aim or not part.is_alive, f"{part.name} continues")
@@ -227,5 +227,5 @@ def _let_work_or_end(world: World, part: Part) -> None:
 def _counter(world: World, part: Part) -> Callable[[], int]:
     if part is world.owner:
         return lambda: world.taken
-    asked = world.plain if part is world.relay else part  # a spool proves nothing about the relay
+    asked = world.plain if part is world.relay else part  # a spooled event does not show that the relay works
     return lambda: world.acked_by(asked)

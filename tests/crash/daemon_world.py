@@ -1,7 +1,7 @@
-"""A whole daemon under faults, with real Ray and model: its processes are killed by id, and it is restarted.
+"""A whole daemon under faults, with the real Ray and model: its processes are killed by id, then restarted.
 
-When Ray's own processes die, the daemon ends and a supervisor restarts it; it recovers from everything else. The same
-checker compares promises with the disk.
+When Ray's own processes die, the daemon ends and a supervisor restarts it; it recovers from everything else. The
+checker of the other worlds compares promises with the disk.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class DaemonWorld:
         self._forget(seeded)
 
     def finish(self) -> History:
-        """Wait until everything is delivered and ingested with vectors; stop cleanly, and read the disk."""
+        """Wait until everything is delivered and ingested with vectors, stop cleanly, and read the disk."""
         (self.notes / "stop").touch()
         for part in (self.plain, self.spooling):
             assert part.wait() == 0, part.log()
@@ -115,7 +115,7 @@ class DaemonWorld:
         return found
 
     def wait_for_progress(self) -> None:
-        """Wait until this many more events were ingested."""
+        """Wait until this many more events are ingested."""
         aim = self._reach() + _PROGRESS
 
         wait_until(lambda: self._reach() >= aim, f"the journal is worked off up to {aim}", 240.0)
@@ -132,7 +132,7 @@ class DaemonWorld:
                     raise
 
     def _reach(self, what: str = "cursor") -> int:
-        """The journal number up to which events are handled, or the last one; 0 if there is none."""
+        """The journal number up to which events are handled, or the last number; 0 for an empty journal."""
         try:
             with Journal.open(journal_folder(self.data_dir), readonly=True) as journal:
                 return journal.last_seq if what == "last" else journal.cursor("memory")
@@ -169,14 +169,14 @@ class DaemonWorld:
 
 
 def daemon_kills(seeded: random.Random, rounds: int) -> list[str]:
-    """Every victim this many times, shuffled by the seed."""
+    """Return every victim this many times, shuffled by the seed."""
     todo = list(VICTIMS) * rounds
     seeded.shuffle(todo)
     return todo
 
 
 def strike_all(world: DaemonWorld, todo: list[str], seeded: random.Random, tell: Callable[[str], None]) -> History:
-    """Start, inject every fault, and return the contents of the disk."""
+    """Start a daemon, inject every fault, and return the contents of the disk."""
     world.start()
     for victim in todo:
         world.kill(victim, seeded)
@@ -185,7 +185,7 @@ def strike_all(world: DaemonWorld, todo: list[str], seeded: random.Random, tell:
 
 
 def fill_disk_of(folder: Path) -> History:
-    """Fill a daemon's disk under load: it continues to answer, and ingests again once there is room.
+    """Fill a daemon's disk under load; check that it still answers, and ingests again once there is room.
 
     Raises `CannotMountError`.
     """

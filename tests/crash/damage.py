@@ -1,8 +1,8 @@
-"""Flipped bits, truncation and zeroed tails in every file of a data folder, new kinds of files included.
+"""Flips bits, truncates and zeroes tails in every file of a data folder, including kinds added later.
 
 Each damaged copy is opened and read in another process (`opening_process`). Three outcomes are good: the same answers
-as before, an error of ours that names the damage, or (counted separately) different answers while verification reports
-the damage. A process that dies, a foreign error, and unreported different answers are findings.
+as before, an error of ours that reports the damage, or (counted separately) different answers for a damage that
+verification finds. A process that dies, a foreign error, and unreported different answers are findings.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .world import ROOT
 
 KINDS = ("flip", "cut", "zero tail")
 _DONE = {"flip": "with a bit flipped", "cut": "cut off", "zero tail": "zeroed"}
-_IGNORED = {"reserve"}  # reserved room without content
+_IGNORED = {"reserve"}  # reserved space without content
 _PAGE_BYTES = 4096
 
 
 class Damage(NamedTuple):
-    """A damage to one file of the folder."""
+    """Damage to one file of the folder."""
 
     file: str
     kind: str
@@ -41,7 +41,7 @@ class Damage(NamedTuple):
 
     @property
     def of(self) -> str:
-        """The file's kind, for any user."""
+        """The kind of the file: its path with `*` for the user."""
         parts = Path(self.file).parts
         return "/".join("*" if before == "users" else part for before, part in zip(("", *parts), parts, strict=False))
 
@@ -61,7 +61,7 @@ class Damage(NamedTuple):
 
 
 def damages(folder: Path, seeded: random.Random, per_file: int) -> list[Damage]:
-    """A number of damages, alternating kinds, for every non-empty file below `folder`."""
+    """Return `per_file` damages of alternating kinds for every non-empty file below `folder`."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name not in _IGNORED)
     kinds = itertools.cycle(KINDS)
     return [
@@ -74,7 +74,7 @@ def damages(folder: Path, seeded: random.Random, per_file: int) -> list[Damage]:
 
 def _place(kind: str, size: int, seeded: random.Random) -> int:
     if kind == "flip":
-        page = seeded.randrange(-(-size // _PAGE_BYTES)) * _PAGE_BYTES  # page headers as often as their contents
+        page = seeded.randrange(-(-size // _PAGE_BYTES)) * _PAGE_BYTES  # hits page headers as often as page contents
         reach = min(size - page, seeded.choice((64, _PAGE_BYTES)))
         return page * 8 + seeded.randrange(reach * 8)
     if kind == "cut":
@@ -89,7 +89,7 @@ class Opening:
         self._process: subprocess.Popen[str] | None = None
 
     def read(self, folder: Path) -> dict[str, Any] | None:
-        """Return its findings per part, or None if it died."""
+        """Return the findings per part, or None if the process died."""
         if self._process is None:
             command = [sys.executable, "-m", "tests.crash.opening_process"]
             self._process = subprocess.Popen(
@@ -116,7 +116,7 @@ class Opening:
 def inspect(
     base: Path, work: Path, todo: list[Damage], figures: Figures, tell: Callable[[], None] = lambda: None
 ) -> Iterator[str]:
-    """Apply each damage to a copy of `base` and yield the faults of the outcome."""
+    """Apply each damage to a copy of `base`, and yield what went wrong."""
     opening = Opening()
     try:
         shutil.copytree(base, work)

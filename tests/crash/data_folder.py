@@ -1,4 +1,4 @@
-"""A data folder to damage, with one of every file that a daemon writes, made by the product's code in this process."""
+"""Creates a data folder to damage, with every file that a daemon writes, by calling the product in this process."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ NOW = datetime(2026, 2, 16, 10, tzinfo=UTC)
 
 
 def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
-    """Make journal, consumers, a quarantined event, a spool, every user's memories with derived and learned files, an
-    unfinished erasure, owners of runs, and the keys; with encryption, also the encryption keys."""
+    """Create a journal, consumers, a quarantined event, a spool, every user's memories with derived and learned files,
+    an unfinished erasure, run owners, and keys; with encryption also its keys."""
     data_dir = folder / "data"
     if is_encrypted:
         (folder / KEYS).mkdir(parents=True)
@@ -73,7 +73,7 @@ def make_data_folder(folder: Path, *, is_encrypted: bool = False) -> None:
 
 
 def _teach(data_dir: Path) -> None:
-    """Let runs end well that used the second memory shown."""
+    """End runs successfully that used the second memory shown."""
     with open_memory(data_dir, LEARNT) as memory:
         for number in range(12):
             now, run_id = NOW + timedelta(hours=1, minutes=number), f"taught-{number}"
@@ -86,7 +86,8 @@ def _teach(data_dir: Path) -> None:
 
 
 def _begin_erasure(data_dir: Path) -> None:
-    """Write the intent of an erasure, which opening the folder partly completes, and the history of earlier ones."""
+    """Write the intent of an erasure, which opening the folder partly completes, and the history of earlier
+    erasures."""
     folder = user_folder(data_dir, ERASED)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, ERASED)
     with open_memory(data_dir, ERASED) as memory:
@@ -100,7 +101,7 @@ def _begin_erasure(data_dir: Path) -> None:
 
 
 def _make_keys(data_dir: Path) -> None:
-    """A key of each kind, one of them revoked."""
+    """Create a key of each kind, and revoke one."""
     ensure_local_key(data_dir)
     create_key(data_dir, "planner", "alice", frozenset({Scope.RECALL}))
     create_key(data_dir, "elsewhere", "bob", frozenset({Scope.PUBLISH}), curve_pair())
@@ -110,7 +111,7 @@ def _make_keys(data_dir: Path) -> None:
 
 
 def open_memory(data_dir: Path, user_id: str) -> Memory:
-    """Open one user's memory as the laboratory does."""
+    """Open one user's memory with the settings of the laboratory."""
     return Memory.open(
         user_folder(data_dir, user_id),
         user_id=user_id,

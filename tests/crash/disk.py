@@ -1,8 +1,8 @@
 """Small disks and disks with power cuts, mounted for a test.
 
-kill -9 does not test fsync, because the page cache outlives the process. So a file system in a file is copied while its
-writers are stopped: the copy holds what was flushed, and nothing that was only in memory. It does not reorder the
-writes of one flush, as a disk may.
+kill -9 does not test fsync, because the page cache outlives the process. A power cut is therefore a copy of the file
+that holds a mounted file system, made while its writers are stopped. The copy contains what was flushed and nothing
+that was only in memory. Unlike a disk, it never reorders the writes of one flush.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def image_disk(image: Path, folder: Path) -> Iterator[Path]:
         with image.open("wb") as file:
             file.truncate(256 << 20)
         _run(["mke2fs", "-q", "-t", "ext4", "-F", str(image)])
-    with _mounted(["-o", "loop,commit=300", str(image)], folder):  # nothing is flushed without a request
+    with _mounted(["-o", "loop,commit=300", str(image)], folder):  # flushes only on request
         yield folder
 
 
 def cut_power(image: Path, copy: Path) -> None:
-    """Copy the state of the disk after a power cut now. Its writers must be stopped."""
+    """Copy the disk as a power cut would leave it now. Its writers must be stopped."""
     _run(["cp", "--sparse=always", str(image), str(copy)])
 
 
 def fill(folder: Path, keep_bytes: int = 0) -> Path:
-    """Fill the disk up to this many free bytes; return the file to remove."""
+    """Fill the disk until `keep_bytes` are free; return the file to remove."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         size = 1 << 16

@@ -1,4 +1,4 @@
-"""The encryption of the laboratory's data folders: on if a keys folder lies beside the data folder."""
+"""The encryption of the laboratory's data folders: on if there is a keys folder beside the data folder."""
 
 from __future__ import annotations
 

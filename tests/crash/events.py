@@ -1,4 +1,4 @@
-"""The events of the laboratory: numbered, of several users, each with a unique word and its user's name."""
+"""The numbered events of the laboratory, each with a unique word and the name of its user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ ROOMS = ("kitchen", "archive", "harbour", "workshop", "library", "cellar", "gard
 
 
 def event(publisher: str, number: int) -> dict[str, object]:
-    """The event of that number. A publisher alternates between the users."""
+    """Return the event with this number. A publisher alternates between the users."""
     user_id = USERS[number % len(USERS)]
     room = ROOMS[number % len(ROOMS)]
     return {
@@ -22,10 +22,10 @@ def event(publisher: str, number: int) -> dict[str, object]:
 
 
 def lamp(publisher: str, number: int) -> str:
-    """The word unique to this event."""
+    """Return the word that is unique to this event."""
     return f"lamp{publisher}{number:06d}"
 
 
 def is_to_be_forgotten(event_id: str) -> bool:
-    """Whether the store's owner forgets the memory of this event: one in eleven."""
+    """Whether the store's owner forgets the memory of this event; true of one in eleven."""
     return int(event_id.rpartition("-")[2]) % 11 == 3

@@ -1,4 +1,4 @@
-"""The preloaded shim (`faults.c`): built once, loaded into a process, and given orders at any time."""
+"""The preloaded shim (`faults.c`), which is built once and takes orders while its process runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build(folder: Path) -> Path:
 
 
 class Order:
-    """Orders to the shim of one process; none until `give`."""
+    """Gives orders to the shim of one process."""
 
     def __init__(self, library: Path | None, file: Path) -> None:
         self._library = library
@@ -34,14 +34,14 @@ class Order:
         self.boot_id: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """The environment of the process: ours plus the shim."""
+        """Return the environment of the process: ours plus the shim."""
         if self._library is None:
             return dict(os.environ)
         own = {"LD_PRELOAD": str(self._library), "FAULT_ORDER": str(self._file)}
         return {**os.environ, **own, **({"FAULT_BOOT_ID": str(self.boot_id)} if self.boot_id else {})}
 
     def give(self, kind: str, calls: str, path: str, first: int = 1, count: int = 1) -> None:
-        """From the `first` such call on, fail `count` times (0: always). See `faults.c`."""
+        """Fail `count` such calls (0: all), starting with call number `first`. See `faults.c`."""
         assert self._library is not None
         self.revoke()
         temporary = self._file.with_name(self._file.name + ".new")

@@ -27,7 +27,7 @@ class Figures:
     broken: Counter[str] = field(default_factory=Counter)
 
     def add(self, history: History, findings: Iterable[Finding]) -> None:
-        """Count a run's journaled and stored events and its violations."""
+        """Add a run's journaled and stored events and its violations."""
         self.totals["events"] += len(history.journal)
         self.totals["acks"] += sum(len(set(ids)) for ids in history.acked.values())
         self.totals["memories"] += sum(len(store.memories) for store in (history.stores or {}).values())
@@ -42,7 +42,7 @@ class Figures:
         file.write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
 
     def table(self) -> str:
-        """The figures as Markdown: one table per group; the part of a name after its last comma is the column."""
+        """Return the figures as Markdown, a table per group. The column is what follows the last comma of a name."""
         return "\n".join(_table(group, counts) for group, counts in self.as_dict().items() if counts)
 
 

@@ -1,7 +1,7 @@
-"""Kills and faults while a folder's keys are created: one for the system and one for each user.
+"""Kills and faults while the keys of a folder are created, one for the system and one for each user.
 
-The relay creates them, so it is the victim. A key that a killed process was creating is complete or absent, and nothing
-was encrypted with a lost key: the next process continues, and what was acknowledged can be read.
+The victim is the relay, because it creates the keys. After a kill, the key is complete or absent, and nothing was
+encrypted with a lost key. The next process continues and can read everything that was acknowledged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from relay.crypto import KeyRing
 from .events import USERS
 from .world import World, wait_until
 
-CALLS = 3  # a write, a flush of the file, one of the folder: so many to each key
+CALLS = 3  # disk calls per key: a write, a flush of the file, a flush of the folder
 KEYS_IN_ALL = len(USERS) + 1
 FATAL = ("kill", "tear")
 WHILE_KILLED = (*FATAL, *FATAL, *FATAL)
@@ -33,8 +33,8 @@ class Met(NamedTuple):
 def make_keys_under_faults(world: World, seeded: random.Random, kinds: Sequence[str]) -> Met:
     """Start a new, encrypted world with faults in the relay until every key exists. Leaves it running.
 
-    `kinds` are tried in turn. `kill` and `tear` end the relay; any other is a fault: it may prevent the relay from
-    starting, and must not end a started one.
+    `kinds` are injected in order. `kill` and `tear` end the relay. Any other kind may prevent the relay from starting,
+    but must not end a running one.
     """
     world.start(world.plain, world.spooling)
     kills, faults = 0, []

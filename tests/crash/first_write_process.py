@@ -1,8 +1,8 @@
-"""Creates an engine's folder, writes to it once, and reports it. The shim kills it at the ordered call.
+"""Creates an engine's folder, writes to it once, and reports success. The shim kills the process at the ordered call.
 
     python -m tests.crash.first_write_process ENGINE FOLDER
 
-ENGINE is one of `full_disk_process`, or an encrypted one, whose key is created by the same first write.
+ENGINE is an engine of `full_disk_process`, or an encrypted engine, whose first write creates its key.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m tests.crash.full_disk_process ENGINE FOLDER "KIND CALLS FIRST"
 
-ENGINE is journal or records. Preloaded with the shim, to which it gives the orders: call number FIRST to the
-engine's file (CALLS: write or sync) fails once with KIND. It reports the error code, what could be read afterwards, and
-whether the same write succeeded once the disk was sound again.
+ENGINE is journal or records. The process orders its preloaded shim to fail call number FIRST to the engine's file
+(CALLS: write or sync) once with KIND. It reports the error code, what could be read afterwards, and whether the same
+write succeeds without the fault.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEPT, NEW = b"kept", b"new" * 30_000
 
 
 class Engine(NamedTuple):
-    """The name of its file, and the operation."""
+    """An engine: the name of its file, and how to write to it and read from it."""
 
     file: str
     write: Callable[[bytes], None]

@@ -1,7 +1,7 @@
 """The checker: compares promises with the journal, the stores, their indexes and the quarantine. Pure.
 
-A promise is an acknowledgement that its receiver recorded before it continued. What was sent without one may exist or
-not, but never twice. `reading` reads the files.
+A promise is an acknowledgement that its receiver recorded before it continued. An event without an acknowledgement may
+be missing, but must not exist twice. `reading` reads the files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """One user's store: its memories in order, and what its columns find."""
+    """One user's store: its memories in order, and the rows that its columns find."""
 
     memories: Sequence[Stored]
     cursor: int = 0
@@ -52,10 +52,10 @@ class Store:
 
 @dataclass(frozen=True)
 class History:
-    """Everything known of a run.
+    """Everything known about a run.
 
-    `handled` is the journal number up to which the stores have ingested; `taken_in` are ids that their store reported,
-    `deleted` those it reported as forgotten; for `doubtful` ones a deletion was requested and not answered.
+    `handled` is the journal number up to which the stores have ingested. `taken_in` are the ids that a store reported
+    as stored, and `deleted` as forgotten. For `doubtful` ids a deletion was requested but not answered.
     """
 
     acked: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -77,7 +77,7 @@ def check(history: History) -> list[Finding]:
 
 
 def counted(findings: Iterable[Finding]) -> dict[str, int]:
-    """Return how many there are of each kind."""
+    """Return the number of violations of each kind."""
     return dict(Counter(finding.kind for finding in findings))
 
 

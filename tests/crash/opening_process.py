@@ -1,6 +1,6 @@
-"""Opens and reads whole data folders, one per line of standard input, and reports its findings as a line of JSON.
+"""Opens and reads the data folder on each line of standard input, and prints its findings as a line of JSON.
 
-Each part (journal, spool, each user) gives its answers, an error of ours, or a bug; answers include the findings of
+The finding of a part (journal, spool, a user) is its answers, an error of ours, or a bug. Answers include the result of
 verification.
 """
 
@@ -75,7 +75,7 @@ def _tried(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _journal(path: Path, keys: KeyRing | None = None) -> dict[str, Any]:
-    """All entries, by number and by user, and the consumers' cursors."""
+    """Return all entries, by number and by user, and the consumers' cursors."""
     with Journal.open(path, keys=keys) as journal:
         entries = [(entry.seq, entry.user_id, entry.data.decode(errors="replace")) for entry in _entries(journal)]
         users = sorted({user_id for _, user_id, _ in entries})
@@ -94,7 +94,7 @@ def _entries(journal: Journal) -> list[Any]:
 
 
 def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
-    """Every memory, the first result of some queries, and the figures."""
+    """Return every memory, the first result of some queries, and the figures."""
     folder = user_folder(data_dir, user_id)
     key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
     intent = repr(read_intent(folder, key))  # still to be erased from the journal
@@ -113,7 +113,7 @@ def _user(data_dir: Path, user_id: str) -> dict[str, Any]:
 
 
 def _owners(data_dir: Path) -> dict[str, Any]:
-    """The owner of each run, and learning the owner of a new one."""
+    """Return the owner of each run, after storing the owner of a new run."""
     key = open_user_key(encryption_of(data_dir.parent), data_dir, SYSTEM_USER)
     owners = Owners(Layout(data_dir).owners, key=key)
     try:
@@ -125,7 +125,7 @@ def _owners(data_dir: Path) -> dict[str, Any]:
 
 
 def _keys(data_dir: Path) -> dict[str, Any]:
-    """The keys and scopes. A new token of the folder's own key is equivalent: clients read it from the file."""
+    """Return the keys and scopes. The token of the folder's own key may change, as clients read it from the file."""
     token = ensure_local_key(data_dir)
     own = Credentials(data_dir).of_token(token.encode())
     others = [str(key) for key in read_keys(data_dir) if key.id != own.key_id]
@@ -134,7 +134,7 @@ def _keys(data_dir: Path) -> dict[str, Any]:
 
 
 def _erased_before(data_dir: Path) -> dict[str, Any]:
-    """The memories that a restore would erase again."""
+    """Return the memories that a restore would erase again."""
     history = read_history(user_folder(data_dir, ERASED), ERASED)
     answers = [
         sorted(history.memories_in(datetime.now(UTC))),
@@ -145,7 +145,7 @@ def _erased_before(data_dir: Path) -> dict[str, Any]:
 
 
 def _first(memory: Memory, text: str) -> str:
-    """The id of the best result; a degraded answer is repeated after the rebuild."""
+    """Return the id of the best result; repeat a degraded recall after the rebuild."""
     for _ in range(3):
         result = memory.recall(text, 1, deadline_ms=30_000.0)
         if not result.degraded:

@@ -2,10 +2,10 @@
 
     python -m tests.crash.owner_process DATA_DIR NOTES_FOLDER [--once] [--keys FOLDER]
 
-Reads by cursor, passes each user's events to a `MemoryHost`, forgets one memory in eleven, puts users to sleep
-occasionally, which saves their indexes, and commits the cursor. Answers are recorded before it continues: ids in
-NOTES_FOLDER/taken, doubtful (deletion requested) and deleted (deletion answered). It ends when the file
-NOTES_FOLDER/stop-owner exists and the journal has nothing more; with `--once` at the journal's end.
+The process reads from its cursor, passes each user's events to a `MemoryHost`, forgets one memory in eleven, and
+commits the cursor. Occasionally it puts users to sleep, which saves their indexes. It records the ids of each answer
+before it continues, in NOTES_FOLDER/taken, doubtful (deletion requested) and deleted (deletion answered). It ends at
+the end of the journal, either with `--once` or once the file NOTES_FOLDER/stop-owner exists.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLEEP_EVERY = 5
 STORE = StoreSettings(
     map_size_bytes=256 << 20,
     reserve_bytes=64 << 10,
-    exact_search_limit=20,  # a graph, with its file, from 20 memories on
+    exact_search_limit=20,  # builds a graph, with its file, from 20 memories on
     takeover_after_s=0.2,
 )
 
@@ -90,7 +90,7 @@ class Owner:
         assert not report.rejected, report
         ids = [read_event(data).event_id for _, data in batch.events]
         self._note("taken", ids)
-        if report.kept == len(ids):  # all are new: the ids are in the same order
+        if report.kept == len(ids):  # all are new, so the ids are in the same order
             self._forget(user_id, dict(zip(ids, report.record_ids, strict=True)))
 
     def _forget(self, user_id: str, memories: dict[str, str]) -> None:

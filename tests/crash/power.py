@@ -1,4 +1,4 @@
-"""Power cuts: everything acknowledged is on the copied disk; with a disk that does not flush, it is not."""
+"""Power cuts: the copied disk has everything acknowledged, except in the control, where nothing is flushed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .world import World, wait_until
 
 @dataclass
 class Cut:
-    """The promises at the power cut, and the contents of the disk."""
+    """The promises before the power cut, and the contents of the disk."""
 
     acked: int
     found: int
@@ -28,10 +28,11 @@ class Cut:
 def power_cut(
     shim: Path, promises: int, figures: Figures, *, disk_lies: bool = False, is_encrypted: bool = False
 ) -> Cut:
-    """Let a world work until this many promises, cut the power, check, continue on the remaining files, check again.
+    """Run a world until it has made this many promises, cut the power, check, continue on the copied disk, and check
+    again.
 
-    With `disk_lies` (the control) relay and owner never flush, and nothing continues afterwards. With encryption
-    the keys are on the same disk, created just before. Raises `CannotMountError`.
+    With `disk_lies` (the control) relay and owner never flush, and the world is not continued. With encryption, the
+    keys are created on the same disk just before. Raises `CannotMountError`.
     """
     with tempfile.TemporaryDirectory(prefix="crash-") as name:
         folder = Path(name)
@@ -69,17 +70,17 @@ def _work_and_cut(
 def _found(data_dir: Path) -> int:
     try:
         return len(read_journal(data_dir)[0])
-    except RelayError:  # there is no file at all
+    except RelayError:  # there is no journal file
         return 0
 
 
 def _history(data_dir: Path, notes: Path) -> History:
-    """The contents of the disk, before derived files are rebuilt."""
+    """Return the contents of the disk before derived files are rebuilt."""
     return replace(read_history(data_dir, notes, with_stores=False), stores=read_records(data_dir))
 
 
 def _go_on(folder: Path, data_dir: Path, shim: Path, figures: Figures, *, is_encrypted: bool) -> list[Finding]:
-    """Restart everything on the remaining files, as after a boot, and check everything at the end."""
+    """Restart everything on the copied disk, as after a boot, and check everything at the end."""
     boot_id = folder / "boot-id"
     boot_id.write_text("another-boot\n")
     after = folder / "next"

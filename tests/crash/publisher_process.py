@@ -1,10 +1,10 @@
-"""A publisher of the laboratory: endless numbered events, each recorded when it is promised.
+"""A publisher of the laboratory: publishes numbered events without end, and records each promise.
 
     python -m tests.crash.publisher_process DATA_DIR NAME NOTES_FOLDER [--spool FOLDER] [--pace SECONDS]
 
-A line of NOTES_FOLDER/NAME.acked is the id of an event that the relay acknowledged or, with a spool, that is in it; it
-is on disk before the next event is sent. Restarted, it continues after its last line. It ends, with everything
-acknowledged, once the file NOTES_FOLDER/stop exists.
+A line of NOTES_FOLDER/NAME.acked is the id of an event that the relay acknowledged or the spool accepted. It is on disk
+before the next event is sent. A restarted publisher continues after the last line. It ends once the file
+NOTES_FOLDER/stop exists and everything is acknowledged.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from relay import Publisher, PublisherSettings, SpoolFullError, relay_endpoints
 from .events import event
 
 CHUNK = 8
-AHEAD = 200  # events not ingested yet; a run ends when all are
-UNBOUNDED = ("stop", "unbounded")  # files that lift the bound: the end, or a deliberate absence of the relay
+AHEAD = 200  # most events not yet ingested; a run ends when all are
+UNBOUNDED = ("stop", "unbounded")  # files that lift the bound, at the end or during an outage of the relay
 SETTINGS = PublisherSettings(window=64, ack_timeout_s=0.2, publish_timeout_s=120.0, full_pause_s=0.05)
 
 
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _publish(publisher: Publisher, mapping: dict[str, object]) -> str:
-    """Publish, retrying while the spool has no room."""
+    """Publish an event, retrying while the spool is full."""
     while True:
         try:
             return publisher.publish(mapping)
@@ -71,7 +71,7 @@ def _is_unbounded(notes: Path) -> bool:
 
 
 def _taken(notes: Path) -> int:
-    """Half of the owner's records: there are two publishers."""
+    """Return half of the number of ids that the owner recorded, as there are two publishers."""
     file = notes / "taken"
     return file.read_bytes().count(b"\n") // 2 if file.exists() else 0
 

@@ -1,4 +1,4 @@
-"""Reads the disk after a run into a `History`, through the product's code, with nothing else running."""
+"""Reads the disk after a run into a `History`, by calling the product, while nothing else runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def read_journal(data_dir: Path, consumer: str = "memory") -> tuple[list[Entry],
 
 
 def read_store(data_dir: Path, user_id: str, settings: StoreSettings, embedder: Embedder | None) -> Store:
-    """Return a user's memories and which the columns find, each searched by its own words and vector."""
+    """Return a user's memories, and which of them the columns find by their own words and vector."""
     key = open_user_key(encryption_of(data_dir.parent), data_dir, user_id)
     archive = Archive.open(user_folder(data_dir, user_id), settings, "library", key)
     try:
@@ -116,7 +116,7 @@ def _memories(user_id: str, records: Mapping[int, MemoryRecord]) -> list[Stored]
 def _found_by_vector(
     archive: Archive, view: View, records: Mapping[int, MemoryRecord], embedder: Embedder | None
 ) -> set[int]:
-    """The rows that are found by their own vector."""
+    """Return the rows that are found by their own vector."""
     found: set[int] = set()
     if embedder is not None and archive.store.state.ndim == embedder.info.ndim:
         for record in records.values():
@@ -137,7 +137,7 @@ def _nearest(view: View, vector: Embedding, count: int) -> list[int]:
 
 
 def _found(view: View, text: str) -> set[int]:
-    """The rows that are found by their unique word."""
+    """Return the rows that are found by their unique word."""
     word = next(word for word in text.split() if word.startswith("lamp"))
     return set(view.rows[view.words.scores([word]) > 0].tolist())
 

@@ -1,4 +1,4 @@
-"""The checker finds every kind of violation, each planted alone in a sound history."""
+"""Test that the checker finds each kind of violation when it is planted in a sound history."""
 
 from __future__ import annotations
 

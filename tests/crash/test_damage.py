@@ -1,4 +1,4 @@
-"""Flipped bits, truncation and zeroed tails in every file of a data folder: right answers or a named error."""
+"""Test that each file with flipped bits, a cut or a zeroed tail gives right answers or a specific error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "encrypted"])
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one of every file that a daemon writes, closed cleanly."""
+    """A data folder with every file that a daemon writes, closed cleanly."""
     folder = tmp_path_factory.mktemp("damage") / "base"
     make_data_folder(folder, is_encrypted=request.param)
     return folder
@@ -47,7 +47,7 @@ def test_whatever_is_damaged_answers_are_right_or_the_damage_is_named_and_no_pro
 
 
 def test_the_reader_of_damaged_folders_sees_changes(base: Path, tmp_path: Path) -> None:
-    """The instrument itself: a changed answer is reported, with nothing wrong on the disk."""
+    """Tests the instrument: it reports a changed answer from an undamaged disk."""
     opening = Opening()
     try:
         before, again = (opening.read(shutil.copytree(base, tmp_path / name)) for name in ("one", "two"))

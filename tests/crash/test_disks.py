@@ -1,4 +1,4 @@
-"""Power cuts and full disks: an acknowledgement means that it is on the disk."""
+"""Test power cuts and full disks: what was acknowledged is on the disk."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A process that dies during the first write of a folder leaves one that opens, with everything it reported.
+"""Test that a folder whose first writer died opens, and contains everything that was reported as written.
 
-The first write of an encrypted folder creates its key, in another folder.
+The first write of an encrypted folder also creates its key, in another folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_a_process_killed_while_it_creates_a_key_leaves_a_folder_that_opens(
 
 
 def _kill_at_each_call(engine: str, kind: str, name: str, shim: Path, tmp_path: Path) -> int:
-    """Kill new processes at the first, second, ... such call to a file of that name; return the number."""
+    """Kill new processes at the first, second, ... such call to a file of that name; return the number of calls."""
     order = Order(shim, tmp_path / "order")
     for number in itertools.count(1):
         assert number < _MOST

@@ -1,4 +1,4 @@
-"""A disk or quota that fills up during a write is reported as full by every engine, and is temporary."""
+"""Test that every engine reports a disk or quota that fills up during a write, and recovers from it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .word_vectors import WordVectors
 from .world import ROOT
 
 PAGES, META_PAGE, FLUSH = "write 1", "write 2", "sync 1"
-"""LMDB writes the pages of a commit, flushes them, and writes the one that makes them count."""
+"""LMDB writes the pages of a commit, flushes them, and then writes the meta page that makes them valid."""
 
 
 def after(fault: str, engine: str, shim: Path, folder: Path) -> dict[str, Any]:
-    """The report of a process whose engine met `fault`."""
+    """Return the report of a process whose engine had `fault`."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.crash.full_disk_process", engine, str(folder), fault]
     environment = Order(shim, folder / "order").environment()
@@ -66,7 +66,7 @@ def test_a_write_that_fails_despite_room_is_a_failed_disk(
 
 
 def test_a_disk_that_writes_only_a_part_is_full(tmp_path: Path) -> None:
-    """No shim: a file system with room for less than one event writes a part, which LMDB reports as an I/O error."""
+    """Without a shim. With too little room, part of an event is written, which LMDB reports as an I/O error."""
     try:
         with small_disk(tmp_path / "disk", 4 << 20) as disk, Journal.open(disk / "journal") as journal:
             journal.append([_event(1, "small")], NOW)
@@ -117,7 +117,7 @@ def _ingest(host: MemoryHost, first: int, end: int) -> str:
 
 
 def _found(host: MemoryHost) -> tuple[RetrievedMemory, ...]:
-    """Return the answer, once the columns, which may be rebuilt in the background after waking, are whole."""
+    """Return the answer once the columns, which may be rebuilt in the background after waking, are complete."""
     asked = encode(RecallParams(query="look after lamp7", top_k=3))
     while True:
         result = decode_reply(host.call("alice", "recall", asked, 30_000.0), RecallResult)
@@ -132,7 +132,7 @@ def _event(number: int, text: str) -> Event:
 
 def test_a_file_system_that_reports_no_size_has_room(tmp_path: Path) -> None:
     try:
-        with small_disk(tmp_path / "disk", 0) as disk:  # 0: without a limit
+        with small_disk(tmp_path / "disk", 0) as disk:  # 0 means no limit
             assert has_room(disk)
     except CannotMountError as error:
         skip(str(error))

@@ -1,4 +1,4 @@
-"""kill -9 of every process at any moment, and failing disks: promises hold. The long form is `make crash`."""
+"""Test that promises hold when processes are killed at any moment and disks fail. `make crash` runs for longer."""
 
 from __future__ import annotations
 

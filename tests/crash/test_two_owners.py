@@ -1,4 +1,4 @@
-"""Two owners of the same stores at once, and a relay that is away under load."""
+"""Test two owners of the same stores at once, and an outage of the relay under load."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class WordVectors(PassageEmbedder):
-    """An embedder by feature hashing: each word has a direction, a passage the sum of its words' directions.
+    """An embedder by feature hashing: a word has a direction, and a passage the sum of its words' directions.
 
-    The laboratory tests that vectors, passages and words are kept, not what they mean; the real model would load for a
-    second after each of hundreds of kills. The long form with Ray uses the real one.
+    The laboratory tests that vectors, passages and words are kept, not what they mean. The real model would load for a
+    second after each of hundreds of kills. Only the long runs with Ray use it.
     """
 
     @property
@@ -49,7 +49,7 @@ class WordVectors(PassageEmbedder):
 
 
 class Settled(Generic[T]):
-    """What is embedded already."""
+    """A result that is available at once."""
 
     def __init__(self, found: T) -> None:
         self._found = found
@@ -62,7 +62,7 @@ def _embedded(text: str) -> Embedded:
     words = text.split()
     starts = range(0, max(1, len(words)), PASSAGE_WORDS)
     parts = [" ".join(words[start : start + PASSAGE_WORDS]) for start in starts[1:]]
-    vectors = np.stack([_vector(part) for part in (text, *parts)])  # the first is that of the whole: texts share words
+    vectors = np.stack([_vector(part) for part in (text, *parts)])  # the first is of the whole text: texts share words
     spans = np.array([[start, start + PASSAGE_WORDS] for start in starts], dtype=np.int32)
     signs = np.array([_direction(word) > 0 for word in dict.fromkeys(words)]).reshape(-1, NDIM)
     return Embedded(vectors, spans, np.packbits(signs, axis=1), len(words))

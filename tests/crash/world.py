@@ -1,6 +1,6 @@
-"""The processes under test, a relay, publishers and an owner: each can be started, made to fail, killed and restarted.
+"""The processes under test (relay, publishers, owner), which can be started, made to fail, killed and restarted.
 
-Only processes started here are ended, by their ids. The relay is `python -m relay`; the owner of the stores ingests
+Only processes started here are killed, by id. The relay is `python -m relay`; the owner of the stores ingests
 like a host of the daemon (`owner_process`).
 """
 
@@ -25,7 +25,7 @@ from .faults import Order
 from .history import Finding, check
 from .reading import read_history
 
-ROOT = Path(__file__).parents[2]  # not the tests' folder, where `memory_agent` is not the package
+ROOT = Path(__file__).parents[2]  # not tests/, which has a `memory_agent` that is not the package
 PATIENCE_S = 120.0
 PUBLISHER = ("-m", "tests.crash.publisher_process")
 
@@ -39,7 +39,7 @@ def wait_until(fact: Callable[[], bool], what: str, timeout_s: float = PATIENCE_
 
 
 class Part:
-    """One process under test, on one command."""
+    """One process under test, started by `command`."""
 
     def __init__(self, name: str, command: list[str], folder: Path, shim: Path | None, *, is_ready_said: bool) -> None:
         self.name = name
@@ -50,7 +50,7 @@ class Part:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self, *, is_waited_for: bool = True) -> None:
-        """Start it, and wait for its ready line, if any, unless it is expected to die first."""
+        """Start the process, and wait for its ready line, if any, unless it is expected to die first."""
         assert self._process is None, f"{self.name} runs already"
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
@@ -79,7 +79,7 @@ class Part:
         return self._process is not None
 
     def log(self, *, whole: bool = False) -> str:
-        """The end of its standard error, or all of it."""
+        """Return the end of the standard error, or all of it."""
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         return text if whole else text[-3_000:]
 
@@ -88,18 +88,18 @@ class Part:
         self._process.send_signal(number)
 
     def stop(self) -> None:
-        """Stop it, and return once all of its threads have stopped."""
+        """Stop the process (SIGSTOP); return once all of its threads have stopped."""
         self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def kill(self) -> None:
-        """Kill it, if it is running."""
+        """Kill the process if it is running."""
         if self._process is not None:
             self._process.kill()
             self.wait()
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Wait for its end and return its exit code, negative for a signal."""
+        """Wait for the process to end, and return its exit code, negative for a signal."""
         assert self._process is not None
         try:
             code = self._process.wait(timeout_s)
@@ -163,24 +163,24 @@ class World:
 
     @property
     def keys_in_names(self) -> str:
-        """The part common to the names of encryption key files, but not `keys.json`, for orders."""
+        """The part of a path that orders match for encryption key files, but not for `keys.json`."""
         return f"{self.keys.parent.name}/{self.keys.name}"
 
     @property
     def acked(self) -> int:
-        """Number of promises made to publishers so far."""
+        """The number of promises made to publishers so far."""
         return sum(count_lines(file) for file in self.notes.glob("*.acked"))
 
     @property
     def taken(self) -> int:
-        """Number of events that stores reported."""
+        """The number of events that the stores reported as stored."""
         return count_lines(self.notes / "taken")
 
     def acked_by(self, part: Part) -> int:
         return count_lines(self.notes / f"{part.name}.acked")
 
     def finish(self) -> None:
-        """Wait until everything published is delivered and ingested, and stop cleanly."""
+        """Wait until everything published is delivered and ingested, then stop cleanly."""
         started = [part for part in self.parts if part.is_started]
         for part in started:
             part.order.revoke()
@@ -204,7 +204,7 @@ class World:
 
 
 def _relay_config(folder: Path, keys: Path) -> list[str]:
-    """A settings file for an encrypting relay, and its command-line arguments."""
+    """Write the settings of an encrypting relay; return its command-line arguments."""
     file = folder / "relay.toml"
     file.write_bytes(msgspec.toml.encode({"encryption": EncryptionSettings(keys_folder=str(keys))}))
     return ["--config", str(file)]

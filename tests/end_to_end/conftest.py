@@ -1,4 +1,4 @@
-"""A real daemon for the tests that need one: relay, embedder, Ray, gateway, as a user starts it."""
+"""A real daemon (relay, embedder, Ray, gateway) for the tests that need one, started as a user does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 60
 
 
 class DaemonProcess:
-    """A `memory-agent serve` process on one data folder; can be started, killed and restarted."""
+    """A `memory-agent serve` process on one data folder, which can be started, killed and restarted."""
 
     def __init__(self, data_dir: Path, *settings: str) -> None:
         self.data_dir = data_dir
@@ -29,11 +29,11 @@ class DaemonProcess:
         self.ready: dict[str, Any] = {}
 
     def configure(self, *settings: str) -> None:
-        """Use these settings, in addition to the initial ones, from the next start on."""
+        """Add these settings to the initial settings from the next start on."""
         self._settings = [word for setting in (*self._own, *settings) for word in ("--set", setting)]
 
     def wait(self) -> int:
-        """Wait until the daemon ends; return the exit code."""
+        """Wait until the daemon ends; return its exit code."""
         assert self._process is not None
         return self._end_of(self._process)
 
@@ -43,7 +43,7 @@ class DaemonProcess:
         return self._process.pid
 
     def start(self, cwd: Path | None = None) -> None:
-        """Start, optionally in the folder `cwd`, and wait for the ready line."""
+        """Start the daemon, optionally in the folder `cwd`, and wait for its ready line."""
         program = str(Path(sys.executable).with_name("memory-agent"))
         command = [program, "serve", "--data-dir", str(self.data_dir), *self._settings]
         with open(self.data_dir / "daemon.log", "a", encoding="utf-8") as log:
@@ -56,7 +56,7 @@ class DaemonProcess:
         self.ready = json.loads(line)
 
     def stop(self) -> int:
-        """Stop as a supervisor does; return the exit code."""
+        """Stop the daemon as a supervisor does; return its exit code."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
@@ -82,7 +82,7 @@ class DaemonProcess:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a child process: that of the tests without MEMORY_AGENT variables."""
+    """Return the environment of a child process: ours without MEMORY_AGENT variables."""
     return {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")} | {
         "RAY_USAGE_STATS_ENABLED": "0"
     }
@@ -104,12 +104,12 @@ def daemon() -> Iterator[DaemonProcess]:
 
 
 HASTY = ("daemon.owner_wait_s=3", "store.takeover_after_s=1", "daemon.dedicated_hosts=32")
-"""Gives each user of these tests a separate process, which a test can find by its name and kill."""
+"""Each user of these tests has a separate process, which a test can find by its name and kill."""
 
 
 @pytest.fixture(scope="package")
 def rough_daemon() -> Iterator[DaemonProcess]:
-    """One daemon for tests that quarantine events, break a user or kill a part; each leaves the quarantine empty."""
+    """One daemon for tests that quarantine events, break a user or kill a part. Each must empty the quarantine."""
     with short_folder() as folder:
         process = DaemonProcess(Path(folder), *HASTY)
         process.start()
@@ -119,7 +119,7 @@ def rough_daemon() -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def own_daemon() -> Iterator[DaemonProcess]:
-    """A daemon that the test starts, kills and stops: 11 s of processor time per start, mostly Ray's."""
+    """A daemon that the test starts, kills and stops. A start takes 11 s of processor time, mostly Ray's."""
     with short_folder() as folder:
         process = DaemonProcess(Path(folder), *HASTY)
         yield process

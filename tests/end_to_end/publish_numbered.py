@@ -1,8 +1,8 @@
-"""A publisher process for the crash tests: numbered requests of several users, recording each acknowledged one.
+"""A publisher process for the crash tests: publishes numbered requests of several users, and records each ack.
 
     python publish_numbered.py DATA_DIR FIRST COUNT ACKED_FILE USER...
 
-Each line of ACKED_FILE is the id of an acknowledged event; it is synced before the next event is sent.
+Each line of ACKED_FILE is the id of an acknowledged event. It is synced before the next event is sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blocks of a real daemon: at a client, on the command line, after a restart, and only once per cause after a kill."""
+"""Test blocks of a real daemon: in a client, on the command line, after a restart, and once per cause after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real coding agents, connected by `memory-agent connect`: findings of one session appear in the prompt of the next."""
+"""Test real coding agents after `memory-agent connect`: findings of one session appear in the next prompt."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def texts(memory: MemoryClient) -> list[str]:
 
 
 def give_hooks_time(scope: Scope) -> None:
-    """Raise the deadlines in the settings, as on a slow machine: tests share their machine."""
+    """Raise the deadlines in the settings, because other tests slow down the machine."""
     for path, _ in scope.files():
         text = path.read_text(encoding="utf-8").replace(
             f"hook {scope.client} ", f"hook {scope.client} --deadline-ms 50000 "
@@ -87,7 +87,7 @@ def test_findings_of_one_session_are_in_the_prompt_of_another(
     folder.mkdir()
     (folder / "deploy.sh").write_text(f"echo '{FAILURE}' >&2; exit 7\n")
     agent.prepare(home, model.url)
-    if client == "codex":  # a person does this once per project
+    if client == "codex":  # a user does this once per project
         trust = f'\n[projects."{folder}"]\ntrust_level = "trusted"\n'
         config = home / ".codex" / "config.toml"
         config.write_text(config.read_text() + trust)

@@ -1,4 +1,4 @@
-"""The command line as processes, against a real daemon."""
+"""Test the command line in processes, against a real daemon."""
 
 from __future__ import annotations
 

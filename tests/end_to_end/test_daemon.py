@@ -1,4 +1,4 @@
-"""The daemon from a user's view: from a published event to a recall, and everything that can fail between."""
+"""Test the daemon as its users see it: from a published event to a recall, and what can fail between them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def said(user_id: str, text: str, **fields: object) -> dict[str, object]:
 
 
 def settle(daemon: DaemonProcess, publisher: Publisher, timeout_s: float = 60.0) -> None:
-    """Return when everything published so far is recallable or in quarantine."""
+    """Wait until everything published so far is recallable or in quarantine."""
     report = publisher.flush(timeout_s)
     assert not report.pending
     with client(daemon, "anybody") as asker:
@@ -64,7 +64,7 @@ def test_an_event_becomes_a_memory_that_a_recall_finds(daemon: DaemonProcess, pu
 
 
 def test_a_message_published_before_the_recall_is_not_its_answer(daemon: DaemonProcess, publisher: Publisher) -> None:
-    """As real systems do: publish, then recall with the same text before planning, and once more."""
+    """As real systems do, publish a text, recall with the same text before planning, and recall once more."""
     answer, question = "the cron job of the ferry times needs the harbour's VPN", "why do the ferry times not arrive?"
     week_ago = (datetime.now(UTC) - timedelta(days=7)).isoformat()
     publisher.publish(said("mara", answer, session_id="mara-1", timestamp=week_ago))

@@ -1,6 +1,6 @@
-"""A recall that cannot finish in time returns partial results and reports this; bulk load delays no recall.
+"""Test that a recall that cannot finish in time returns and reports partial results, and that bulk load delays none.
 
-Real parts: the embedder's process is stopped, killed and loaded; the assertions are about order, not durations.
+The tests stop, kill and load the embedder's process. The assertions are about order, not durations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def embedder() -> Iterator[Embedder]:
 
 
 def part_pid(client: MemoryClient, name: str) -> int | None:
-    """The part's process; None while it is being replaced."""
+    """Return the pid of the part, or None while it is being replaced."""
     return next((part.pid for part in client.status().parts if part.name == name and part.pid), None)
 
 
@@ -94,16 +94,16 @@ def test_recalls_are_answered_by_words_while_the_embedder_is_stopped(daemon: Dae
 
 @pytest.mark.skipif(not hasattr(os, "getpriority"), reason="this system has no process priorities")
 def test_the_process_that_answers_recalls_has_the_daemons_priority(daemon: DaemonProcess) -> None:
-    """Regression: Ray runs its workers at niceness 15, which tripled the time of recalls under a bulk load."""
+    """Regression: Ray's default niceness of 15 for its workers tripled the time of recalls under a bulk load."""
     with MemoryClient("ursula", data_dir=daemon.data_dir) as client:
         client.remember(DOUGH)
         hosts = [part.pid for part in client.status().parts if part.name.startswith(("user-", "shared-")) and part.pid]
-    assert hosts  # one of them serves her: a dedicated host or, after many other users, a shared one
+    assert hosts  # the user has a dedicated host or, after many other users, a shared one
     assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in hosts} == {os.getpriority(os.PRIO_PROCESS, daemon.pid)}
 
 
 def load(daemon: DaemonProcess, users: int, events: int) -> dict[str, int]:
-    """Publish long findings of several users, interleaved; return each user's last journal number."""
+    """Publish interleaved long findings of several users; return each user's last journal number."""
     with Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher:
         for number in range(events):
             for user in range(users):
@@ -127,7 +127,7 @@ def is_handled(client: MemoryClient, through: dict[str, int]) -> bool:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_under_a_bulk_load_every_recall_still_has_its_vector_in_time(own_daemon: DaemonProcess) -> None:
-    """Behind the queued texts, 64 per busy user, no query would be embedded within a second."""
+    """A query behind the queued texts, 64 per busy user, would not be embedded within a second."""
     own_daemon.start()
     with (
         MemoryClient("ada", data_dir=own_daemon.data_dir) as idle,
@@ -192,7 +192,7 @@ def test_a_user_who_does_not_wake_in_time_gives_an_empty_answer_with_the_reason_
 
 
 def test_a_host_whose_threads_all_wait_for_the_embedder_answers_every_request(daemon: DaemonProcess) -> None:
-    """Three times as many as threads: waiting in the queue counts against the deadline."""
+    """There are three times as many requests as threads. Waiting in the queue counts against the deadline."""
     with MemoryClient("theo", data_dir=daemon.data_dir) as client, ThreadPoolExecutor(24) as threads:
         client.remember(DOUGH)
         with stopped(part_pid(client, "embedder")) as process:
@@ -201,7 +201,7 @@ def test_a_host_whose_threads_all_wait_for_the_embedder_answers_every_request(da
             assert process.status() == psutil.STATUS_STOPPED
             assert all(result.degraded for result in results)
             assert [DOUGH] in [[found.record.text for found in result.memories] for result in results]
-            late = client.recall("sourdough once more", deadline_ms=5_000.0)  # the queue before it is empty
+            late = client.recall("sourdough once more", deadline_ms=5_000.0)  # all earlier requests have left the queue
             assert [found.record.text for found in late.memories] == [DOUGH]
 
 

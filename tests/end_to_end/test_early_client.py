@@ -1,4 +1,4 @@
-"""A newcomer runs `serve &` and immediately a recall."""
+"""Test a recall by a new user immediately after `serve &`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon with encryption: nothing readable in its folder, and a user's key destroyed while it runs."""
+"""Test a daemon with encryption: its folder is unreadable, and a user's key can be destroyed while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts are killed, and their sockets removed and sent junk, during many requests; none hangs, and nothing is lost."""
+"""Test that no request hangs and nothing is lost if hosts are killed, and their sockets removed or sent junk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 120.0
 
 
 class Asking:
-    """Clients of one user that recall and remember in turns until they are stopped."""
+    """Clients of one user that alternately recall and remember until they are stopped."""
 
     def __init__(self, data_dir: Path, user_id: str) -> None:
         self._data_dir = data_dir
@@ -37,7 +37,7 @@ class Asking:
             thread.start()
 
     def end(self) -> None:
-        """Stop and wait: a request that hangs fails the test."""
+        """Stop the clients and wait for them; a request that hangs fails the test."""
         self._stop.set()
         for thread in self._threads:
             thread.join(PATIENCE_S)

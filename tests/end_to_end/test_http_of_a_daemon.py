@@ -1,4 +1,4 @@
-"""The HTTP interface of a real daemon: its address, its streams, and a part killed during requests."""
+"""Test the HTTP interface of a real daemon: its address, its streams, and a part killed during requests."""
 
 from __future__ import annotations
 

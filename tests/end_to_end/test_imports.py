@@ -1,4 +1,4 @@
-"""Sessions, plain memories and documents are imported while a daemon runs, and recalled through it."""
+"""Test importing sessions, plain memories and documents while a daemon runs, and recalling them."""
 
 from __future__ import annotations
 

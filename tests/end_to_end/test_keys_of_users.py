@@ -1,4 +1,4 @@
-"""Keys with a real daemon: remotely over CURVE, for one user, until revoked."""
+"""Test keys with a real daemon: remote access over CURVE, access for one user, and revocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waking and sleeping, broken users, quarantine, event tables, a missing model."""
+"""Test waking and sleeping, broken users, quarantine, event tables, and a missing model."""
 
 from __future__ import annotations
 

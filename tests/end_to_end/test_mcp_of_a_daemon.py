@@ -1,4 +1,4 @@
-"""`memory-agent mcp` with a real daemon: started by it, killed during a call, and restarted."""
+"""Test `memory-agent mcp` with a real daemon, which it starts and which is killed during a call and restarted."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class McpProcess:
         return found
 
     def end(self) -> str:
-        """End as a client does; return the standard error."""
+        """End the process as a client does; return its standard error."""
         _, said = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0
         return said
@@ -147,7 +147,7 @@ def test_a_run_of_a_client_is_credited_with_what_it_recalled(daemon: DaemonProce
         known = before.patiently("remember", text=VPN, id="vpn")
         assert (
             known["id"] in before.patiently("recall", query=QUESTION)["text"]
-        )  # an unknown run: the host is awake now
+        )  # the run is unknown, but now the host is awake
         before.end()
         run = memory.runs.begin("Deploy to staging")
         client = McpProcess(daemon.data_dir, "--user", user, "--run", run.id, "--tools", tools)

@@ -1,6 +1,6 @@
-"""When any part is killed, the daemon continues, or ends and reports why; nothing is left behind.
+"""Test that a daemon with a killed part continues, or ends and reports why, and leaves no process or socket.
 
-Each process in turn, in its own daemon: `python -m ops.soak kills`.
+`python -m ops.soak kills` kills each process once, every time in a new daemon.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`rebuild --vectors` through a real daemon: after a change of model, after a kill, and for an old store."""
+"""Test `rebuild --vectors` through a real daemon: after a change of model, after a kill, and for an old store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .test_killed import wait_until
 
 AT = datetime(2026, 2, 16, 10, tzinfo=UTC)
 OTHER_MODEL = ("embedder.query_prefix=question: ", "embedder.passage_prefix=note: ")
-MESSAGES = 1_800  # seven chunks of the work in the background
+MESSAGES = 1_800  # seven chunks of background work
 ROOMS = ("kitchen", "archive", "harbour", "workshop", "library", "cellar", "garden", "station")
 THINGS = ("lamp", "door", "heater", "scale", "ladder")
 FACT = "The spare key of the boat house lies below the blue flowerpot."
@@ -33,7 +33,7 @@ QUESTIONS = (
 
 
 def fill(daemon: DaemonProcess, user: str) -> None:
-    """Store the same memories for a user as for other users: many short ones, and a long, a titled and a tagged one."""
+    """Store the same memories for every user: many short memories, and a long, a titled and a tagged one."""
     with (
         MemoryClient(user, data_dir=daemon.data_dir) as client,
         Publisher(relay_endpoints(daemon.data_dir).ingest) as publisher,
@@ -54,7 +54,7 @@ def fill(daemon: DaemonProcess, user: str) -> None:
         client.remember(LONG, id="long", timestamp=AT)
         client.remember("Ask Ann before, on any weekday.", id="titled", title="Deployments", timestamp=AT)
         client.remember("The tunnel must be up first.", id="tagged", tags=["staging machines", "vpn"], timestamp=AT)
-        client.care.rebuild(vectors=True)  # vectors that a busy embedder left out
+        client.care.rebuild(vectors=True)  # adds the vectors that a busy embedder did not compute
         wait_until(lambda: not client.stats().waiting)
 
 
@@ -112,7 +112,7 @@ def test_a_killed_rebuild_continues_and_ends_with_the_same_answers(
     with MemoryClient("alice", data_dir=own_daemon.data_dir) as client:
         meanwhile = client.recall("lamp number 17", 1, min_relevance=0, deadline_ms=60_000)
         assert meanwhile.memories[0].record.text.startswith("Please check")
-        left = client.care.rebuild(vectors=True)  # the daemon continues by itself, and may be quick
+        left = client.care.rebuild(vectors=True)  # the daemon has continued, and may have finished
         assert left < total
         assert "vectors_pending" in meanwhile.degraded or not left
         while client.stats().waiting:

@@ -1,4 +1,4 @@
-"""Runs through the real daemon: from events, a client and the command line; abandoned ones expire."""
+"""Test runs of a real daemon: from events, a client and the command line, and the expiry of abandoned runs."""
 
 from __future__ import annotations
 

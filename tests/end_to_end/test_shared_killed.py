@@ -1,4 +1,4 @@
-"""What users share, while a real daemon and its parts are killed at any moment."""
+"""Test shared items while a real daemon and its parts are killed at any moment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 USERS = ("ann", "ben", "cas")
 AT_LEAST = 15  # acknowledged publishes between two kills
-LONGEST_S = 3.0  # from the last of them to the kill
+LONGEST_S = 3.0  # at most, from the last of these publishes to the kill
 
 
 class Sharing:
@@ -36,16 +36,16 @@ class Sharing:
 
     def __init__(self, daemon: DaemonProcess, seeded: random.Random) -> None:
         self.words: dict[str, str] = {}
-        """A word of each item that a user tried to publish, by id."""
+        """A unique word of each item that a user tried to publish, by item id."""
         self.acknowledged: dict[str, str] = {}
-        """The author of an item, by its id."""
-        self.taken: set[str] = set()  # whether or not it was acknowledged
+        """The author of each acknowledged item, by item id."""
+        self.taken: set[str] = set()  # items unpublished, acknowledged or not
         self.gone: set[str] = set()
         self._daemon = daemon
         self._seeded = seeded
 
     def until(self, is_enough: Callable[[], bool], kill: Callable[[], object]) -> None:
-        """Run all users until `is_enough`, and further until the kill."""
+        """Run all users until `is_enough()`, then a while longer, and kill."""
         stopping = threading.Event()
         threads = [threading.Thread(target=self._work, args=(user_id, stopping)) for user_id in USERS]
         for thread in threads:

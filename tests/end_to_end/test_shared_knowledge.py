@@ -1,4 +1,4 @@
-"""Shared items in a real daemon: found by others, unavailable without harm, restored after a crash, erased."""
+"""Test shared items of a real daemon: search by others, an unavailable store, recovery from a crash, erasure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_dae
     own_daemon.start()
     with client_of(own_daemon, "ann") as ann, client_of(own_daemon, "ben") as ben, client_of(own_daemon, "new") as new:
         ben.remember("Lunch is at noon in the canteen")
-        assert asked(ben, *BOTH).degraded == ()  # nothing was published, and no host process runs for shared items
+        assert asked(ben, *BOTH).degraded == ()  # nothing was published, so no host process runs for shared items
         assert SHARED_USER not in {part.name for part in ben.status().parts}
         preview = ann.shared.preview("A title", "A summary")
         changed = msgspec.structs.replace(preview, content=msgspec.structs.replace(preview.content, title="Another"))
@@ -91,7 +91,7 @@ def test_what_one_user_shares_is_found_by_others_until_it_is_unpublished(own_dae
 
         assert own_daemon.stop() == 0
         own_daemon.start()
-        (both,) = asked(ben, *BOTH).memories  # the same words: folded into one's own
+        (both,) = asked(ben, *BOTH).memories  # merged with the own memory, which has the same words
         assert (both.tier, both.record.id) == ("local", "own")
         assert both.shared is not None
         assert both.shared.author == item.author

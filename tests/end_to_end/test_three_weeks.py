@@ -1,6 +1,6 @@
-"""A story of three weeks: emitters that do not know of memory, and the blocks that a conductor receives.
+"""Test a story of three weeks: emitters without any code for memory, and the blocks that a conductor receives.
 
-The events are in `three_weeks/`, one file per week, as emitters write them. They keep their original times, so ages are
+The events are in `three_weeks/`, one file per week, as emitters write them. They have their original times, so ages are
 not compared.
 """
 
@@ -98,7 +98,7 @@ def test_by_the_third_week_the_conductor_reads_what_worked_and_why_the_other_att
         first, second, third = (blocks_of_a_week(daemon, blocks, week, file) for week in (1, 2, 3))
         runs = {run.id: run.quality for run in memory.runs.list()}
 
-    assert [block.text for block in first.values()] == ["", ""]  # nothing is known yet, and the block says so
+    assert [block.text for block in first.values()] == ["", ""]  # nothing is known yet, so the blocks are empty
 
     hotel, service, again = second.values()
     assert hotel.text == ""

@@ -1,4 +1,4 @@
-"""Every verb has the same meaning from inside Ray as through a client of the daemon."""
+"""Test that every verb does the same from inside Ray as through a client of the daemon."""
 
 from __future__ import annotations
 

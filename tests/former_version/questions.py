@@ -1,8 +1,8 @@
-"""The questions that both versions are asked about the fixture, and the form in which their answers are compared.
+"""The questions for both versions about the fixture, and the form in which their answers are compared.
 
-`make.py` asks them of the former version, the tests of the present one. Each version gets a freshly unpacked fixture
-and the same questions in the same order, because a recall changes what a later one answers (it is noted, and the mean
-of the queries moves).
+`make.py` asks the former version, and the tests ask the present version. Each version gets a freshly unpacked fixture
+and the same questions in the same order, because a recall changes later answers (it is counted, and moves the mean of
+the queries).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SETTINGS = (
     *("--set", "embedder.allow_download=false"),
     *("--set", "recall.deadline_ms=60000"),
 )
-"""float32 gives the same vectors on every processor (to about 1e-6); int8 depends on the kernels. The deadline leaves a
+"""float32 gives the same vectors on every processor (to about 1e-6); int8 depends on the kernels. The deadline gives a
 busy machine time to load the model."""
 
 PLAIN = ("--data-dir", "{root}/plain")
@@ -98,11 +98,11 @@ UNLIKE = frozenset({
     "recall_id", "took_ms", "consolidated_at", "last_recalled_at", "pid", "version",
     "disk_bytes", "state_bytes", "erased_at", "unbuilt", "plan", "gate",
 })  # fmt: skip
-"""Fields that differ between two runs of one version: ids and times of the asking itself, and sizes of files.
+"""Fields that are not compared: ids and times of the questions, sizes of files, and fields changed on purpose.
 
-`unbuilt` names derived files: those of 0.1.0 had other names, and are replaced when the store is opened. `plan` said
-which of two ways a filter was applied; there is one now. The `gate` of learning counts from the second run on, not from
-the fiftieth, and asks for more.
+`unbuilt` lists derived files, which had other names in 0.1.0 and are replaced when the store is opened. `plan` was the
+way in which a filter was applied, and only one way is left. The `gate` of learning now counts from the second run on,
+not from the fiftieth, and needs more evidence.
 """
 
 ADDED = frozenset({
@@ -110,17 +110,17 @@ ADDED = frozenset({
     "runs", "shared_steps", "failed_steps", "is_cancelled",
     "conclusions", "shared", "unpublished", "orgs", "tier", "passage_at", "offers", "ratings",
 })  # fmt: skip
-"""Fields that later versions answer besides."""
+"""Fields that later versions added to their answers."""
 ANY_RELEVANCE = ("--set", "recall.min_relevance=0")
-"""For later versions: this one answers with the best there are."""
+"""Options for later versions, as the former version returned the best memories of any relevance."""
 NO_RUNS = {"context": ("--runs", "0")}
-"""For later versions, by question: this one has no runs in its blocks."""
+"""Options for later versions, by question, as blocks of the former version had no runs."""
 RANKING = frozenset({"score", "sona_score", "explanation", "times_recalled"})
-"""Fields of a memory that follow from the ranking, which later versions replaced."""
+"""Fields of a memory that depend on the ranking, which later versions replaced."""
 MOST = 0.6
-"""Of the memories of a recall by words and vectors, the share that later versions find too, at least."""
+"""The least share of the memories of a hybrid recall that later versions must find too."""
 PENDING = "word_vectors_pending"
-"""Marks each answer from files of the former version, which had no word vectors, until these are filled in."""
+"""The mark of answers from files of the former version, which have no word vectors until these are filled in."""
 
 TOLERANCE = 1e-4
 _TEXT = ("context",)
@@ -134,15 +134,15 @@ def unpack(root: Path) -> None:
 
 
 def answers(root: Path, *more: str, own: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
-    """Return the answers of the imported version's command line to all questions, in order, with `more` settings.
+    """Return the answers of the imported version's command line to all questions, in order, with the options `more`.
 
-    `own` are further arguments of single questions.
+    `own` has further options for single questions.
     """
     return {name: answer(root, name, *more, *own.get(name, ())) for name in QUESTIONS}
 
 
 def answer(root: Path, name: str, *more: str) -> Any:
-    """Return exit code and comparable document of one question."""
+    """Return the exit code and the comparable answer of one question."""
     words = [word.replace("{root}", str(root)) for word in QUESTIONS[name]]
     options = [] if name in _TEXT else ["--json"]
     code, shown, errors = run(*words, *SETTINGS, *more, *options)
@@ -152,7 +152,7 @@ def answer(root: Path, name: str, *more: str) -> Any:
 
 
 def differences(former: Any, present: Any, path: str = "") -> list[str]:
-    """Return where two comparable answers differ; numbers may by `TOLERANCE`."""
+    """Return where two comparable answers differ; numbers may differ by `TOLERANCE`."""
     if isinstance(former, dict) and isinstance(present, dict):
         names = sorted((former.keys() | present.keys()) - (ADDED - former.keys()) - UNLIKE)
         pairs = [(f"{path}.{name}", former.get(name, "no field"), present.get(name, "no field")) for name in names]
@@ -166,9 +166,9 @@ def differences(former: Any, present: Any, path: str = "") -> list[str]:
 
 
 def differences_of_recalls(former: Any, present: Any) -> list[str]:
-    """Return where the memories of two recalls differ besides their ranking: the first, most of them, and each field.
+    """Return where two recalls differ apart from ranking: in the first memory, in too many memories, or in a field.
 
-    Where the former version ranked by words or by vectors alone, the order has to be the same: see `same_order`.
+    Recalls only by words or only by vectors must also have the same order: see `same_order`.
     """
     before, now = ({one["record"]["id"]: _unranked(one) for one in memories} for memories in (former, present))
     common = [id_ for id_ in before if id_ in now]
@@ -186,7 +186,7 @@ def same_order(former: Any, present: Any) -> bool:
 
 
 def _unranked(value: Any) -> Any:
-    """Leave out, at any depth, what follows from the ranking."""
+    """Leave out, at any depth, the fields that depend on the ranking."""
     if isinstance(value, dict):
         return {name: _unranked(one) for name, one in value.items() if name not in RANKING}
     return [_unranked(one) for one in value] if isinstance(value, list) else value
@@ -194,7 +194,7 @@ def _unranked(value: Any) -> Any:
 
 @contextmanager
 def _command_line(words: Sequence[str]) -> Iterator[None]:
-    """Set the arguments of this process for the block, without the caller's settings in its environment."""
+    """Set the arguments of this process for the block, and clear our settings from its environment."""
     argv, environment = sys.argv, dict(os.environ)
     sys.argv = ["memory-agent", *words]
     for name in environment:
@@ -223,7 +223,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def write_answers(former: dict[str, Any]) -> None:
-    """Write `answers.json`, one question a line."""
+    """Write `answers.json`, with one question per line."""
     lines = [f"{json.dumps(name)}: {json.dumps(told, ensure_ascii=False)}" for name, told in former.items()]
     ANSWERS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
@@ -234,7 +234,7 @@ def _written(stream: io.TextIOWrapper) -> str:
 
 
 def _documents(text: str) -> Any:
-    """Return the JSON document, or one per line, leaving out lines that are not JSON."""
+    """Return the JSON document, or the list of documents on the lines that are JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -242,7 +242,7 @@ def _documents(text: str) -> Any:
 
 
 def comparable(document: Any, root: str = "/nowhere") -> Any:
-    """Leave out what differs between two runs, and write the fixture's folder as ROOT."""
+    """Leave out what differs between two runs, and replace the path of the fixture by ROOT."""
     if isinstance(document, dict):
         return {key: comparable(value, root) for key, value in document.items() if key not in UNLIKE}
     if isinstance(document, list | tuple):

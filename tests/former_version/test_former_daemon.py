@@ -1,4 +1,4 @@
-"""The present daemon serves the data folder of the former version: same answers, same keys, no manual migration."""
+"""Test that the daemon serves a data folder of the former version: same answers and keys, no manual migration."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FORMER: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))
 
 @pytest.fixture
 def served() -> Iterator[Path]:
-    """The fixture, whose plain data folder a daemon serves."""
+    """The fixture, with a daemon on its plain data folder."""
     with tempfile.TemporaryDirectory(prefix="former-") as folder:
         root = Path(folder)
         unpack(root)
         around = {name: value for name, value in os.environ.items() if not name.startswith("MEMORY_AGENT_")}
         serve = [sys.executable, "-m", "memory_agent", "serve", "--data-dir", str(root / "plain")]
-        command = [*serve, *SETTINGS, "--set", "daemon.upkeep_interval_s=600"]  # which would fill in word vectors
+        command = [*serve, *SETTINGS, "--set", "daemon.upkeep_interval_s=600"]  # an upkeep would fill in word vectors
         with (root / "daemon.log").open("w", encoding="utf-8") as log:
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=around | {"RAY_USAGE_STATS_ENABLED": "0"}
@@ -64,7 +64,7 @@ def test_a_daemon_continues_where_the_former_one_stopped(served: Path) -> None:
     with Publisher(relay_endpoints(data_dir).ingest, spool=served / "spool") as publisher:
         publisher.publish(
             {
-                "event_id": "pay-102.00",  # the former version took it in: a repeat is recognised
+                "event_id": "pay-102.00",  # the former version has it, so this is a duplicate
                 "event_type": "chat.user_msg",
                 "user_id": "alice",
                 "timestamp": datetime.now(UTC).isoformat(),
@@ -104,7 +104,7 @@ def test_a_rebuild_of_vectors_embeds_the_titles_and_tags_that_the_former_version
 
 
 def _rebuilt(root: Path) -> dict[str, int]:
-    """Embed alice's memories again by the command line; return how many had to be."""
+    """Embed alice's memories again by the command line; return the counts by user."""
     words = ["rebuild", "--vectors", "--user", "alice", "--data-dir", str(root / "plain"), "--json"]
     done = subprocess.run([sys.executable, "-m", "memory_agent", *words], capture_output=True, timeout=120, check=True)
     users: dict[str, int] = json.loads(done.stdout)["users"]

@@ -1,18 +1,18 @@
-"""Files of the former version open with the present code and give the same answers.
+"""Test that files of the former version can be opened and give the same answers.
 
-The fixture is a data folder, an encrypted one with its key ring, a backup, an export, exported learning, a spool with
-unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
-`answers.json` holds what that version answered. What differs on purpose:
+The fixture is a data folder, an encrypted data folder with its key ring, a backup, an export, exported learning, a
+spool with unsent events and key files, made by `make.py` with that version's daemon, command line and Python interface.
+`answers.json` has the answers of that version. Intended differences:
 
-- fields listed in `questions.py`: `UNLIKE` (ids and times of the asking itself), `ADDED` (new since then);
-- recalls by words and vectors rank in another way: `differences_of_recalls`; recalls by one of them keep their order;
+- fields listed in `questions.py`: `UNLIKE` (ids and times of the questions), `ADDED` (new since then);
+- hybrid recalls have another ranking (`differences_of_recalls`); recalls only by words or vectors keep their order;
 - "two weeks ago" begins up to a day earlier: `_as_dated_before`; ages are shown to the nearest week, month and year;
-- memories of any relevance are asked for, as that version knew no relevance;
-- answers are marked as made without word vectors (`PENDING`), until these are filled in;
-- the key `local` has the scopes that there are now, other keys have those of that version: `_with_former_scopes`;
+- the questions ask for memories of any relevance, as that version had no relevance;
+- answers have the mark `PENDING` until word vectors are filled in;
+- the key `local` has all present scopes, and other keys have their former scopes: `_with_former_scopes`;
 - `recall.alpha` is read under its old name (the question "more words"), with a warning on standard error;
 - Python: `Memory.get(ids)` replaces `Memory.get(id)`; these tests use only calls that both versions have;
-- vectors are float32 and scores compared to 1e-4: another release of the engine may round differently.
+- vectors are float32 and scores are compared to 1e-4, because another release of the engine may round differently.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def embedder() -> Iterator[Embedder]:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """The fixture as the former version left it, at a path that leaves room for socket names."""
+    """The unpacked fixture, at a path that leaves room for socket names."""
     with tempfile.TemporaryDirectory(prefix="former-") as folder:
         unpack(Path(folder))
         yield Path(folder)
@@ -77,7 +77,7 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def present(embedder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The answers of the present command line to all questions, in order, on one copy."""
+    """The answers of the present command line to all questions, in order, on one copy of the fixture."""
     folder = tmp_path_factory.mktemp("former")
     unpack(folder)
     return answers(folder, *ANY_RELEVANCE, own=NO_RUNS) | {
@@ -102,7 +102,7 @@ def test_the_command_line_answers_as_the_former_version_did(name: str, present: 
 
 
 def _as_dated_before(former: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a recall with the former begin of its times, if each begins less than a day before that."""
+    """Return a recall with the former starts of its date ranges, if each start moved by less than a day."""
     if not isinstance(now["answer"], dict):
         return now
     dates = [dict(date) for date in now["answer"]["dates"]]
@@ -114,7 +114,7 @@ def _as_dated_before(former: dict[str, Any], now: dict[str, Any]) -> dict[str, A
 
 
 def _with_former_scopes(now: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to `keys list` with the scopes of the key `local` that the former version had."""
+    """Return the answer to `keys list` with the former scopes of the key `local`."""
     local, *others = now["answer"]
     assert (local["id"], local["scopes"]) == ("local", sorted(scope.value for scope in Scope))
     known = [scope for scope in local["scopes"] if scope in ("admin", "publish", "recall")]
@@ -122,14 +122,14 @@ def _with_former_scopes(now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_what_is_shared(now: dict[str, Any]) -> dict[str, Any]:
-    """Return a receipt without the line on what users share, which the former version did not have."""
+    """Return a receipt without the line about shared items, which the former version did not have."""
     *former, shared = now["answer"]["not_covered"]
     assert shared.startswith("what was published")
     return now | {"answer": now["answer"] | {"not_covered": former}}
 
 
 def _taken_memories(told: dict[str, Any]) -> list[Any]:
-    """Take the memories out of the answer to a recall and return them; of a block, its entries without ages."""
+    """Remove the memories from an answer to a recall, and return them. A block has entries, returned without ages."""
     answer = told["answer"]
     if isinstance(answer, dict):
         told["answer"] = {name: value for name, value in answer.items() if name != "memories"}
@@ -163,7 +163,7 @@ def test_python_recalls_the_same_and_continues(root: Path, embedder: Embedder) -
 
 
 def test_an_id_of_a_former_run_is_used_again_and_what_follows_is_inferred(root: Path, embedder: Embedder) -> None:
-    """Former runs stay as they are; the new one is another run, is followed, and is forgotten with its session."""
+    """Former runs do not change. The new run is separate, is followed, and is forgotten with its session."""
     folder, now = root / "plain" / "users" / "alice", datetime(2026, 11, 23, 10, tzinfo=UTC)
 
     def told(event_id: str, event_type: str, minute: int, session_id: str, **payload: Any) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def test_word_vectors_are_filled_in_and_nothing_else_changes(root: Path, embedde
             assert memory.recall(LOGOUTS, now=AT, deadline_ms=60_000).degraded == ()
             assert [record for _, record in memory._archive.store.scan()] == records
             assert verified(memory._archive.store) == len(records) == memory._archive.view.word_bits.count
-            assert memory._archive.store.blob("centering") is None  # no ranking reads the mean of queries any more
+            assert memory._archive.store.blob("centering") is None  # ranking no longer reads the mean of queries
 
 
 def events_after(subscriber: Subscriber, seq: int) -> list[list[Any]]:
@@ -246,7 +246,7 @@ def recalled(memory: Memory) -> Any:
     assert result.degraded == (PENDING,)
     memories = comparable(msgspec.to_builtins(result.memories))
     for memory in memories:
-        assert memory["record"].pop("embedding") is None  # the command line leaves it out
+        assert memory["record"].pop("embedding") is None  # the command line omits it
     return memories
 
 

@@ -1,4 +1,4 @@
-"""Targets of the memory: RPC both ways, parameters of every verb, filters, event mapper, dates, context block."""
+"""Fuzz targets of the memory: RPC messages, verb parameters, filters, event mapper, dates, context block."""
 
 from __future__ import annotations
 
@@ -150,14 +150,14 @@ QUERIES = (
 
 
 def _params(data: bytes) -> None:
-    """Parameters of a verb are accepted, or refused with the field's name."""
+    """Check that the parameters of a verb are accepted, or refused with the field's name."""
     for kind in {verb.params for verb in VERBS}:
         try:
             params = decode(data, kind)
         except InvalidInputError as error:
             encode_fault(error)
             continue
-        refused(encode_fields, params)  # a time may have no encoding
+        refused(encode_fields, params)  # some times cannot be encoded
         if isinstance(params, RecallParams):
             refused(lambda recall: recall.local_reference_time, params)
             refused(
@@ -168,7 +168,7 @@ def _params(data: bytes) -> None:
 
 
 def _request(data: bytes) -> None:
-    """A request concerns the key's user, or is refused."""
+    """Check that a request is for the key's user, or is refused."""
     if not refused(decode_request, data):
         request = decode_request(data)
         if not refused(permitted, request, ALICE):
@@ -178,12 +178,12 @@ def _request(data: bytes) -> None:
 
 
 def _host_request(data: bytes) -> None:
-    """A host answers bytes or refuses them."""
+    """Check that a host answers or refuses any bytes."""
     refused(decode_host_request, [data, data])
 
 
 def _filter(data: bytes) -> None:
-    """An accepted filter selects memories, or is refused."""
+    """Check that a filter selects memories, or is refused."""
     try:
         chosen = decode(data, MemoryFilter)
     except InvalidInputError:
@@ -227,7 +227,7 @@ def _dates(data: bytes) -> None:
 
 
 def _block(data: bytes) -> None:
-    """No line of a memory's text can pass as a line of the block."""
+    """Check that no line of a memory's text looks like a line of the block."""
     try:
         result = msgspec.msgpack.decode(data, type=RecallResult)
     except (msgspec.MsgspecError, ValueError, RecursionError):

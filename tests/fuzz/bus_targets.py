@@ -1,4 +1,4 @@
-"""Targets of the bus: its wire, events, admission, masking, a real relay's intake and answers without the sockets."""
+"""Fuzz targets of the bus: wire, events, admission, masking, and the intake and replies of a relay without sockets."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _events(data: bytes) -> None:
 
 
 def _admitted(data: bytes) -> None:
-    """A user's key never makes another user's event."""
+    """Check that no event published with a user's key belongs to another user."""
     try:
         assert Admission(LIMITS, _masker()).admit(data, ALICE, NOW).user_id == "alice"
     except MalformedEventError as error:
@@ -146,7 +146,7 @@ def _frames(data: bytes) -> None:
 
 
 def _asked(data: bytes) -> None:
-    """A relay answers every request, and its answers can be encoded."""
+    """Check that a relay answers every request, and that its answers can be encoded."""
     journal, admission, answers = _relay()
     try:
         request = wire.decode_request(data)
@@ -168,7 +168,7 @@ def _asked(data: bytes) -> None:
 
 
 def _row(data: bytes) -> None:
-    """A table row becomes an event or goes to quarantine; later rows are not lost."""
+    """Check that a table row becomes an event or goes to quarantine, and that later rows are not lost."""
     try:
         values = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -184,7 +184,7 @@ def _row(data: bytes) -> None:
 
 
 def _sqlite(value: object) -> object:
-    """The value as SQLite returns it: text and blobs as bytes, numbers unchanged."""
+    """Return a value as SQLite does: text and blobs as bytes, numbers unchanged."""
     if value is None or isinstance(value, bytes | float):
         return value
     if isinstance(value, int) and -(2**63) <= value < 2**63:
@@ -213,7 +213,7 @@ def _follower() -> TableFollower:
 
 @cache
 def scratch() -> Path:
-    """A folder in memory if possible, removed with the process."""
+    """Return a folder, in memory if possible, that is removed when the process ends."""
     shared = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=shared if shared.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Encrypted targets: key files and credentials, caches and names under a user's key, markers.
+"""Fuzz targets that are encrypted: key files and credentials, caches and names under a user's key, markers.
 
-A cipher hides the code behind it from a fuzzer; so each input is read as it is, and again checksummed and encrypted
-with the right key, as a faulty version of this program would have written it.
+A cipher hides the code behind it from a fuzzer. Each input is therefore read unchanged, and again with a checksum and
+encrypted with the right key, as a faulty version of this program would have written it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STORE = StoreSettings(map_size_bytes=1 << 22, reserve_bytes=64 << 10)
 
 @cache
 def ring() -> KeyRing:
-    """A key ring with keys of alice and the system, made by the product's code."""
+    """Return a key ring with keys of alice and the system, created by the product's code."""
     keys = KeyRing(scratch() / "ring")
     for user_id in (SYSTEM_USER, "alice"):
         keys.cipher(user_id, "records", create=True)
@@ -49,17 +49,17 @@ def ring() -> KeyRing:
 
 @cache
 def user_key() -> UserKey:
-    """Alice's."""
+    """Return alice's key."""
     return UserKey(ring(), "alice")
 
 
 def key_path(folder: Path) -> Path:
-    """The file of alice's key in a ring."""
+    """Return the file of alice's key in a ring."""
     return KeyRing(folder)._path("alice")
 
 
 def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
-    """Run with the input, and with each of `made` applied to it."""
+    """Return a function that runs with its input, and with the input changed by each of `made`."""
 
     def all_of(data: bytes) -> None:
         run(data)
@@ -70,7 +70,7 @@ def also(run: Read, *made: Callable[[bytes], bytes]) -> Callable[[bytes], None]:
 
 
 def _checksummed_file(data: bytes) -> None:
-    """A flipped bit in a checksummed document is refused, or the document is read unchanged."""
+    """Check that a checksummed document with a flipped bit is refused, or read unchanged."""
     with suppress(ValueError):
         verify_checksum(data)
     place, content = int.from_bytes(data[:3], "big"), data[3:]
@@ -91,7 +91,7 @@ def _key_file(folder: Path) -> None:
 
 
 def _refusal(read: Callable[[], object]) -> str:
-    """The message of our error; empty without one."""
+    """Return the message of our error, or "" without an error."""
     try:
         read()
     except OURS as error:
@@ -120,7 +120,7 @@ def _keys(folder: Path) -> None:
 
 
 def _arrays(data: bytes) -> None:
-    """Only the saved file is accepted: neither index nor content can be replaced under the same key."""
+    """Check that only the saved file is accepted: neither index nor content can be replaced under the same key."""
     path, cipher, saved = scratch() / "arrays-mutated", user_key().cipher("columns"), _array_file()
     for file in (data, with_index(saved, data), saved[:64] + data + saved[64 + len(data) :], data + saved[len(data) :]):
         path.write_bytes(file)
@@ -158,7 +158,7 @@ def _locked_intent(data: bytes) -> bytes:
 
 
 def _values(data: bytes) -> None:
-    """A name decrypts unchanged, a value only in its own place; anything else is refused."""
+    """Check that a name decrypts unchanged, a value decrypts only in its own place, and anything else is refused."""
     encrypted = TransactionCipher(user_key().cipher("records"), FORMS, StoreDamagedError)
     for database, form in FORMS.items():
         kept = encrypted.key(database, data)
@@ -173,7 +173,7 @@ def _values(data: bytes) -> None:
 
 
 def _record_marker(data: bytes) -> None:
-    """Only the stored marker grants access, and no new key is created for another."""
+    """Check that only the stored marker grants access, and that no key is created for another marker."""
     folder = _records()
     with lmdb.open(str(folder / RECORDS_FOLDER), max_dbs=20, map_size=STORE.map_size_bytes) as engine:
         markers = engine.open_db(b"encryption")

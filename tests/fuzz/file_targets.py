@@ -1,7 +1,7 @@
-"""Targets that are files and stored values: journal entries, records, indexes, checkpoints, keys, settings, pages.
+"""Fuzz targets that are files and values: journal entries, records, indexes, checkpoints, keys, settings, pages.
 
-Most carry a checksum, which hides the code behind it from a fuzzer; so each input is read as it is, and again as the
-body of a value with a valid checksum, as a faulty version of this program would have written it.
+Most have a checksum, which hides the code behind it from a fuzzer. Each input is therefore read unchanged, and again as
+the body of a value with a valid checksum, as a faulty version of this program would have written it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ NOTES = (b'{"rules":"ab","epoch":3,"through":7,"next_at":"2026-11-21T09:00:00Z",
 VECTOR = np.asarray([1, 0, 0, 0], "<f2").tobytes()
 PASSAGES = np.asarray([[0, 9], [5, 12]], "<i4").tobytes() + VECTOR
 WORDS = (7).to_bytes(4, "little") + b"\5\6"
-"""Of 2 passages and 2 words, in a store of 4 dimensions."""
+"""Values of 2 passages and 2 words, in a store of 4 dimensions."""
 BODIES = Bodies(VECTOR, PASSAGES, WORDS)
 LINES = (
     encode_line(
@@ -143,7 +143,7 @@ def _record() -> bytes:
 
 
 def _with_checksum(read: Read) -> Callable[[bytes], None]:
-    """Read a value raw, with a valid checksum, and compressed with one."""
+    """Read a value unchanged, with a valid checksum, and compressed with a valid checksum."""
 
     def run(data: bytes) -> None:
         refused(read, data)
@@ -173,7 +173,7 @@ def _journal_values(data: bytes) -> None:
 
 
 def _told_apart(read: Callable[[bytes, Any], object], stored: object) -> None:
-    """Damage gives None, a missing key an error; nothing else is raised."""
+    """Check that damage gives None, a missing key raises our error, and nothing else is raised."""
     with suppress(EncryptionKeyMissingError):
         read(KEY, stored)
 
@@ -197,7 +197,7 @@ def _sealed_quarantine() -> bytes:
 
 
 def _arrays(data: bytes) -> None:
-    """A whole file, or its index, with a checksum that matches."""
+    """Read the input as a whole file, and as the index of a file with a matching checksum."""
     path = scratch() / "arrays-mutated"
     for file in (data, with_index(_array_file(), data)):
         path.write_bytes(file)
@@ -212,20 +212,20 @@ def _array_file() -> bytes:
 
 
 def index_of(file: bytes) -> bytes:
-    """The index of a file of arrays."""
+    """Return the index of a file of arrays."""
     end = len(file) - 16
     return file[end - int.from_bytes(file[end : end + 8], "little") : end]
 
 
 def with_index(file: bytes, index: bytes) -> bytes:
-    """The file with another index."""
+    """Return the file with its index replaced."""
     kept = file[: len(file) - 16 - len(index_of(file))]
     told = index + len(index).to_bytes(8, "little")
     return kept + told + xxhash.xxh3_64_digest(kept[:64] + told)
 
 
 def _in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], None]:
-    """Call `read` with the input in a file of this name in its own folder."""
+    """Return a function that calls `read` on a file of this name that contains the input."""
 
     def run(data: bytes) -> None:
         folder = scratch() / f"folder-of-{name}"
@@ -265,7 +265,7 @@ def _learner() -> Learner:
 
 
 class _StoreOfNow:
-    """The part of a store that `load_learner` uses: its path and moment."""
+    """The part of a store that `load_learner` uses: its folder and state."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

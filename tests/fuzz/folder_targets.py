@@ -1,6 +1,6 @@
-"""Targets that are whole folders: columns beside their store, the map of owners, a restore, retention.
+"""Fuzz targets that are whole folders: columns beside their store, the map of owners, a restore, retention.
 
-Caches are rebuilt and answer as before; damaged sources of truth are refused by name.
+Damaged caches are rebuilt and answer as before; damaged sources of truth are refused with a specific error.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ RULES = (
 
 
 def _columns(key: UserKey | None, data: bytes) -> None:
-    """Edit the file, four bytes per edit: position (three) and value (one); the first byte may cut it.
+    """Edit the file: four bytes of input are a position (three) and a value (one), and the first byte may cut it.
 
-    A changed byte is detected, so queries are answered right.
+    Changed bytes are detected, so queries get the right answers.
     """
     store = _store(key is not None)
     path = store.folder / derived.COLUMNS_FILE
@@ -95,7 +95,7 @@ def _owners(is_encrypted: bool) -> Owners:
 
 
 def _owner(data: bytes) -> None:
-    """The stored owner of a run is a user or none; a new one is stored and forgotten, or refused."""
+    """Check that a stored owner is a user or None, and that a new owner is stored and forgotten, or refused."""
     for is_encrypted in (False, True):
         owners = _owners(is_encrypted)
         kept = _kept_key(owners)
@@ -117,7 +117,7 @@ def _kept_key(owners: Owners) -> bytes:
 
 
 def _older_owners(data: bytes) -> None:
-    """A map without checksums (an older version's) is converted, then encrypted."""
+    """Check that a map without checksums (of an older version) is converted, then encrypted."""
     folder = scratch() / "older"
     owners = Owners(folder, map_size_bytes=1 << 20)
     with owners._environment.write() as transaction:
@@ -144,7 +144,7 @@ def _rules(folder: Path) -> None:
 
 
 def _restore(data: bytes) -> None:
-    """A false manifest is refused, and nothing is restored."""
+    """Check that a false manifest is refused, and that nothing is restored."""
     backup, settings = _backup(), _encrypted_settings()
     (backup / MANIFEST_FILE).write_bytes(data)
     data_dir = scratch() / "restored"
@@ -162,7 +162,7 @@ def _restore(data: bytes) -> None:
 
 
 def _moves(data: bytes) -> None:
-    """A plan of moves stays in its data folder, or is refused."""
+    """Check that a plan of moves stays in its data folder, or is refused."""
     data_dir = scratch() / "moving" / "data"
     (data_dir / STAGE / "users").mkdir(parents=True)
     for plan in (data, add_checksum(data)):
@@ -193,7 +193,7 @@ def _backup() -> Path:
 
 
 def _manifest() -> tuple[bytes, ...]:
-    """As written, with a repeated part, and with a time without zone."""
+    """Return the manifest unchanged, with a repeated part, and with a time without zone."""
     written = (_backup() / MANIFEST_FILE).read_bytes()
     told = msgspec.json.decode(written)
     twice = {**told, "parts": told["parts"][:1] * 2, "left_out": ["bob"]}

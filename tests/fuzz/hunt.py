@@ -1,7 +1,7 @@
-"""Searches for a failing input of one target: by mutation, or guided by coverage if atheris is installed.
+"""Searches for a failing input of one target, by mutation or, if atheris is installed, guided by coverage.
 
-A child process searches, so that a crash or hang costs one target its turn and not the run; its input is then the
-finding. Findings are minimised, and one of each kind is kept.
+The search runs in a child process, so that a crash or hang ends only the search of that target. The input that caused
+it is then the finding. Findings are minimised, and one of each kind is kept.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _EXECUTED = re.compile(r"number_of_executed_units:\s*(\d+)")
 _FOLDER = Path(__file__).parent
 
 Findings = dict[str, tuple[str, bytes]]
-"""Keyed by what was raised and where: the message and the smallest input."""
+"""The message and the smallest input, by what was raised and where."""
 
 
 class Hunt(NamedTuple):
-    """The outcome for one target."""
+    """The outcome of a search."""
 
     inputs: int
     findings: list[tuple[str, bytes]]
@@ -72,7 +72,7 @@ def hunt(name: str, seconds: float, seed: int, guided: bool) -> Hunt:
 
 
 def _left(work: Path) -> list[Path]:
-    """The input that ended a child: libFuzzer's artifact, else the current one."""
+    """Return the input that ended a child: libFuzzer's artifact, else the current input."""
     return sorted(work.glob("artifact-*")) or sorted(work.glob("under-way"))
 
 
@@ -109,7 +109,7 @@ def mutation_child(target: Target, seconds: float, seed: int, work: Path) -> Non
 
 
 def guided_child(target: Target, seconds: float, seed: int, work: Path) -> None:
-    """Hand the target to libFuzzer, which ends the process."""
+    """Run libFuzzer on the target; it ends the process."""
     import atheris
 
     samples = (*target.samples, *(path.read_bytes() for path in target.corpus))

@@ -1,7 +1,6 @@
-"""Runs one input under machine-independent limits: number of calls, and bytes allocated at once.
+"""Runs one input under machine-independent limits on the number of calls and on the bytes allocated at a time.
 
-Both may grow in proportion to the input, and no faster. A loop inside one C function is left to the time limit of the
-test or run.
+Both limits grow in proportion to the input. Only the time limit of the test or run ends a loop inside a C function.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ BYTES, BYTES_A_BYTE = 8 << 20, 1_200  # deflate expands up to 1,032 times
 
 
 class LimitError(AssertionError):
-    """An input used more than its size allows."""
+    """An input used more calls or bytes than its size allows."""
 
 
 class _Counter:
@@ -31,7 +30,7 @@ class _Counter:
 
 
 def within_limits(function: Callable[[bytes], object], data: bytes) -> None:
-    """Call `function` with `data`. Raises as `function`, and `LimitError`."""
+    """Call `function` with `data`. Raises what `function` raises, and `LimitError`."""
     most_bytes = BYTES + BYTES_A_BYTE * len(data)
     tracemalloc.start(1)
     sys.setprofile(_Counter(CALLS + CALLS_A_BYTE * len(data)))

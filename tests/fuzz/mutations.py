@@ -1,8 +1,8 @@
-"""Mutates valid inputs into nearly valid ones, which pass the first checks.
+"""Mutates valid inputs into nearly valid inputs, which pass the first checks.
 
-A MessagePack or JSON sample is parsed, one of its values replaced by an odd one (a lone surrogate, 2^64 - 1, NaN, a
-length of 4 GB, 3,000 levels) and encoded again; other samples, and sometimes these too, have bits flipped, are
-truncated, spliced with another, or have a piece repeated. Everything follows from a seed.
+In a MessagePack or JSON sample, one value is replaced by an odd value (a lone surrogate, 2^64 - 1, NaN, a length of 4
+GB, 3,000 levels). Other samples, and sometimes these too, get flipped bits, are truncated or spliced with another
+sample, or have a piece repeated. The seed determines every mutation.
 """
 
 from __future__ import annotations

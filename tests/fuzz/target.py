@@ -19,7 +19,7 @@ OURS: tuple[type[Exception], ...] = (RelayError, MemoryAgentError, SonaError)
 
 @dataclass(frozen=True)
 class Target:
-    """`run` raises only for a finding. `samples` are valid inputs; `form` says how to mutate them."""
+    """`run` raises only for a finding. `samples` are valid inputs, and `form` is the way to mutate them."""
 
     name: str
     run: Callable[[bytes], object]
@@ -28,12 +28,12 @@ class Target:
 
     @property
     def corpus(self) -> list[Path]:
-        """Inputs that failed once."""
+        """The inputs that have failed before."""
         return sorted(path for path in (CORPUS / self.name).glob("*") if path.is_file())
 
 
 def refused(read: Callable[..., object], *arguments: object) -> bool:
-    """Call `read`; return whether it refused with one of our errors, whose message must render."""
+    """Call `read`; return whether it raised one of our errors, whose message must render."""
     try:
         read(*arguments)
     except OURS as error:

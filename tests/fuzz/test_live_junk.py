@@ -1,4 +1,4 @@
-"""Junk and half-valid messages to a real relay, gateway and host: all continue to answer, do not grow beyond a
+"""Send junk and half-valid messages to a real relay, gateway and host. All must continue to answer, stay below a memory
 bound, and reveal nothing of other users."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MESSAGES = 900
 METHODS = {name for name, verb in BY_NAME.items() if not verb.is_inner}
 HOST_METHODS = {name for name, verb in BY_NAME.items() if verb.answered_by == "memory"}
 ROOM_BYTES = 150 << 20
-"""How much a process may grow: 170 kB per message, not to be used up."""
+"""How much a process may grow: 170 kB per message, more than it should need."""
 CODES = {b"unauthorized", b"user_not_allowed", b"protocol", b"invalid_input"}
 SECRET_OF_BOB = "the vault code is 4711-zebra"
 
@@ -60,7 +60,7 @@ def connected(endpoint: str, kind: int = zmq.DEALER) -> Iterator[zmq.Socket[byte
 
 
 def frames_of(seed: int, token: bytes) -> list[bytes]:
-    """A correlation, a body and a token; sometimes too few or too many, or another user's."""
+    """Return a correlation, a body and a token; sometimes too few or too many frames, or another user's."""
     random = Random(seed)
     frames = [seed.to_bytes(8, "big"), junk(seed, REQUESTS), token]
     change = random.randrange(12)
@@ -153,7 +153,7 @@ def test_a_host_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice
 
 
 def any_request(seed: int, token: str, replayed: bytes) -> bytes:
-    """A request: junk, truncated, of an unknown version, in bob's name, or bob's with another token."""
+    """Return a request: junk, truncated, of an unknown version, in bob's name, or bob's with another token."""
     random = Random(seed)
     method = sorted(METHODS)[seed % len(METHODS)]
     try:
@@ -172,7 +172,7 @@ def any_request(seed: int, token: str, replayed: bytes) -> bytes:
 
 
 def test_a_gateway_that_receives_junk_continues_and_reveals_nothing_of_bob_to_alice(folder: Path) -> None:
-    """Nor to a peer that replays bob's request with alice's, an unknown or a revoked token."""
+    """Also with a peer that replays bob's request with alice's token, an unknown token or a revoked token."""
     with absent_embedder(folder) as embedder, gateway_without_ray(folder / "d", embedder) as served:
         tokens = {name: create_key(served.data_dir, name, name, ALL_SCOPES).token for name in ("alice", "bob", "gone")}
         revoke_key(served.data_dir, "gone")

@@ -1,5 +1,8 @@
-"""Hostile bytes to everything that reads bytes: only our errors, with calls and memory in proportion to size. Inputs
-that failed once come first. `make fuzz` searches for longer."""
+"""Test every reader of bytes with hostile bytes: it raises only our errors, and its calls and memory are bounded.
+
+The bounds are proportional to the size of the input. Inputs that have failed before come first. `make fuzz` searches
+for longer.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ FEW |= {"record-marker": 12, "journal-marker": 6}
 
 @pytest.fixture(params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Target:
-    """Each target, after its samples: initialisation at first use is not counted."""
+    """Each target, after its samples have run, so that initialisation at first use is not counted."""
     found = TARGETS[request.param]
     for sample in found.samples:
         found.run(sample)

@@ -1,4 +1,4 @@
-"""Puts `ops`, which is not part of the distribution, and the samples of the evaluation's tests on the import path."""
+"""Adds `ops`, which is not distributed, and the samples of the evaluation tests to the import path."""
 
 from __future__ import annotations
 

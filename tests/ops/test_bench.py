@@ -1,4 +1,4 @@
-"""The bench: its texts, figures and verdicts, and that parts and table match."""
+"""Test the bench: its texts, figures and verdicts, and that its parts match its table."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_ingest_reaches_its_target_at_the_target(share: float, reached: bool) ->
 
 
 def same(value: float) -> dict[str, float]:
-    """A spread of equal values."""
+    """Return a spread of equal values."""
     return {"median": value, "least": value, "most": value}
 
 
@@ -159,7 +159,7 @@ def test_python_functions_are_counted_but_not_those_of_c() -> None:
         return len([])
 
     assert python_calls(one) == 1
-    assert python_calls(lambda: [one() for _ in range(3)]) in (4, 5)  # a comprehension is a function until Python 3.12
+    assert python_calls(lambda: [one() for _ in range(3)]) in (4, 5)  # before Python 3.12 a comprehension is a function
     assert sys.getprofile() is None
 
 
@@ -330,7 +330,7 @@ with filled_store(250) as store:
 
 
 def _in_a_process_of_its_own(program: str) -> str:
-    """Return the last line that a program prints. A process can start Ray once."""
+    """Return the last line that a program prints. In a process of its own, as a process can start Ray only once."""
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()[-1]
@@ -339,7 +339,7 @@ def _in_a_process_of_its_own(program: str) -> str:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_measuring_hosts_makes_rows() -> None:
-    """With few calls, recalls and events; checks that it measures, not the figures."""
+    """With few calls, recalls and events. Checks that there are figures, not their values."""
     rows = {row.figure: row for row in all_rows({"hosts": json.loads(_in_a_process_of_its_own(_FEW_HOSTS))})}
     assert {"hosts, empty call at the socket", "ingest of 4 users, 1 hosts", "ingest of 4 users, 2 hosts"} <= set(rows)
     assert rows["recall through RPC less in process, in embeddings"].target == "≤ 1.2"
@@ -351,7 +351,7 @@ def test_measuring_hosts_makes_rows() -> None:
 
 @pytest.mark.slow
 def test_one_part_can_be_measured_alone_as_json() -> None:
-    """In a process of its own, with a tenth of the events."""
+    """Runs in a separate process, with a tenth of the events."""
     assert "journal" in PARTS
     program = (
         "import runpy, ops.bench.journal as journal\n"

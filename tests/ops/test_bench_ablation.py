@@ -1,4 +1,4 @@
-"""The ablation on data sets of a few texts, with the real model and stores."""
+"""Test the ablation on data sets of a few texts, with the real model and stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder of the three data sets, each with three groups or two."""
+    """A folder of the three data sets, each with two or three groups."""
     folder = tmp_path / "data"
     write_runs(folder / "swe_runs_dev.json")
     for chat in ("1", "2", "3"):
@@ -63,7 +63,7 @@ def test_the_page_has_every_line_of_every_data_set(
     assert "2 issues." in page
     shipped = [row for row in rows if row[0] == "shipped"]
     assert [row[5:] for row in shipped] == [[""] * 4] * 3
-    assert shipped[0][1] == "83.3"  # two of three questions have one turn of evidence, the third has two
+    assert shipped[0][1] == "83.3"  # two of the questions have one turn of evidence, the third has two
     without_words = next(row for row in rows if row[0] == "shipped without late interaction")
     assert " to " in without_words[5]
 

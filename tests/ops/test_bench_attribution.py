@@ -1,4 +1,4 @@
-"""The figures of attribution, on made-up scores and runs."""
+"""Test the figures of attribution, on made-up scores and runs."""
 
 from __future__ import annotations
 

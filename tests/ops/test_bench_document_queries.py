@@ -1,4 +1,4 @@
-"""The measurement of document queries, on made-up runs."""
+"""Test the measurement of document queries, on made-up runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of an encrypted journal measures both kinds, and encryption takes a predictable amount of room."""
+"""Test that the journal bench measures plain and encrypted journals, and that encryption adds the expected size."""
 
 from __future__ import annotations
 

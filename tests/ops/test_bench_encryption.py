@@ -1,4 +1,4 @@
-"""The bench of an encrypted memory measures both kinds, and its page has a row for each figure."""
+"""Test that the bench measures plain and encrypted memories, and that its page has a row for each figure."""
 
 from __future__ import annotations
 

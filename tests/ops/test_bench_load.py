@@ -1,4 +1,4 @@
-"""The bench of queries during bulk work: its verdict at the edge of its target, and its texts."""
+"""Test the bench of queries during bulk work: its verdict at the limit of its target, and its texts."""
 
 from __future__ import annotations
 

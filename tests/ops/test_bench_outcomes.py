@@ -1,4 +1,4 @@
-"""The page on outcomes: runs that succeeded come first where they are told, and shuffled endings are a control."""
+"""Test the page on outcomes: successful runs come first if outcomes are known, and shuffled outcomes are a control."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDINGS = ("Please {}", "I want to {}", "Can you {} today")
 
 
 def runs() -> list[RecordedRun]:
-    """Three runs of each task; the last one succeeded."""
+    """Return three runs of each task, of which the last succeeded."""
     return [
         RecordedRun(
             task=task,

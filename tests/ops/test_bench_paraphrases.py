@@ -1,4 +1,4 @@
-"""Relevance in small stores, measured with the real model."""
+"""Test the measurement of relevance in small stores, with the real model."""
 
 from __future__ import annotations
 

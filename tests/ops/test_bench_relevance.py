@@ -1,4 +1,4 @@
-"""The figures of relevance, and the page from data sets of a few texts with the real model and stores."""
+"""Test the figures of relevance, and its page from data sets of a few texts, with the real model and stores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_kept_refused_and_area_are_those_of_the_best_memories() -> None:
         answered([]),
     ]
     found = Measured("some", 2, {"hybrid": answers})
-    assert found.kept("hybrid", 0.6) == pytest.approx(0.5)  # .5 of the 1.0 that is found at all
+    assert found.kept("hybrid", 0.6) == pytest.approx(0.5)  # keeps .5 of the 1.0 that is found without a threshold
     assert found.refused("hybrid", 0.6) == pytest.approx(2 / 3)
     assert found.shown("hybrid", 0.6) == pytest.approx(1.0)
     assert found.area("hybrid") == pytest.approx(5 / 6)
@@ -40,7 +40,7 @@ def test_kept_refused_and_area_are_those_of_the_best_memories() -> None:
     judged = found.judged("hybrid")
     assert judged.weights.sum() == pytest.approx(2.0)
     assert judged.weights[judged.is_evidence].sum() == pytest.approx(1.0)
-    assert len(judged.logits) == 6  # two pieces of evidence, and four that answer others' questions
+    assert len(judged.logits) == 6  # two pieces of evidence, and four answers to other questions
 
 
 def test_memories_of_something_else_are_counted_among_answers_that_have_any() -> None:

@@ -1,4 +1,4 @@
-"""The worth of what users share, in a world of a few texts: the loop raises what helps, and the controls do not."""
+"""Test the worth of shared items in a world of a few texts: the loop raises helpful items, the controls do not."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ MATTERS = {
         "The certificate of the staging gateway is renewed through the DNS zone",
     ),
 }
-HELPFUL = 2  # of three items of a matter: not the one that a search finds first
+HELPFUL = 2  # index among the three items of a matter; a search finds another item first
 
 
 def made(place: Path, folder: Path, embedder: Embedder, random: np.random.Generator) -> Draft:
-    """Two matters, with one owner of a memory about something else."""
+    """Return a world of two matters; one user has a memory about something else."""
     with Memory.open(own_folder(folder, "ann"), settings=SETTINGS, embedder=embedder) as memory:
         memory.remember("Lunch is at noon in the canteen")
     items, kinds = [], []
@@ -139,7 +139,7 @@ def test_the_same_seed_gives_the_same_deployment_and_another_one_other_draws(
 
 
 def test_intervals_are_over_kinds_and_over_seeds() -> None:
-    """Where all kinds agree the seeds may not, and the other way round."""
+    """Seeds may differ when all kinds agree, and kinds when all seeds agree."""
     nothing = np.zeros(len(Seen._fields))
     cells = [("Some", f"kind {kind}", seed) for kind in range(8) for seed in range(8)]
     before = dict.fromkeys(cells, nothing)

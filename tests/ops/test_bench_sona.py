@@ -1,4 +1,4 @@
-"""The page of the lab: exactly the figures of a report."""
+"""Test that the page of the lab has exactly the figures of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small stores dealt from data sets: what is in them, what they are asked, and that nothing is embedded twice."""
+"""Test small stores made from data sets: their contents and questions, and that nothing is embedded twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PART, APART, ONE_SESSION = MIXTURES
 
 
 def history(user: str) -> History:
-    """Twelve items in three sessions, and a question for each of the first six and for two together."""
+    """Return twelve items in three sessions, six questions about one item each, and a question about two."""
     items = tuple(Item(id=f"i{n}", text=f"{user} says {n}", session=f"s{n // 4}") for n in range(12))
     relevant = [{f"i{n}": 1} for n in range(6)] + [{"i6": 1, "i7": 1}]
     questions = tuple(

@@ -1,4 +1,4 @@
-"""The demo's ledger: nothing is lost, a loss would be visible, and broken promises are collected."""
+"""Test the demo's ledger: nothing is lost, a loss would be visible, and broken promises are collected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurring incidents in the demo are reworded, and only shown memories are cited."""
+"""Test that recurring incidents in the demo are reworded, and that only shown memories are cited."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_printed_reasons_add_up(parts: tuple[float, float, float]) -> None:
 
 @dataclass
 class Told:
-    """Carol's memory after all pages; `first` is the answer to the last page before the first lesson."""
+    """Carol's memory after all pages. `first` is the answer to the last page before the first lesson."""
 
     memory: Memory
     first: RecallResult
@@ -196,7 +196,7 @@ def test_the_gate_opens_by_its_own_evidence_and_then_the_run_that_worked_leads_m
     assert (learner.mode, learner.gate.state) == ("auto", "on")
     led, by_likeness_alone = told.standings.led(3)
     assert led > 1.5 * by_likeness_alone
-    assert told.standings.worked[3, False] >= 3  # of the 5 where likeness helps; mixed answers may lead with another
+    assert told.standings.worked[3, False] >= 3  # of 5 pages; a mixed answer may begin with another run
 
 
 def test_the_last_run_is_kept_with_its_recall_and_what_it_used(told: Told) -> None:

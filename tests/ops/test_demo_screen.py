@@ -1,4 +1,4 @@
-"""The demo's screen fits every width, with and without colour, and says of a memory what its block says."""
+"""Test that the demo's screen fits every width, with and without colour, and describes memories as blocks do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXT = "Customers are logged out in the middle of checkout: two refreshes of one
 
 
 def shown_in(width: int, *, is_terminal: bool = False) -> str:
-    """Return all that a screen can print, at this width."""
+    """Return everything that a screen can print, at this width."""
     output = io.StringIO()
     screen = Screen(Console(file=output, width=width, highlight=False, force_terminal=is_terminal))
     screen.title("An episodic memory for agents", "What resembles it comes back. " * 6)
@@ -35,7 +35,7 @@ def shown_in(width: int, *, is_terminal: bool = False) -> str:
 
 
 def answer(*qualities: float | None) -> RecallResult:
-    """Return memories whose runs ended so: what the record does not know, its explanation does."""
+    """Return memories whose runs had these qualities; the explanation has a quality that the record lacks."""
     records = [
         MemoryRecord(
             id=str(place), text=TEXT, source="user_input", kind="episode", timestamp=NOW - timedelta(days=21),

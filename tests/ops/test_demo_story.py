@@ -1,4 +1,4 @@
-"""The demo's story consists of valid events and supports what the demo shows."""
+"""Test that the demo's story consists of valid events and supports what the demo shows."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_system_events_belong_to_runs_that_their_owner_mentions() -> None:
 
 @pytest.fixture(scope="module")
 def memories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, Week], Memory]]:
-    """Each user's memory after two weeks and after three."""
+    """Return each user's memory after two weeks and after three."""
     opened: dict[tuple[str, Week], Memory] = {}
     for user in STORY.users:
         for last, weeks in ((2, WEEKS[:2]), (3, WEEKS)):

@@ -1,6 +1,6 @@
-"""Every public method of the Python interface has an example in its docstring, and the examples run as printed.
+"""Test that every public Python method has an example in its docstring, and that the examples run as printed.
 
-The names that an example uses are those of its module, `NAMES`, and what its class prepares: `memory`, `publisher`, ...
+An example can use the names of its module, `NAMES`, and the names prepared for its class: `memory`, `publisher`, ...
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ NAMES: Names = {
     "relay_endpoints": relay_endpoints,
     "timedelta": timedelta,
 }
-SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 
 
 @contextmanager
 def a_memory(folder: Path, embedder: Embedder) -> Iterator[Names]:
-    """An empty memory of `alice`, the store of what users share, a journal of her events, and a file of settings."""
+    """An empty memory of `alice`, the store of shared items, a journal of her events, and a file of settings."""
     (folder / "memory-agent.toml").write_text('[recall]\nmode = "hybrid"\n', encoding="utf-8")
     with (
         Knowledge.open(folder / "shared", embedder=embedder) as shared,
@@ -179,7 +179,7 @@ def a_masker(_: Path, __: Embedder) -> Iterator[Names]:
 
 @contextmanager
 def a_lesson(_: Path, __: Embedder) -> Iterator[Names]:
-    """The lesson of a run that asked for one direction and used memory 7, which lies in another one."""
+    """The lesson of a run whose query has one direction, and which used memory 7 in another direction."""
     query, memory = np.eye(4, dtype=np.float32)[[0, 1]]
     yield {"lesson": Lesson(1, query, used=(7,), vectors=memory[None], credits=(1.0,), quality=1.0)}
 
@@ -239,11 +239,11 @@ INNER: dict[Any, set[str]] = {
     Journal: {"set_aside"},
     Learner: {"hold"},
 }
-"""Public methods without an example, which only other parts of the product call."""
+"""Public methods without an example, because only other parts of the product call them."""
 
 
 def public(owner: Any) -> dict[str, Any]:
-    """Return the public methods that a class defines; a function alone."""
+    """Return the public methods that a class defines, or the function itself."""
     if not isinstance(owner, type):
         return {owner.__qualname__: owner}
     methods = {name: inspect.unwrap(getattr(owner, name)) for name in vars(owner) if not name.startswith("_")}
@@ -258,7 +258,7 @@ CLASSES = {owner.__qualname__: (owner, owner) for owner in WORLDS if ">>> " in (
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedder]:
-    """The real model, also for the memories that an example opens."""
+    """The real model, which memories opened by an example use too."""
     cache = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MEMORY_AGENT_MODEL_CACHE", str(cache))

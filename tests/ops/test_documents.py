@@ -1,4 +1,4 @@
-"""The documents match the code: every setting, error code and command is documented, and the examples work."""
+"""Test that the documents match the code: settings, error codes and commands are documented, and examples work."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_the_fields_that_the_reference_names_are_read_for_their_events() -> None
 
 
 def section_rows(heading: str) -> dict[str, list[list[str]]]:
-    """Return the rows of the tables in a section of the reference by their first cell: the names in the other cells."""
+    """Return the names in the cells of each table row in a section of the reference, by the first cell of the row."""
     section = REFERENCE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
     return {first.strip("`"): [re.findall("`([^`]+)`", cell) for cell in others] for first, *others in rows}

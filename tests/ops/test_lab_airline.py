@@ -1,4 +1,4 @@
-"""Runs of the airline agent: reading a file, its events, and the figures of recalled runs."""
+"""Test runs of the airline agent: reading a file, its events, and the figures of recalled runs."""
 
 from __future__ import annotations
 

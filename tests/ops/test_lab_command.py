@@ -1,4 +1,4 @@
-"""`python -m ops.lab sona` on small inputs, with the real memory and model: its tables, files and refusals."""
+"""Test `python -m ops.lab sona` on small inputs, with the real memory and model: tables, files and refusals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(*words: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
-    """The report of every experiment, for two signals, and the folder of its results and picture."""
+    """The report of every experiment, for two signals, and the folder with its results and picture."""
     folder = tmp_path_factory.mktemp("measured")
     runs = write(folder, *(entry(task, trial, float(trial == task % 2)) for task in range(4) for trial in range(4)))
     words = (

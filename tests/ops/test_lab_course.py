@@ -1,4 +1,4 @@
-"""Teaching and asking, with the real memory and model: all arms start alike, and asking leaves no trace."""
+"""Test teaching and asking, with the real memory and model: all arms start equal, and asking changes nothing."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_with_learning_off_nothing_is_said_and_nothing_is_learnt(setup: Setup) -
 def test_rocchio_learns_one_vector_from_feedback_and_moves_later_queries(
     setup: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rocchio, "BETA", 20.0)  # so far that hardly anything is left of the query
+    monkeypatch.setattr(rocchio, "BETA", 20.0)  # moves so far that the query hardly counts
     found = []
     for name in (OFF, ROCCHIO):
         with course(setup, replace(BY_NAME[name], mode="vector"), ONE, np.random.default_rng(1)) as one:

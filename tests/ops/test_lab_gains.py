@@ -1,4 +1,4 @@
-"""Comparing arms: pairing, resampling, the gain that counts, and targets."""
+"""Test comparing arms: pairing, resampling, the reported gain, and targets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USERS = ("a", "b", "c", "d")
 def answers(
     arm: str, gains: dict[str, float], split: SplitName = "random", stages: Iterable[int] = (100,)
 ) -> list[Answered]:
-    """Return answers of four users under two seeds: .4 of the evidence, plus a gain on the repeated half, by stage."""
+    """Return answers of four users under two seeds: a recall of .4, plus a gain on the repeated half, by stage."""
     return [
         Answered(
             arm=arm,
@@ -76,7 +76,7 @@ def test_the_gain_that_counts_is_the_lesser_of_those_over_learning_off_and_over_
     assert found[SHUFFLED_CITE].gain is found[OFF].gain is None
     worse = answers(OFF, EVEN) + answers(CITE, HALF) + answers(SHUFFLED_CITE, dict.fromkeys(USERS, -0.05))
     (own,) = (part for part in standings(worse) if (part.arm, part.group) == (CITE, "repeated"))
-    assert own.gain == pytest.approx(0.02)  # a control that harms makes no gain
+    assert own.gain == pytest.approx(0.02)  # a harmful control does not count as a gain
 
 
 def test_whole_conversations_are_drawn_so_that_many_questions_of_few_make_nothing_surer() -> None:

@@ -1,4 +1,4 @@
-"""Splits of questions into teaching and test: no overlap, and in disjoint splits no shared evidence."""
+"""Test splits of questions into teaching and test: no overlap, and no shared evidence in disjoint splits."""
 
 from __future__ import annotations
 

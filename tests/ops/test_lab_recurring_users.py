@@ -1,4 +1,4 @@
-"""Users whose work recurs: lived through the real memory, and counted."""
+"""Test simulated users whose work recurs, with the real memory, and their figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated signals: how often they are right, and that the controls are not."""
+"""Test how often the simulated signals are right, and that the controls are not."""
 
 from __future__ import annotations
 

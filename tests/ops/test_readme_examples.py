@@ -1,4 +1,4 @@
-"""The examples of README and reference run as they are printed: the library alone, the others against a daemon."""
+"""Test that the examples of README and reference run as printed, against a daemon except for the library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHERS = [snippet for snippet in SNIPPETS if "Memory.open" not in snippet]
 
 
 def environment(home: str) -> dict[str, str]:
-    """Our environment, with user data in `home` and the same model cache."""
+    """Return our environment, with user data in `home` and the same model cache."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith(("MEMORY_AGENT_", "RAY_"))}
     cache = os.environ.get("MEMORY_AGENT_MODEL_CACHE")
     return kept | {"XDG_DATA_HOME": home} | ({"MEMORY_AGENT_MODEL_CACHE": cache} if cache else {})

@@ -1,4 +1,4 @@
-"""The page of a burst has the measured figures."""
+"""Test that the page of a burst has the measured figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Growth is distinguished from noise by the interval, not by the number."""
+"""Test that growth is distinguished from noise by the confidence interval of the slope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict of a soak names the failed checks, and nothing else."""
+"""Test that the verdict of a soak lists exactly the failed checks."""
 
 from __future__ import annotations
 

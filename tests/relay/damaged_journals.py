@@ -1,4 +1,4 @@
-"""Open a journal repeatedly, damaged in a different way each time, and print each outcome. Run as a process."""
+"""Opens a journal repeatedly, damaged in a different way each time, and prints each outcome. Run as a process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE_BYTES = 4096
 
 
 def damage(content: bytearray, rng: random.Random) -> str:
-    """Zero a tail or a page, or write noise over a page; as a failing disk does."""
+    """Zero a tail or a page, or write noise over a page, as a failing disk does."""
     kind = rng.choice(("tail", "page", "noise"))
     pages = len(content) // PAGE_BYTES
     first = rng.randrange(2, pages)

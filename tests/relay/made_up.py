@@ -1,4 +1,4 @@
-"""Made-up secrets in sentences: the file holds their form, so that the repository holds nothing that looks real."""
+"""Made-up secrets in sentences. The file contains only their form, so that nothing in the repository looks real."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def made_up_secrets(seed: int = 1, file: str = "made_up_secrets.jsonl") -> list[
 
 def _draw(chance: random.Random, alphabet: str, count: str) -> str:
     letters = [chance.choice(_ALPHABETS[alphabet]) for _ in range(int(count))]
-    if alphabet in "nup" and len(letters) > 2:  # as every password generator ensures
+    if alphabet in "nup" and len(letters) > 2:  # mixes digits and letters, as password generators do
         letters[1] = chance.choice(string.digits)
         letters[-1] = chance.choice(string.ascii_letters)
         letters[0] = chance.choice(string.ascii_letters)

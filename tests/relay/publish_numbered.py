@@ -1,8 +1,8 @@
-"""A publisher process for the crash tests: numbered events in order; each acknowledgement is recorded.
+"""A publisher process for the crash tests: publishes numbered events in order, and records each acknowledgement.
 
     python publish_numbered.py INGEST PRODUCER COUNT ACKED_FILE [SPOOL]
 
-A line of ACKED_FILE is written when the relay has acknowledged the event; nothing else is written there.
+A line is written to ACKED_FILE only when the relay has acknowledged the event.
 """
 
 from __future__ import annotations

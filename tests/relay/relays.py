@@ -1,4 +1,4 @@
-"""Relays for the tests: real processes on real folders, and helpers for all tests of the bus."""
+"""Relay processes on real folders, and helpers for all tests of the bus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def later(seconds: float) -> datetime:
 
 
 def event(number: int, user_id: str = "alice", **fields: Any) -> Event:
-    """An event, identified by its number."""
+    """Return an event identified by its number."""
     mapping = {
         "event_id": f"event-{number:06d}",
         "event_type": "chat.user_msg",
@@ -38,7 +38,7 @@ def event(number: int, user_id: str = "alice", **fields: Any) -> Event:
 
 
 def mapping(number: int, user_id: str = "alice", **fields: Any) -> dict[str, Any]:
-    """The same event as an emitter would write it."""
+    """Return the event as an emitter would write it."""
     return {**msgspec.structs.asdict(event(number, user_id)), "timestamp": "2026-02-16T10:00:00Z", **fields}
 
 
@@ -51,7 +51,7 @@ def wait_until(fact: Callable[[], bool], timeout_s: float = 20.0) -> None:
 
 
 def entries(subscriber: Subscriber, user_id: str | None = None) -> list[tuple[int, str]]:
-    """Everything in a relay's journal as (seq, event_id)."""
+    """Return everything in a relay's journal as (seq, event_id)."""
     found: list[tuple[int, str]] = []
     while batch := subscriber.fetch(found[-1][0] if found else 0, 1_000, user_id=user_id).entries:
         found += [(entry.seq, msgspec.msgpack.decode(entry.data)["event_id"]) for entry in batch]
@@ -59,7 +59,7 @@ def entries(subscriber: Subscriber, user_id: str | None = None) -> list[tuple[in
 
 
 class RelayProcess:
-    """`python -m relay` on one data folder; may be started, killed and started again."""
+    """`python -m relay` on one data folder, which can be killed and restarted."""
 
     def __init__(self, data_dir: Path, settings: RelaySettings | None = None, *arguments: str) -> None:
         self._command = [sys.executable, "-m", "relay", "--data-dir", str(data_dir), *arguments]
@@ -74,7 +74,7 @@ class RelayProcess:
         self.exit_code: int | None = None
 
     def start(self) -> RelayProcess:
-        """Start, and wait for the ready line. Ends the process that runs already."""
+        """Start the process, and wait for its ready line. It must not be running."""
         assert self._process is None, "it runs already"
         with self._log.open("a") as log:
             self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -94,15 +94,15 @@ class RelayProcess:
         return self._log.read_text()
 
     def stop(self) -> int:
-        """Stop as a supervisor does; return the exit code."""
+        """Stop the process as a supervisor does; return the exit code."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """End it as a crash does."""
+        """Kill the process, as a crash does."""
         return self._end(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait until it ends by itself; return the exit code."""
+        """Wait until the process ends; return the exit code."""
         assert self._process is not None
         self._process.wait(STOP_TIMEOUT_S)
         return self._end(signal.SIGTERM)

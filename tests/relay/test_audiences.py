@@ -1,4 +1,4 @@
-"""Events about shared items: the data folder's own key publishes them, and each key reads those for its groups."""
+"""Test events about shared items: only the data folder's own key publishes them; a key reads for its groups."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_key_reads_the_events_for_everybody_and_for_its_groups(broker: Broker,
         with reading(broker, identity) as subscriber:
             assert read_audiences(subscriber) == audiences
     with reading(broker, None) as local:
-        assert read_audiences(local) == ["public"]  # as in a search
+        assert read_audiences(local) == ["public"]  # the audience that a search with this key has
         assert len(local.fetch(0, 100).entries) == 1 + len(AUDIENCES)
 
 

@@ -1,4 +1,4 @@
-"""A relay and its clients over real sockets: answers, errors, the doorbell, private sockets, starting and stopping."""
+"""Test a relay and its clients over real sockets: answers, errors, doorbell, private sockets, start and stop."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_reader_may_follow_the_topics_it_wants(publisher: Publisher, subscribe
 
 
 def test_a_slow_reader_loses_nothing(broker: Broker, publisher: Publisher) -> None:
-    """It reads nothing while thousands of doorbells are sent; PUB/SUB alone would have dropped most of them."""
+    """The reader reads nothing while thousands of doorbells are sent, of which PUB/SUB drops most."""
     with Subscriber(*broker.endpoints, consumer="slow") as slow:
         slow.cursor()
         for number in range(5_000):

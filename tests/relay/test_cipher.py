@@ -1,4 +1,4 @@
-"""Values and names encrypted with a key can be decrypted with that key alone."""
+"""Test that values and names can be decrypted only with the key that encrypted them."""
 
 from __future__ import annotations
 

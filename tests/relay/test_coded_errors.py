@@ -1,4 +1,4 @@
-"""Errors: one root, fields declared once, and arguments that rebuild them elsewhere."""
+"""Test errors: one root class, fields declared once, and arguments that rebuild them in another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain PUB emitters: every form they use, best effort and counted; junk is quarantined."""
+"""Test plain PUB emitters: their message forms, best-effort delivery with counts, and quarantine of junk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def broker(data_dir: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def emitter(broker: Broker) -> Iterator[zmq.Socket[bytes]]:
-    """A PUB socket to which the relay has subscribed (an XPUB can tell)."""
+    """A PUB socket to which the relay has subscribed; an XPUB, because it receives subscriptions."""
     with zmq.Context() as context, context.socket(zmq.XPUB) as socket:
         socket.linger = 0
         socket.rcvtimeo = 20_000

@@ -1,4 +1,4 @@
-"""Keys: what each permits, for which users, and until it is revoked."""
+"""Test keys: their scopes, their users, and revocation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOCAL_TOKEN, ADMIN_TOKEN = "local" * 9, "admin" * 9
 
 
 class KeyOf010(msgspec.Struct, forbid_unknown_fields=True):
-    """A key as 0.1.0 reads it."""
+    """A key as version 0.1.0 reads it."""
 
     id: str
     created: str
@@ -47,7 +47,7 @@ class KeyOf010(msgspec.Struct, forbid_unknown_fields=True):
 
 @pytest.fixture
 def former(tmp_path: Path) -> Path:
-    """A folder of keys as 0.1.0 left it: `local`, and a key of alice with every scope of that version."""
+    """A folder of keys as written by 0.1.0: `local`, and a key of alice with every scope of that version."""
     created = {"created": "2026-11-22T17:32:45Z", "scopes": ["admin", "publish", "recall"]}
     keys = [
         {"id": "local", **created, "token_sha256": digest_of(LOCAL_TOKEN.encode())},
@@ -85,7 +85,7 @@ def test_files_of_keys_are_private_and_hold_no_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [b"", b"wrong", b"\0", b"\xff" * 40])
 def test_an_unknown_token_has_no_principal(tmp_path: Path, wrong: bytes) -> None:
     ensure_local_key(tmp_path)
-    create_key(tmp_path, "curve", "alice", READER, curve_pair())  # a key without a token has no empty one
+    create_key(tmp_path, "curve", "alice", READER, curve_pair())  # a key without a token does not match the empty token
     with pytest.raises(UnauthorizedError):
         Credentials(tmp_path).of_token(wrong)
 
@@ -236,7 +236,7 @@ def test_the_folders_own_token_is_replaced_in_its_file(tmp_path: Path) -> None:
 def test_a_rotation_interrupted_by_a_crash_leaves_a_valid_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies_at: int
 ) -> None:
-    """Each of its writes is atomic; before each of them the folder's file holds a valid token."""
+    """Each write is atomic, and before each write the folder's file contains a valid token."""
     ensure_local_key(tmp_path)
     writes = iter(range(3))
 
@@ -252,7 +252,7 @@ def test_a_rotation_interrupted_by_a_crash_leaves_a_valid_token(
     shown = (tmp_path / "token").read_bytes()
     assert Credentials(tmp_path).of_token(shown).key_id == "local"
     assert ensure_local_key(tmp_path).encode() == shown
-    assert [key.id for key in read_keys(tmp_path)] == ["local"]  # the next start leaves one
+    assert [key.id for key in read_keys(tmp_path)] == ["local"]  # the next start keeps only this one
 
 
 def test_keys_that_cannot_be_rotated_are_refused_with_the_reason(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_only_the_folders_own_key_has_the_scopes_that_were_added_since_it_was_cr
 
 
 def test_a_running_daemon_of_a_former_version_reads_the_keys_that_use_nothing_new(former: Path) -> None:
-    """One unknown scope or field would make it refuse every key."""
+    """A single unknown scope or field would make the former daemon refuse every key."""
     ensure_local_key(former)
     create_key(former, "reader", "alice", READER)
     rotate_key(former, "local", curve_pair)

@@ -1,8 +1,7 @@
-"""A publisher's window and a relay's intake with a channel between them that loses and delays messages and outlives
-restarts.
+"""Test a publisher's window and a relay's intake over a channel that loses and delays messages and outlives restarts.
 
-In every case each event is in the journal at most once, a producer's events are in order without gaps, and when the
-channel works again everything arrives and is acknowledged.
+Each event is in the journal at most once, a producer's events are in order without gaps, and once the channel works
+again everything arrives and is acknowledged.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from relay.intake.group_commit import Intake, Submission
 from relay.publishing.delivery import Outgoing, Window
 from relay.wire import Ack, Publish, Refusal
 
-CAPACITY = 12  # parts of 3 events
+CAPACITY = 12  # events, sent in parts of 3
 MESSAGE_BYTES = 250  # about two events
 
 places = st.integers(0, 5)
@@ -103,7 +102,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(survivors=st.integers(0, 3))
     def the_relay_is_killed(self, survivors: int) -> None:
-        """Its memory and the messages queued there are lost; later ones may still reach the next relay."""
+        """The memory and queue of the relay are lost; later messages may still reach the next relay."""
         self.journal.close()
         self.journal = Journal.open(self.folder, JournalSettings(disk_reserve_bytes=0))
         self.intake = Intake(self.journal, Admission(LIMITS), Counter())
@@ -112,7 +111,7 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule()
     def the_publisher_loses_patience(self) -> None:
-        """It reconnects: messages queued in either direction are lost."""
+        """The peer reconnects, and messages queued in either direction are lost."""
         self.under_way, self.answers = [], []
         self.window.rewind()
 

@@ -1,4 +1,4 @@
-"""An encrypted journal: no plain text is on the disk, and a missing key does not block other users."""
+"""Test an encrypted journal: no plain text is on the disk, and a missing key does not block other users."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def journal(folder: Path, keys: KeyRing) -> Iterator[Journal]:
 
 
 def recognisable_event(number: int, user_id: str = "alice", **fields: Any) -> Event:
-    """An event whose parts are recognisable among bytes."""
+    """Return an event whose parts can be found in the bytes of a file."""
     payload = {"text": f"{TEXT} {number}" + "x" * 6_000 * (number % 2), "run_id": f"run-{ID}"}
     fields = {"event_id": f"{ID}-{number}", "event_type": TYPE, "session_id": f"s-{ID}", **fields}
     return event(number, user_id, payload=payload, **{"extra": {"k": TEXT}, **fields})
 
 
 def fill(journal: Journal) -> None:
-    """Add everything that a journal may hold: events kept, deleted, erased and set aside, and quarantine entries."""
+    """Add everything that a journal may contain: kept, deleted, erased and set-aside events, and quarantine entries."""
     journal.append([recognisable_event(number) for number in range(1, 9)], NOW)
     journal.append([recognisable_event(9, "bob"), recognisable_event(10, "system")], NOW, source=("table:t", 3))
     journal.commit("memory", 0)

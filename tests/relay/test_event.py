@@ -1,4 +1,4 @@
-"""Events: both wire forms, derived ids, errors that name the field at fault, and topics."""
+"""Test events: both wire forms, derived ids, errors with the name of the bad field, and topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer that sends more than the relay can take waits, in bytes: the relay's memory does not grow with it."""
+"""Test that a peer that sends too many bytes has to wait, and that the relay's memory stays bounded."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from relay import BrokerSettings, RelaySettings, Subscriber, relay_endpoints
 from relay.wire import Publish, encode
 
 TEXT = "the drill is on shelf number twelve " * 6_800
-"""About 240 KB, which the relay takes a while to search for secrets."""
+"""About 240 KB, so that the search for secrets takes the relay a while."""
 MESSAGE = 4  # events, together about a megabyte
 MOST = 600  # messages
-ENOUGH = 10  # messages acknowledged while the others wait
-BOUND = 300_000_000  # a queue of 64, a batch of 16 in several forms, and as much again
+ENOUGH = 10  # messages acknowledged while further messages wait
+BOUND = 300_000_000  # bytes: twice a queue of 64 and a batch of 16 in several forms
 
 
 def own_bytes(process: psutil.Process) -> int:
@@ -31,7 +31,7 @@ def events(first: int) -> list[bytes]:
 
 
 def flood(sender: zmq.Socket[bytes], token: bytes, relay: psutil.Process) -> tuple[int, int]:
-    """Send until `ENOUGH` is acknowledged, or everything is sent; return the message count and the peak memory."""
+    """Send until `ENOUGH` messages are acknowledged, or all are sent; return the message count and the peak memory."""
     sent = acked = most = 0
     while acked < ENOUGH and sent < MOST:
         ready = sender.poll(100, zmq.POLLIN | zmq.POLLOUT)

@@ -1,4 +1,4 @@
-"""Acknowledged intake: order per producer, repeats, gaps, and malformed events."""
+"""Test the acknowledged intake: order per producer, repeats, gaps, and malformed events."""
 
 from __future__ import annotations
 

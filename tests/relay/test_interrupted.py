@@ -1,4 +1,4 @@
-"""Ctrl-C at any point of a program's main thread leaves a publisher and the locks usable."""
+"""Test that Ctrl-C at any point of the main thread leaves publishers, subscribers, journals and locks usable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NUMBERS = count()
 
 
 def publish_another(publisher: Publisher) -> None:
-    """Another thread publishes, everything is acknowledged and counted, and closing returns."""
+    """Publish from another thread; check that everything is acknowledged and counted, and that closing returns."""
     publisher.publish(mapping(next(NUMBERS)))
     report = publisher.flush()
     assert (report.acked, report.pending, report.spooled) == (report.published, 0, 0)
@@ -70,7 +70,7 @@ def test_publishing_into_a_full_window(broker: Broker) -> None:
 
 
 def test_publishing_onto_the_disk(data_dir: Path, tmp_path: Path) -> None:
-    """Every published event is on the disk, and at most one more: the one that was being published."""
+    """Every published event is on the disk, and at most one more: the event that was being published."""
     spools = count()
 
     def away() -> Publisher:
@@ -120,7 +120,7 @@ def test_closing_keeps_what_is_in_the_spool(data_dir: Path, tmp_path: Path) -> N
 
 
 def test_closing_without_a_spool_reports_lost_events(data_dir: Path) -> None:
-    """Once: closing again does nothing."""
+    """Only the first close reports them."""
 
     def published() -> Publisher:
         publisher = Publisher(relay_endpoints(data_dir).ingest)
@@ -171,7 +171,7 @@ def test_closing_a_subscriber(broker: Broker) -> None:
 
 @pytest.mark.slow
 def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
-    """Another thread writes and reads; the events appended before are all present or all absent."""
+    """Afterwards another thread can write and read, and the interrupted events are all present or all absent."""
     folders = count()
 
     def append_and_read(journal: Journal) -> None:
@@ -195,7 +195,7 @@ def test_writing_and_reading_a_journal(tmp_path: Path) -> None:
 
 
 def test_waiting_for_writes_before_a_compaction(tmp_path: Path) -> None:
-    """Another thread writes and compacts."""
+    """Afterwards another thread can write and compact."""
     folders = count()
 
     def wait(journal: Journal) -> None:
@@ -237,7 +237,7 @@ def test_writing_under_a_lock() -> None:
 
 
 def test_waiting_for_a_change() -> None:
-    """A waiting thread is notified, even if another one was interrupted while it waited."""
+    """A waiting thread is notified even if another waiting thread was interrupted."""
 
     class Counted(Condition):
         number = 0

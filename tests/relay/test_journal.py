@@ -1,4 +1,4 @@
-"""The journal on real LMDB: order, repeats, users, consumers, one writer, damage."""
+"""Test the journal on a real disk: order, repeats, users, consumers, the single writer, damage."""
 
 from __future__ import annotations
 

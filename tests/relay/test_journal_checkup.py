@@ -1,4 +1,4 @@
-"""A check of a journal finds damage and reports none in a sound journal."""
+"""Test that a check finds the damage of a journal, and reports no damage in a sound one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relay.journal import check_journal
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
-    """A journal with repeats, consumers, a quarantine, deleted and erased events, and one set aside."""
+    """A journal with repeats, consumers, a quarantine, and deleted, erased and set-aside events."""
     folder = tmp_path / "journal"
     with Journal.open(folder) as journal:
         journal.append([event(number) for number in range(40)], NOW, source=("table", 7))
@@ -75,5 +75,5 @@ def test_dangling_references_are_found(closed: Path, database: str) -> None:
 def test_a_journal_can_be_checked_while_it_is_written(closed: Path) -> None:
     with Journal.open(closed) as journal:
         journal.append([event(100)], NOW)
-        # LMDB opens a file once in a process; another process does this beside the relay (end_to_end)
+        # LMDB opens a file once per process; tests/end_to_end checks a journal beside its relay
     assert found(closed) == (29, set())

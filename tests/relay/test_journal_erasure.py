@@ -1,4 +1,4 @@
-"""Events are erased out of order: their numbers become gaps, their bytes leave the file, their ids are still known."""
+"""Test erasing events out of order: their numbers become gaps, their bytes are gone, and their ids are still known."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_users_events_leave_the_file_and_a_repeat_is_still_known(journal: Jour
     assert (erased.seqs, erased.quarantined) == ([41, 42, 43, 44, 45], 1)
     assert SECRET.encode() in bytes_below(tmp_path)
     for entry in journal.quarantined():
-        journal.drop(entry.id)  # cut, and from an unknown sender: its user is unknown
+        journal.drop(entry.id)  # truncated, and from an unknown sender, so its user is unknown
     assert journal.uncompacted == 6
     journal.compact()
     assert journal.uncompacted == 0
@@ -232,7 +232,7 @@ def test_an_unexpected_request_error_is_isolated_and_a_disk_error_ends_the_relay
 
 @pytest.fixture
 def slow_relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, list[wire.Erase]]]:
-    """A relay that erases at once, and answers later than a client waits for other requests."""
+    """A relay that erases at once, but answers after the timeout that clients use for other requests."""
     requests: list[wire.Erase] = []
 
     def erase(relays: answers.Answers, request: wire.Erase) -> wire.Erased:
@@ -268,7 +268,7 @@ def test_the_async_subscriber_requests_an_erasure_once(slow_relay: tuple[Broker,
 
 
 def test_an_erasure_leaves_the_file_without_waiting_for_the_next_upkeep(tmp_path: Path) -> None:
-    """And a second one after a pause of 20 times the duration of the first, at least one second."""
+    """A second erasure waits for 20 times the duration of the first, at least one second."""
     settings = RelaySettings(broker=BrokerSettings(upkeep_interval_s=3_600))
     with Broker(tmp_path, settings) as broker:
         with Publisher(broker.endpoints.ingest) as publisher:

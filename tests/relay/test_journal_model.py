@@ -1,4 +1,4 @@
-"""The journal against a dict: appends with repeats, reads, commits, retention, reopening, in any order."""
+"""Test the journal against a dict: appends with repeats, reads, commits, retention and reopening, in any order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ events = st.tuples(st.integers(0, 30), st.sampled_from(USERS))
 
 
 class JournalMachine(RuleBasedStateMachine):
-    """`kept`: what must be readable. `known`: every id that must be recognised, with its number and time."""
+    """`kept` are the events that must be readable, `known` the ids that must be recognised, with number and time."""
 
     is_encrypted = False
 
@@ -127,7 +127,7 @@ TestTheJournalBehavesLikeADict = JournalMachine.TestCase
 
 
 class EncryptedJournalMachine(JournalMachine):
-    """The same for an encrypted journal."""
+    """As `JournalMachine`, for an encrypted journal."""
 
     is_encrypted = True
 

@@ -1,4 +1,4 @@
-"""The folder of encryption keys: one for each user, created once, and gone for all processes when it is destroyed."""
+"""Test the folder of encryption keys: each is created once, and is gone for all processes when it is destroyed."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_destroyed_key_is_gone_at_once_for_all_its_users(tmp_path: Path) -> No
     sealed = other.cipher("alice", "memory", create=True).seal(b"text", b"")
     (file,) = tmp_path.iterdir()
     before = file.read_bytes()
-    with file.open("rb") as held:  # as a process that holds the file sees it
+    with file.open("rb") as held:  # also for a process that has the file open
         assert ring.destroy("alice")
         assert held.read() != before
     with pytest.raises(EncryptionKeyMissingError, match="alice"):
@@ -91,7 +91,7 @@ def test_a_damaged_key_file_is_named_and_its_content_is_not(tmp_path: Path, cont
 
 
 def test_no_flipped_bit_makes_another_key(tmp_path: Path) -> None:
-    """With another key its events would look like those of a user whose key was destroyed."""
+    """A wrong key would make the user's events look as if their key had been destroyed."""
     key_id = KeyRing(tmp_path).cipher("alice", "memory", create=True).key_id
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
@@ -132,7 +132,7 @@ def test_a_key_being_destroyed_reads_as_missing(tmp_path: Path) -> None:
     ring = KeyRing(tmp_path)
     ring.cipher("alice", "memory", create=True)
     (file,) = tmp_path.iterdir()
-    file.write_bytes(bytes(100))  # overwritten, and not yet removed
+    file.write_bytes(bytes(100))  # overwritten, but not yet removed
     remover = threading.Timer(0.03, file.unlink)
     remover.start()
     with pytest.raises(EncryptionKeyMissingError):

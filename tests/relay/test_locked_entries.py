@@ -1,4 +1,4 @@
-"""The cost of skipping entries without a key, and what an unreadable key blocks."""
+"""Test the cost of skipping entries without a key, and what an unreadable key blocks."""
 
 from __future__ import annotations
 

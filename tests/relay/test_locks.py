@@ -1,4 +1,4 @@
-"""The read/write lock: readers together, writers alone and first."""
+"""Test the read/write lock: readers share it, and writers have it exclusively and first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_readers_share_and_may_nest_while_a_writer_waits() -> None:
     with ThreadPoolExecutor() as pool:
         with lock.shared():
             writer = pool.submit(write)
-            while not lock._has_writer:  # the writer waits, so a new reader would not enter
+            while not lock._has_writer:  # now the writer waits, so a new reader would wait too
                 pass
             with lock.shared():
                 assert not writing.is_set()

@@ -1,4 +1,4 @@
-"""The log is written only if an entry point configured it."""
+"""Test that nothing is logged unless an entry point configured the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masking: what is found, what is left alone, what it costs, and that a repeat is still recognised."""
+"""Test masking: secrets found, texts left unchanged, running time, and recognition of repeated events."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def lines(file: str) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_nothing_of_60_secrets_in_other_sentences_is_left(seed: int) -> None:
-    """Written by an author who had read the table, which then found 48 of 60 (decision 0005); the rest was added."""
+    """The author of the file had read the table, which then found 48 of 60 (decision 0005). Formats for the rest were
+    added."""
     missed = [one.text for one in made_up_secrets(seed, "held_out_secrets.jsonl") if not nothing_is_left(one)]
     assert missed == []
 
@@ -88,8 +89,8 @@ def test_hard_lines_that_hold_no_secret_are_left_alone(file: str) -> None:
 
 
 def test_the_documented_share_of_held_out_secrets_is_found() -> None:
-    """The long tail: other issuers, flags of other tools. It estimates the share found of unknown formats, so the table
-    must not be tuned on this file; if it is, write another one."""
+    """Secrets of other issuers and flags of other tools estimate the share found of unknown formats. If the table is
+    ever tuned on this file, write a new file."""
     found = [nothing_is_left(one) for seed in range(100, 120) for one in
              made_up_secrets(seed, "second_held_out_secrets.jsonl")]  # fmt: skip
     assert len(found) == 600
@@ -150,7 +151,7 @@ def _texts(value: Any) -> list[str]:
     return [*chain.from_iterable(map(_texts, values))]
 
 
-@pytest.mark.timeout(120)  # 6 s here; a pattern that backtracks would take days
+@pytest.mark.timeout(120)  # took 6 s; a pattern that backtracks would take days
 def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
     masker = Masker()
     for piece in PIECES:
@@ -162,7 +163,7 @@ def test_hostile_text_costs_time_in_proportion_to_its_length() -> None:
 
 @given(st.lists(st.sampled_from([*PIECES, *(one.secret for one in made_up_secrets()), " ", "'", "x"]), max_size=12))
 def test_masking_is_idempotent(parts: list[str]) -> None:
-    text = masked(" ".join(parts))  # a token that follows another one without a gap is found once that one is masked
+    text = masked(" ".join(parts))  # a second pass finds a token that followed another token without a gap
     once = Masker()
     again = once.text(text)
     assert Masker().text(again) == again
@@ -170,7 +171,7 @@ def test_masking_is_idempotent(parts: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def every_pattern() -> Masker:
-    """A masker that searches every text for every pattern, whichever literals occur."""
+    """A masker that searches every text for every pattern, even if its literals do not occur."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             masking, "FORMATS", tuple(one._replace(literals=("",), at_literal=False) for one in secret_patterns.FORMATS)
@@ -269,7 +270,7 @@ def test_values_at_any_depth_and_fields_named_as_secrets_are_masked() -> None:
 
 
 class _Fields(Mapping[str, object]):
-    """A mapping that JSON cannot hold, and whose `repr` shows nothing."""
+    """A mapping that JSON cannot encode, and whose `repr` shows no field."""
 
     def __init__(self, fields: dict[str, object]) -> None:
         self._fields = fields

@@ -1,4 +1,4 @@
-"""Damaged pages are detected before LMDB reads one, since some make LMDB abort the process."""
+"""Test that damaged pages are detected before LMDB reads them, because some make LMDB abort the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMES = 40
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
-    """A journal of many pages, long values and freed pages among them."""
+    """A journal with many pages, including long values and freed pages."""
     folder = tmp_path / "journal"
     with Journal.open(folder) as journal:
         for start in range(0, 300, 30):
@@ -49,7 +49,7 @@ def test_a_new_and_a_missing_file_have_no_fault(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_damaged_page_ends_the_process_that_opens_the_file(closed: Path, tmp_path: Path, seed: int) -> None:
-    """Zeroed tails alone aborted 14 of 31 processes before."""
+    """Before the check, zeroed tails alone aborted 14 of 31 processes."""
     script = Path(__file__).with_name("damaged_journals.py")
     command = [sys.executable, str(script), str(closed), str(tmp_path / "scratch"), str(seed), str(TIMES)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -61,7 +61,7 @@ def test_no_damaged_page_ends_the_process_that_opens_the_file(closed: Path, tmp_
 
 
 def test_every_zeroed_page_of_a_tree_is_detected(closed: Path) -> None:
-    """A page that may be zeroed unnoticed is free, or part of a long value, which has a checksum."""
+    """Only a free page, or a page of a long value, which has a checksum, may be zeroed unnoticed."""
     content = (closed / "data.mdb").read_bytes()
     noticed = 0
     for page in range(2, len(content) // PAGE_BYTES):

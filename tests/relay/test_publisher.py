@@ -1,4 +1,4 @@
-"""Publishers over real sockets: acks, order, resending, back-pressure, invalid events."""
+"""Test publishers over real sockets: acks, order, resending, back-pressure, invalid events."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_events_sent_to_a_killed_relay_are_resent_to_the_next(data_dir: Path) ->
             publisher.publish(mapping(number))
         relay.start()
         report = publisher.flush()
-        assert report.acked + report.duplicates == 40  # an ack may have died with the relay
+        assert report.acked + report.duplicates == 40  # an ack may have been lost with the relay
         with Subscriber(*relay.endpoints) as subscriber:
             assert entries(subscriber) == [(number + 1, f"event-{number:06d}") for number in range(40)]
 
@@ -206,7 +206,7 @@ def test_a_newer_publisher_of_the_same_name_takes_over(broker: Broker) -> None:
 
 @pytest.fixture
 def relay_of_ours(data_dir: Path) -> Iterator[zmq.Socket[bytes]]:
-    """The relay's end of the wire, played by the test."""
+    """A socket with which the test plays the relay."""
     (data_dir / "run").mkdir(parents=True)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.linger = 0

@@ -1,4 +1,4 @@
-"""Access to the relay: nothing without a key, and with one only its user and scopes."""
+"""Test that a key gives access to the relay only for its user and scopes, and that access needs a key."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def key(data_dir: Path, name: str, user_id: str | None, *scopes: Scope, curve: b
 
 @pytest.fixture
 def filled(broker: Broker) -> Broker:
-    """A relay with an event of alice and one of bob."""
+    """A relay with an event each of alice and bob."""
     with Publisher(broker.endpoints.ingest) as publisher:
         publisher.publish(mapping(1))
         publisher.publish(mapping(2, user_id="bob"))
@@ -190,7 +190,7 @@ def guarded(data_dir: Path) -> Iterator[Broker]:
 
 
 def test_events_pass_over_tcp_with_curve(guarded: Broker, data_dir: Path, tmp_path: Path) -> None:
-    """With a key file from `create_key`; the doorbell passes the CURVE socket of the feed."""
+    """The key file is from `create_key`, and the doorbell passes the CURVE socket of the feed."""
     pair, server = curve_pair(), server_pair(data_dir, curve_pair).public
     document = create_key(data_dir, "planner", None, ALL_SCOPES, pair)
     write_private(tmp_path / "planner.key", msgspec.json.encode(msgspec.structs.replace(document, server=server)))
@@ -211,7 +211,7 @@ def test_a_curve_key_has_its_user_and_scopes(guarded: Broker, data_dir: Path) ->
         with pytest.raises(UserNotAllowedError):
             alice.fetch(0, 10, user_id="bob")
         revoke_key(data_dir, "a")
-        with pytest.raises(UnauthorizedError):  # although the connection is open
+        with pytest.raises(UnauthorizedError):  # although the connection stays open
             alice.fetch(0, 10, user_id="alice")
 
 
@@ -237,7 +237,7 @@ def test_a_peer_without_curve_gets_no_byte_through_where_curve_guards(guarded: B
 
 
 def test_a_user_id_claimed_in_the_handshake_is_ignored(data_dir: Path) -> None:
-    """Without CURVE a peer's greeting may hold any property, `User-Id` too: only the token counts there."""
+    """Without CURVE a peer can send any property in its greeting, even `User-Id`, so only the token counts."""
     pair = curve_pair()
     create_key(data_dir, "planner", None, ALL_SCOPES, pair)
     broker = BrokerSettings(ingest="tcp://127.0.0.1:*", listen=("curve+tcp://127.0.0.1:*",))

@@ -1,4 +1,4 @@
-"""Publishers are killed: acknowledged events are stored once, in order. Killed relays: `tests/crash`."""
+"""Test that acknowledged events of killed publishers are stored once, in order. `tests/crash` kills relays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def acknowledged(file: Path) -> list[str]:
 
 
 def history(subscriber: Subscriber) -> list[tuple[str, str]]:
-    """Everything in the journal as (producer, event_id), in order."""
+    """Return everything in the journal as (producer, event_id), in order."""
     found: list[tuple[str, str]] = []
     after = 0
     while batch := subscriber.fetch(after, 1_000).entries:
@@ -66,7 +66,7 @@ def test_a_killed_publisher_that_restarts_duplicates_nothing(data_dir: Path, tmp
 
 @pytest.mark.slow
 def test_the_spool_of_a_killed_publisher_is_delivered_by_the_next(data_dir: Path, tmp_path: Path) -> None:
-    """The relay is away all the time; `publish` returned, so the event must survive SIGKILL."""
+    """The relay never runs. An event must survive SIGKILL once `publish` has returned."""
     program = (
         "import sys, json, pathlib; from relay import Publisher, PublisherSettings\n"
         "settings = PublisherSettings(window=1, ack_timeout_s=0.05)\n"

@@ -1,4 +1,4 @@
-"""A journal's file replaced while other processes open it, as `backup` and `verify` do."""
+"""Test replacing a journal's file while other processes, such as `backup` and `verify`, open it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 @contextmanager
 def reader(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Another process that opens the journal and keeps it open for the block."""
+    """Another process, which opens the journal and keeps it open for the block."""
     command = [sys.executable, "-c", _READER, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
@@ -59,7 +59,7 @@ def test_opening_a_journal_during_a_replacement_waits_for_the_new_file(
     folder = tmp_path / "journal"
 
     def replace_with_a_reader_in_between(copy: Path) -> None:
-        """The two steps of `replace_by_copy`, separately."""
+        """Run the two steps of `replace_by_copy` with a reader between them."""
         (folder / LOCK_FILE).unlink()
         process = stack.__enter__()
         readers.append(process)
@@ -82,7 +82,7 @@ def test_opening_a_journal_during_a_replacement_waits_for_the_new_file(
 def test_a_journal_replaced_by_another_program_is_refused_instead_of_retried_for_ever(
     journal: Journal, tmp_path: Path
 ) -> None:
-    """The lock file, which the reader keeps open, holds the number of a commit that the new file lacks."""
+    """The lock file, which the reader keeps open, has the number of a commit that is not in the new file."""
     folder, copy = tmp_path / "journal", tmp_path / "copy"
     journal.close()
     copy.mkdir()

@@ -1,4 +1,4 @@
-"""A peer without a token cannot fill the relay's memory with one huge frame, or many large ones."""
+"""Test that a peer without a token cannot fill the relay's memory with a huge frame or many large frames."""
 
 from __future__ import annotations
 

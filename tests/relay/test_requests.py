@@ -1,4 +1,4 @@
-"""Requests over real sockets: matched replies, late replies dropped, many requests at a time."""
+"""Test requests over real sockets: replies are matched, late replies are dropped, and requests run concurrently."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOPBACK = "tcp://127.0.0.1:0"
 
 @pytest.fixture
 def echo() -> Iterator[str]:
-    """A server that answers from another thread; it stays silent to `ignore`, and then answers twice at once."""
+    """A server in another thread. It answers `ignore` late, together with the next request."""
     socket = ReplySocket(LOOPBACK)
     stop = threading.Event()
     held = []
@@ -123,7 +123,7 @@ def test_the_loop_rests_while_a_request_waits_to_be_received(monkeypatch: pytest
 
 @pytest.mark.parametrize("place", ["tcp", "ipc"])
 def test_requests_under_way_fail_as_soon_as_their_only_connection_is_lost(place: str, tmp_path: Path) -> None:
-    """A reply that was sent before the connection ended is received, and no request reaches the next server there."""
+    """A reply sent before the connection ended is received, and no request reaches the next server at that endpoint."""
     endpoint = LOOPBACK if place == "tcp" else ipc_endpoint(tmp_path / "echo.sock")
     command = [sys.executable, "-c", _ANSWERS_ONE_AND_DIES, endpoint]
 
@@ -240,5 +240,5 @@ asyncio.run(go(sys.argv[1]))
 
 
 def test_a_socket_that_is_closed_while_its_connection_ends_stops_no_other(tmp_path: Path) -> None:
-    """libzmq blocks its I/O thread while it reports an end that nothing receives. Runs in a process of its own."""
+    """Runs in a separate process: libzmq blocks its I/O thread until the report of a lost connection is received."""
     subprocess.run([sys.executable, "-c", CLOSED_WHILE_LOST, str(tmp_path)], check=True, timeout=120)

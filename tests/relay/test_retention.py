@@ -1,4 +1,4 @@
-"""Retention: by age, by size, never past the slowest consumer unless a setting allows it, and reported."""
+"""Test retention by age and by size: it is reported, and passes the slowest consumer only if a setting allows it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DAY_S = 86_400.0
 
 
 def fill(journal: Journal, count: int = 10) -> None:
-    """One event of about 1 KB an hour."""
+    """Append `count` events of about 1 KB, one per hour."""
     for number in range(count):
         journal.append([event(number, payload={"text": "x" * 1_000})], later(number * 3_600))
 

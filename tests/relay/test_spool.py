@@ -1,4 +1,4 @@
-"""The spool: undelivered events go to disk, in order, and are sent before newer ones."""
+"""Test the spool: undelivered events go to disk, in order, and are sent before newer events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def journaled(broker: Broker) -> list[str]:
 
 
 def taken(report: FlushReport) -> int:
-    """The events in the journal: resent ones are duplicates there."""
+    """Return the number of events in the journal; resent events are reported as duplicates."""
     return report.acked + report.duplicates
 
 

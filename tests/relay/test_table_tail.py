@@ -1,4 +1,4 @@
-"""Follow an event table in another program's SQLite file: each row once, bad rows quarantined, nothing written."""
+"""Test following an event table in another program's SQLite file: rows arrive once, and nothing is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages as bytes: forms that older and newer peers must both understand, and arbitrary bytes refused by name."""
+"""Test messages as bytes: forms that older and newer peers must understand, and errors for arbitrary bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the usage association: the maximum over lessons, its cause, exact forgetting, ties."""
+"""Test the usage association: maximum over lessons, its cause, exact forgetting, ties."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_memory_gains_the_maximum_over_lessons_and_its_cause_is_that_lesson(us
     amounts = dict(zip(reached.memories.tolist(), reached.amounts.tolist(), strict=True))
     assert list(amounts) == sorted(amounts)
     assert {m: amounts.get(m, 0.0) for m in expected} == pytest.approx(expected, abs=1e-6)
-    assert all(amounts[m] < 1e-6 for m in amounts.keys() - expected.keys())  # rounding at the floor
+    assert all(amounts[m] < 1e-6 for m in amounts.keys() - expected.keys())  # rounding errors at the floor
     told = {use.number: use for use in uses}
     assert reached.cause(7) is None
     for memory, amount, cause in zip(reached.memories.tolist(), reached.amounts.tolist(), causes(reached), strict=True):

@@ -1,4 +1,4 @@
-"""Laws of query centring: identity while cold, unit length, window, round trip, no noise for a constant query."""
+"""Test query centring: identity while cold, unit length, window, round trip, no noise for a constant query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of comparisons: a bet that no habit of places gains by, and that what was rightly lifted wins."""
+"""Test comparisons: no habit of choosing by position gains by the bet, but rightly lifted memories win."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANKS = st.integers(1, 12).flatmap(
 def test_no_use_by_position_alone_gains_by_the_bet(ranks: list[int]) -> None:
     odds = np.array([one.learned for one in odds_of(ranks)])
     means = np.cumsum(odds, axis=0) / np.arange(1, len(ranks) + 1)[:, None]
-    assert np.all(means <= 1 + 1e-9)  # habits of the first m, of which every other one is a mixture
+    assert np.all(means <= 1 + 1e-9)  # using one of the first m; every other habit is a mixture of these
     assert np.all(odds > 0.04)
 
 

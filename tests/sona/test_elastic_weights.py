@@ -1,4 +1,4 @@
-"""Laws of EWC: importance from single samples, a pull to the anchor and never past it, free parameters left alone."""
+"""Test EWC: importance comes from single samples, the pull ends at the anchor, and free parameters do not move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of interleaving: lists are valid team drafts, coins are fair and reproducible, contests are unbiased."""
+"""Test interleaving: lists are valid team drafts, coins are fair and reproducible, contests are unbiased."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_using_every_shown_item_decides_no_contest() -> None:
     assert contest(picks, {2, 3, 4, 6}) == Contest(learned=2, baseline=2)
     assert contest(picks[:3], {2, 3, 4}) is None
     assert contest(picks[:2], {2, 3}) is None
-    assert contest(picks[:1], {2}) == Contest(learned=1, baseline=0)  # a list of one item decides
+    assert contest(picks[:1], {2}) == Contest(learned=1, baseline=0)  # a list of one item can decide
 
 
 def test_random_use_prefers_neither_ranking() -> None:

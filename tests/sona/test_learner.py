@@ -177,7 +177,7 @@ def test_the_gate_counts_a_lesson_once_over_all_revisions() -> None:
         learner.learn(replace(lesson, quality=0.9))
         learner.learn(replace(lesson, used=(200,)))
     evidence = learner.gate.evidence()
-    assert (evidence.state, evidence.credited, evidence.won) == ("trial", 5, 4)  # the first one came before the trial
+    assert (evidence.state, evidence.credited, evidence.won) == ("trial", 5, 4)  # the first lesson preceded the trial
 
 
 def test_the_gate_opens_when_the_learned_ranking_keeps_winning_and_never_by_itself() -> None:

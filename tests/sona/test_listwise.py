@@ -1,4 +1,4 @@
-"""Laws of the examples: the loss is a cross-entropy, its gradient its slope; negatives are near and repeatable."""
+"""Test the examples: cross-entropy loss, exact gradients, and near and repeatable negatives."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_negatives_are_the_nearest_eligible_and_random_others(
 ) -> None:
     memories, x = units(count, seed), units(1, seed + 1)[0]
     if count > 3:
-        memories[1] = memories[0]  # a twin, which is never a counterexample to the other one
+        memories[1] = memories[0]  # a twin, which is never a negative for its twin
     ranked, may = reference(x, memories, used, excluded)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(listwise, "HARD", hard)

@@ -1,4 +1,4 @@
-"""Laws of the adapter: identity at birth, gradients against finite differences, norm cap, determinism, memory."""
+"""Test the adapter: identity at first, gradients against finite differences, norm cap, determinism, memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unit(vectors: Array) -> Array:
 
 
 def project(seed: int, shared: Array, count: int = 60) -> list[Example]:
-    """Requests of one topic whose answers lie in a direction of their own, among nearer memories."""
+    """Return examples of one topic, whose answers have a direction of their own and are not the nearest memories."""
     rng = np.random.default_rng(seed)
     topic, hidden = unit(shared + 0.6 * unit(rng.normal(size=NDIM))), unit(rng.normal(size=NDIM))
     examples = []
@@ -44,14 +44,14 @@ def share_right(adapter: MicroLora, examples: Sequence[Example]) -> float:
 
 
 def walk(adapter: MicroLora, examples: Sequence[Example], old: Sequence[Example] = (), replay: bool = True) -> None:
-    """Take a step per example as runs end, each with a replay of earlier ones."""
+    """Take a step per example, as when runs end, with a replay of earlier examples."""
     for place, new in enumerate(examples):
         seen = [*old, *examples[:place]]
         adapter.step([new, *(seen[row] for row in replayed(len(seen), place))] if replay else [new])
 
 
 def with_parameters(parameters: Array) -> MicroLora:
-    """Return an adapter with these parameters, through its saved state."""
+    """Return an adapter with these parameters, made from a saved state."""
     saved = msgspec.msgpack.decode(MicroLora(NDIM).to_bytes())
     saved[2] = parameters.tobytes()
     return MicroLora.from_bytes(msgspec.msgpack.encode(saved), NDIM)

@@ -1,4 +1,4 @@
-"""Laws of the baselines: exact removal, independence of order, the clip and the weight."""
+"""Test the baselines: exact removal, independence of order, the clip and the weight."""
 
 from __future__ import annotations
 

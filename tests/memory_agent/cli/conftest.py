@@ -1,4 +1,4 @@
-"""Run the command line in this process, on a temporary data folder, without settings from the environment."""
+"""Runs the command line in this process, on a temporary data folder, without settings from the environment."""
 
 from __future__ import annotations
 

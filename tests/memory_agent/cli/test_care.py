@@ -1,4 +1,4 @@
-"""`verify`, `rebuild`, `compact`, `backup`, `restore`, `export` and `import` on files."""
+"""Test `verify`, `rebuild`, `compact`, `backup`, `restore`, `export` and `import` without a daemon."""
 
 from __future__ import annotations
 

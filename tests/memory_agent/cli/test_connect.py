@@ -1,4 +1,4 @@
-"""`connect` and `disconnect`: what they show, ask, write and refuse."""
+"""Test what `connect` and `disconnect` show, ask, write and refuse."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_project_gets_its_own_settings_and_a_channel(run_json: RunJson, home: 
 
 @pytest.mark.parametrize("indent", [2, None])
 def test_secrets_beside_the_change_are_not_shown(run: Run, home: Path, indent: int | None) -> None:
-    """In any form: a masker knows GitHub's tokens, and no PIN."""
+    """A masker would find GitHub's tokens but not a PIN, so values are hidden whatever their form."""
     secrets = ["hunter2", "s3cr3tvalue", "pw-in-args", TOKEN]
     server = {
         "command": "npx",

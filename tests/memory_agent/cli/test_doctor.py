@@ -1,4 +1,4 @@
-"""The doctor finds real faults and gives advice."""
+"""Test that `doctor` finds real faults and gives advice."""
 
 from __future__ import annotations
 

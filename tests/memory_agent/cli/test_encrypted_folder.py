@@ -1,4 +1,4 @@
-"""`encrypt`, and the other commands on an encrypted data folder."""
+"""Test `encrypt`, and the other commands on an encrypted data folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Run = Callable[..., Result]
 
 NOW = datetime(2026, 2, 16, tzinfo=UTC)
 MARKS = ("zanzibarquokk", "wombat-session", "wombat-event", "wombat-run", "wombat-title", "wombat-key", "wombat-gone")
-ALICE, BOB = 15, 14  # memories; one of bob is being erased
+ALICE, BOB = 15, 14  # memories; one of bob's is being erased
 VERBS = [("recall", "x"), ("stats",), ("verify",), ("rebuild",), ("compact",), ("export", "unused")]
 STORE = ("--set", "store.exact_search_limit=5")
 
@@ -107,7 +107,7 @@ def test_encrypt_leaves_nothing_readable_and_everything_usable(plain: Path, keys
     assert sorted(KeyRing(keys).users()) == ["alice", "bob", "system"]
     found = document(locked("recall", "zanzibarquokka", "--top-k", "3", "--user", "alice", "--json"))
     assert len(found["memories"]) == 3
-    assert document(locked("stats", "--user", "bob", "--json"))["memories"] == BOB  # the erasure went on
+    assert document(locked("stats", "--user", "bob", "--json"))["memories"] == BOB  # the erasure was completed
     assert document(locked("verify", "--json"))["sound"] is True
     again = document(locked("encrypt", "--json"))
     assert all(user["was_encrypted"] for user in again["users"])
@@ -119,9 +119,9 @@ def test_encrypt_leaves_nothing_readable_and_everything_usable(plain: Path, keys
 
 def test_encrypt_removes_the_leftovers_of_killed_processes(plain: Path, locked: Run) -> None:
     left = [
-        plain / ".restoring" / "users" / "alice",  # of a restore
-        plain / "users" / f".erased-{'0' * 26}",  # of an erasure of a whole user
-        plain / "users" / "carol",  # of a user whose records are gone
+        plain / ".restoring" / "users" / "alice",  # left by a killed restore
+        plain / "users" / f".erased-{'0' * 26}",  # left by a killed erasure of a whole user
+        plain / "users" / "carol",  # a user without records
     ]
     for folder in left:
         folder.mkdir(parents=True)
@@ -204,7 +204,7 @@ def test_a_backup_leaves_out_users_without_a_key_and_restores_the_others(
     assert result.exit_code == 2
     assert json.loads(result.stdout)["left_out"] == ["alice"]
     assert locked("restore", str(tmp_path / "first"), "--replace").exit_code == 0
-    assert document(locked("stats", "--user", "bob", "--json"))["memories"] == ALICE  # erasures begun are in no backup
+    assert document(locked("stats", "--user", "bob", "--json"))["memories"] == ALICE  # backups omit unfinished erasures
     assert fault(locked("stats", "--user", "alice", "--json")) == "encryption_key_missing"
 
 

@@ -1,4 +1,4 @@
-"""`encryption status` and `encryption destroy`."""
+"""Test `encryption status` and `encryption destroy`."""
 
 from __future__ import annotations
 

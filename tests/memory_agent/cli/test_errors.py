@@ -1,4 +1,4 @@
-"""Errors are one line on standard error with a nonzero exit code."""
+"""Test that errors are one line on standard error, with a nonzero exit code."""
 
 from __future__ import annotations
 
@@ -126,13 +126,11 @@ def test_ctrl_c_exits_with_130_and_without_a_traceback(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        ),  # ignored where the tests run in the background
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores SIGINT
     ) as process:
         assert process.stdin is not None
         process.stdin.write("x" * MORE_THAN_A_PIPE_HOLDS)
-        process.stdin.flush()  # returns when the process has begun to read
+        process.stdin.flush()  # returns once the process has begun to read
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (130, ""), errors

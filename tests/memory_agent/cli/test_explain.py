@@ -1,4 +1,4 @@
-"""`recall --explain`, `--dates`, `--at` and `--profile`."""
+"""Test `recall` with `--explain`, `--dates`, `--at` and `--profile`."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def memory(record_id: str, day: int, **fields: Any) -> RetrievedMemory:
 
 
 def shared(record_id: str, **fields: Any) -> RetrievedMemory:
-    """Return a memory of another user, of whose search nothing is known here."""
+    """Return a memory of another user, whose explanation is empty."""
     origin = SharedOrigin(
         author="Ann \x1b[2J Lee", version="2", content_type="document", access_policy="org:acme",
         published_at=datetime(2026, 2, 18, tzinfo=UTC), metrics=QualityMetrics(distinct_users=10), is_proven=True,
@@ -163,7 +163,7 @@ def explained(capsys: pytest.CaptureFixture[str], *memories: RetrievedMemory) ->
 
 @pytest.mark.parametrize("explanation", [{}, {"centred": False}, {"centred": True, "words": 0.4, "near": 0.5}])
 def test_the_parts_of_a_score_are_columns(capsys: pytest.CaptureFixture[str], explanation: dict[str, Any]) -> None:
-    """Those of daemons before and after this version."""
+    """Explanations from daemons before and after this version."""
     lines = explained(capsys, memory("a", 10, explanation=explanation))
     assert "# score cosine words fused date context lent alike when what" in lines
     assert not any("centred" in line for line in lines)

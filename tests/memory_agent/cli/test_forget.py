@@ -1,4 +1,4 @@
-"""`forget` without a daemon: no byte is left below the data folder, the journal included."""
+"""Test `forget` without a daemon: no byte is left in the data folder, including the journal."""
 
 from __future__ import annotations
 
@@ -161,14 +161,14 @@ ASIDE = "replaced-20261120T000000000000"
 
 
 def put_aside(data_dir: Path, *tops: str, name: str = ASIDE) -> Path:
-    """Leave what `restore --replace` leaves: the previous files in a folder aside."""
+    """Copy files to a folder as `restore --replace` keeps the previous files; return the folder."""
     kept = data_dir / name
     for top in tops:
         shutil.copytree(data_dir / top, kept / top)
     return kept
 
 
-@pytest.mark.parametrize("name", [ASIDE, ".restoring"])  # the second is left by a restore that was killed
+@pytest.mark.parametrize("name", [ASIDE, ".restoring"])  # a killed restore leaves the second folder
 def test_a_whole_user_is_erased_from_files_that_a_restore_moved_aside(
     filled: Path, run_json: RunJson, name: str
 ) -> None:
@@ -205,7 +205,7 @@ def test_files_that_a_restore_moved_aside_keep_an_erasure_incomplete(
 
 
 def test_a_user_is_off_the_disk_before_the_receipt(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change of the users' folder is fsynced: its content at each fsync, in order."""
+    """Each change of the users' folder is fsynced: the test records its content at each fsync."""
     seen: list[list[str]] = []
     fsync = os.fsync
 
@@ -241,7 +241,7 @@ def test_expired_memories_are_erased_with_their_events_and_a_dry_run_names_the_r
     before = files_with(SECRET, filled)
     planned = run_json(*asked, "--dry-run", *rules)
     assert (planned["by_rule"], planned["events"], planned["complete"]) == ({"said": 4}, 4, False)
-    assert run_json("stats", "--user", "alice", *rules)["memories"] == 4  # who only looks erases nothing
+    assert run_json("stats", "--user", "alice", *rules)["memories"] == 4  # the dry run has erased nothing
     assert files_with(SECRET, filled) == before
     receipt = run_json(*asked, "--yes", *rules)
     assert (receipt["by_rule"], receipt["events"], receipt["complete"]) == ({"said": 4}, 4, True)

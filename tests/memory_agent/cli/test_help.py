@@ -1,4 +1,4 @@
-"""Every command has help with examples and all options, shown without importing an engine."""
+"""Test that every command has help with examples and all options, shown without importing an engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ print("LOADED " + json.dumps(loaded))
 
 
 def commands() -> dict[tuple[str, ...], click.Command]:
-    """Every command that is not a group, by its words."""
+    """Return every command that is not a group, by its words."""
     found: dict[tuple[str, ...], click.Command] = {}
     for name in VERBS:
         verb = cli.get_command(click.Context(cli), name)
@@ -153,7 +153,7 @@ STRUCTS: dict[tuple[str, ...], type[msgspec.Struct]] = {
     ("shared", "rate"): RateParams,
     ("shared", "search"): SearchSharedParams,
 }
-"""The parameters of the verb that each command calls. The other verbs take nothing but ids, or a selection."""
+"""The parameters of the verb that each command calls. The remaining verbs take only ids or a selection."""
 
 
 @pytest.mark.parametrize("words", STRUCTS, ids=" ".join)

@@ -1,4 +1,4 @@
-"""`import-sessions` on the files, through a real relay, and following."""
+"""Test `import-sessions` without a daemon, through a real relay, and with `--watch`."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_watching_takes_new_lines_until_it_is_interrupted(relay: Path, tmp_path:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where tests run in the background
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores SIGINT
     )
     arrived = threading.Event()
     try:
@@ -180,6 +180,6 @@ def test_watching_takes_new_lines_until_it_is_interrupted(relay: Path, tmp_path:
 
 
 def _await(is_so: Callable[[], bool], pause: threading.Event) -> None:
-    """Return when something is so; the test's own time limit is the deadline."""
+    """Poll until `is_so()`; only the time limit of the test ends the wait."""
     while not is_so():
         pause.wait(0.05)

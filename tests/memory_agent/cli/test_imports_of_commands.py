@@ -1,4 +1,4 @@
-"""The command line presents: what decides or changes files is a public call of a package below it."""
+"""Test that commands only present: decisions and file changes are public calls of lower packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILES = sorted(Path(memory_agent.cli.__file__).parent.glob("*.py"))
 JOURNAL = {"Journal", "Erasable", "encrypt_journal", "journal_folder", "read_event", "read_mark"}
 """Names of `relay` that open, find or change a journal."""
 CHANGES = {"rename", "rmtree", "unlink", "rmdir", "mkdir", "write_bytes", "write_text", "fsync"}
-"""Methods and functions that change files; evaluations write their results."""
+"""Methods and functions that change files. Only evaluations may use them, for their results."""
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -41,7 +41,7 @@ def test_a_command_changes_no_files_itself(file: Path) -> None:
 ROOT = {f"memory_agent.cli.{name}" for name in ("__init__", "group", "failure")}
 HEAVY = {"asyncio", "numpy", "structlog", "rich", "zmq", "relay.broker", "memory_agent.memory.memory"}
 BRIDGE = {"ssl", "http.client", "importlib.metadata", "subprocess", "memory_agent.settings", "memory_agent.verbs.table"}
-"""What a process that each session of a client starts can do without."""
+"""Modules that the MCP bridge, which every session of a client starts, must not import."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Commands that Ctrl-C stops say what they have done: real processes, real signals, a real relay."""
+"""Test that commands interrupted by Ctrl-C report what they have done: real processes and signals, a real relay."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def stopped(relay: RelayProcess) -> Iterator[None]:
 
 @contextmanager
 def started(*words: str, is_ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """A command that heeds SIGINT also where the tests run in the background of a shell, or that inherits SIG_IGN."""
+    """A command that handles SIGINT, even if the tests are a background job, or that inherits SIG_IGN."""
     handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
     process = subprocess.Popen(
         [sys.executable, "-m", "memory_agent", *words, "--json"],
@@ -77,7 +77,7 @@ def feed(process: subprocess.Popen[str], *numbers: int) -> None:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, Any, str]:
-    """Return the exit code, the document on standard output and what is on standard error."""
+    """Return the exit code, the document on standard output, and standard error."""
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert "Traceback" not in errors, errors
     return process.returncode, json.loads(output) if output else None, errors
@@ -103,7 +103,7 @@ def test_publish_that_reads_a_pipe_prints_what_was_acknowledged(relay: RelayProc
 
 @contextmanager
 def interrupted(process: subprocess.Popen[str], relay: RelayProcess) -> Iterator[None]:
-    """Interrupt it as soon as the relay has some of its events, while no acks come."""
+    """Interrupt a command once the relay has some of its events, and stop the relay so that no acks arrive."""
     wait_until(lambda: journaled(relay) > 0)
     with stopped(relay):
         process.send_signal(signal.SIGINT)
@@ -114,13 +114,13 @@ def interrupted(process: subprocess.Popen[str], relay: RelayProcess) -> Iterator
 
 @pytest.fixture
 def many(tmp_path: Path) -> str:
-    """A file of more events than a publisher sends without an ack."""
+    """A file with more events than a publisher sends without an ack."""
     lines = [{"event_id": f"e-{n}", "event_type": "user_input", "user_id": "ann"} for n in range(MORE_THAN_A_WINDOW)]
     return str(write_lines(tmp_path / "events.jsonl", lines))
 
 
 def test_publish_that_waits_for_acks_prints_those_that_came(relay: RelayProcess, many: str) -> None:
-    """And the next one sends the rest, and nothing twice."""
+    """The next command sends the rest, and no event is stored twice."""
     words = ("publish", many, "--data-dir", folder(relay))
     with started(*words) as process:
         with interrupted(process, relay):
@@ -139,7 +139,7 @@ def test_a_second_ctrl_c_ends_publish_at_once(relay: RelayProcess, many: str) ->
 
 
 def test_watching_counts_what_was_acknowledged(relay: RelayProcess, tmp_path: Path) -> None:
-    """And the next one takes the rest, and nothing twice."""
+    """The next command sends the rest, and no event is stored twice."""
     lines = [claude_line(number, "user", f"Write test number {number}") for number in range(MORE_THAN_A_WINDOW)]
     words = ("import-sessions", str(write_lines(tmp_path / "s.jsonl", lines)), "--data-dir", folder(relay))
     with started(*words, "--watch") as process:
@@ -177,7 +177,7 @@ def test_publish_ignores_ctrl_c_if_its_shell_does(relay: RelayProcess) -> None:
 
 
 def test_ctrl_c_waits_for_a_step_that_it_may_not_cut_short() -> None:
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores SIGINT
     try:
         with Interrupts() as interrupts:
             signal.raise_signal(signal.SIGINT)

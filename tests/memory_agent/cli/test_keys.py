@@ -1,4 +1,4 @@
-"""`keys create|list|rotate|revoke`, and the other commands with a key."""
+"""Test `keys create|list|rotate|revoke`, and other commands with a key."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_rotated_key_is_printed_or_replaces_its_file(run: Run, data_dir: Path,
 def test_the_folders_own_key_is_rotated_into_its_file_and_not_printed(
     run: Run, run_json: RunJson, data_dir: Path
 ) -> None:
-    run("keys", "create", "bob", "--user", "bob")  # makes the folder's own key as well
+    run("keys", "create", "bob", "--user", "bob")  # also creates the folder's own key
     assert run_json("keys", "rotate", "local") == {"id": "local", "file": str(data_dir / "token")}
     token = (data_dir / "token").read_bytes()
     assert Credentials(data_dir).of_token(token).key_id == "local"

@@ -1,4 +1,4 @@
-"""The folder of keys is missing or a wrong one: nothing is created, and the error gives advice."""
+"""Test a missing or wrong folder of keys: nothing is created, and the error gives advice."""
 
 from __future__ import annotations
 

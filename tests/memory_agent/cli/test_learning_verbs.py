@@ -1,4 +1,4 @@
-"""`trajectory`, `feedback` and `sona` without a daemon, with the real model."""
+"""Test `trajectory`, `feedback` and `sona` without a daemon, with the real model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RunJson = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recall by words alone, except where something is learned."""
+    """Recall only by words, except in tests of learning."""
     monkeypatch.setenv("MEMORY_AGENT_EMBEDDER__FOLDER", "/nowhere")
 
 
 def remember_and_recall(run_json: RunJson) -> tuple[str, str]:
-    """Return the ids of a recall, and of the memory that was its answer."""
+    """Return the ids of a recall and of the memory that it found."""
     record = run_json("remember", "the auth race needed a mutex")
     found = run_json("recall", "auth race")
     assert [memory["record"]["id"] for memory in found["memories"]] == [record["id"]]

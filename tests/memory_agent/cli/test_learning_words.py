@@ -1,4 +1,4 @@
-"""How runs, feedback and the learner are printed."""
+"""Test how runs, feedback and the learner are printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`list`, and the filters and fields of `remember`, `recall`, `export` and `forget`."""
+"""Test `list`, and the filters and fields of `remember`, `recall`, `export` and `forget`."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_an_export_and_an_erasure_of_what_matches(filled: None, run: Run, run_js
     receipt = run_json("forget", "--metadata", "host=staging", "--phase", "rollout", "--yes")
     assert receipt["memories"] == 1
     assert ids(run_json("list")) == ["m-2", "m-1"]
-    receipt = run_json("forget", "--session", "s-1", "--channel", "none", "--yes")  # of either, as before
+    receipt = run_json("forget", "--session", "s-1", "--channel", "none", "--yes")  # memories that match either option
     assert receipt["memories"] == 2
 
 

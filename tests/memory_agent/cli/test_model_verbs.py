@@ -1,4 +1,4 @@
-"""`model status` and `model fetch`, with a temporary cache."""
+"""Test `model status` and `model fetch`, with a temporary cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import` of plain memories and documents, and `index`, on the files."""
+"""Test `import` of plain memories and documents, and `index`, without a daemon."""
 
 from __future__ import annotations
 

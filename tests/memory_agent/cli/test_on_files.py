@@ -1,4 +1,4 @@
-"""The verbs that need no daemon, on a folder of their own, with the real model."""
+"""Test the verbs that need no daemon, on a separate folder, with the real model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEPLOY = "The deploy hung because the VPN was down."
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a memory about deploying, among two others."""
+    """A folder with three memories, one of them about deploying."""
     folder = tmp_path_factory.mktemp("prepared")
     with Memory.open(user_folder(folder, "default"), user_id="default") as memory:
         memory.remember("Lunch is at noon.", "episode")
@@ -38,7 +38,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def deploy(prepared: Path, data_dir: Path) -> None:
-    """A copy of that folder, to work on."""
+    """A writable copy of the prepared folder."""
     shutil.copytree(prepared, data_dir)
 
 
@@ -118,7 +118,7 @@ def test_people_see_age_kind_source_and_text(run: Run, deploy: None) -> None:
     shown = run("recall", "why did the deploy hang", "--min-relevance", "0").stdout
     first, title, tags, text = shown.splitlines()[:4]
     assert first.startswith(" 1 just now · pattern · user_input · relevance 1.00, score ")
-    assert re.search(r" · provenance: verified · [0-9A-Z]{26}$", first)  # the id to name in feedback, and to forget by
+    assert re.search(r" · provenance: verified · [0-9A-Z]{26}$", first)  # the id for `feedback` and `forget`
     assert (title, tags, text) == ("   VPN", "   tags: deploy", "   The deploy hung because the VPN was down.")
     assert "3 memories in " in shown
 

@@ -1,4 +1,4 @@
-"""Restoring plain backups into encrypted folders and the reverse: the result is as the folder."""
+"""Test restoring plain backups into encrypted folders and the reverse: the folder decides the result."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def fault(result: Result) -> tuple[str, str]:
 
 @pytest.fixture
 def plain(data_dir: Path, tmp_path: Path) -> Path:
-    """A plain backup of two users, whose runs they are, and a journal."""
+    """A plain backup of two users, the owners of their runs, and a journal."""
     for user_id in ("alice", "bob"):
         assert run(data_dir, "remember", f"the {WORD.decode()} of {user_id}", "--user", user_id).exit_code == 0
     with Journal.open(journal_folder(data_dir)) as journal:
@@ -70,7 +70,7 @@ def plain(data_dir: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def locked(data_dir: Path, tmp_path: Path, plain: Path, on: tuple[str, ...]) -> Path:
-    """The same, encrypted."""
+    """A backup of the encrypted folder."""
     assert run(data_dir, "encrypt", *on).exit_code == 0
     assert run(data_dir, "backup", str(tmp_path / "locked"), *on).exit_code == 0
     return tmp_path / "locked"

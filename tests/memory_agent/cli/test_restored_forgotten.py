@@ -1,4 +1,4 @@
-"""Memories forgotten after a backup stay forgotten when the backup is restored."""
+"""Test that memories forgotten after a backup stay forgotten when the backup is restored."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def id_of(data_dir: Path, user_id: str, words: str) -> str:
 
 @pytest.fixture
 def backup(data_dir: Path, tmp_path: Path, run: Run) -> Path:
-    """A backup of two users; alice's sessions hold secrets, and so does an event of `system` about one of them."""
+    """A backup of two users. Alice's sessions contain secrets, and so does an event of `system` about a session."""
     secret = [told(number, "alice", f"{SECRET} in place {number}", f"s-{number % 2}") for number in range(4)]
     publish(data_dir, *secret, told(5, "alice", "harmless of alice", "s-9"), told(1, "bob", "harmless of bob", "s-bob"))
     with Journal.open(journal_folder(data_dir)) as journal:
@@ -72,7 +72,7 @@ def backup(data_dir: Path, tmp_path: Path, run: Run) -> Path:
 
 
 def restored(run: Run, data_dir: Path, backup: Path, *more: str) -> Any:
-    """Restore, delete what was moved aside, and ingest the journal."""
+    """Restore the backup, delete the files that it moved aside, and ingest the journal."""
     result = run("restore", str(backup), "--replace", "--json", *more)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
@@ -90,7 +90,7 @@ def test_a_memory_that_was_erased_after_the_backup_stays_erased(data_dir: Path, 
     assert len(texts(data_dir, "alice")) == 4
     assert files_with(f"{SECRET} in place 2", data_dir) == []
     assert files_with(f"{SECRET} in place 1", data_dir) != []
-    assert restored(run, data_dir, backup)["erased_again"] == {"alice": 1}  # and so it is the next time
+    assert restored(run, data_dir, backup)["erased_again"] == {"alice": 1}  # a second restore erases again
 
 
 def test_an_erased_session_stays_erased_with_its_system_events(data_dir: Path, backup: Path, run: Run) -> None:
@@ -208,6 +208,6 @@ def test_a_forgotten_id_that_returned_is_restored_only_from_later_backups(
     assert restored_from("after") == ["the new plan"]
     assert restored_from("before") == []
     remember("the last plan")
-    run("forget", "--id", "plan", "--user", "alice", "--yes")  # exit code 1: what was moved aside still holds it
+    run("forget", "--id", "plan", "--user", "alice", "--yes")  # exits with 1, as the files moved aside still contain it
     assert texts(data_dir, "alice") == []
     assert restored_from("after") == []

@@ -1,4 +1,4 @@
-"""`shared …` and `recall --tier`: on the files of a folder, and the same commands through a daemon."""
+"""Test `shared …` and `recall --tier`, both on the files of a folder and through a daemon."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ATTACHED = b"[rules]\nselect = all\n"
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """A daemon's gateway on a folder whose lock is held, as a daemon holds it."""
+    """A daemon's gateway on a folder with the daemon lock held."""
     embedder = open_embedder(EmbedderSettings(allow_download=False))
     with (
         tempfile.TemporaryDirectory(prefix="shared-") as folder,
@@ -68,7 +68,7 @@ def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def offline(tmp_path: Path) -> Run:
-    """Run a command on the files of a folder of its own."""
+    """A function that runs a command on the files of a temporary folder."""
     folder = tmp_path / "data"
     return lambda *words, input=None: CliRunner().invoke(cli, [*words, "--data-dir", str(folder)], input=input)
 
@@ -506,7 +506,7 @@ def test_an_erased_user_takes_along_what_was_shared(
     run("shared", "preview", *offered, "--user", "rob")
     assert run("shared", "offer", str(tmp_path / "offer.json"), "--yes", "--user", "rob").exit_code == 0
     asked = ("forget", "--user", "rob", "--user-all")
-    for _ in range(2):  # a dry run takes nothing away
+    for _ in range(2):  # a dry run unpublishes nothing
         planned = run_json(*asked, "--dry-run")
         assert [planned[count] for count in ("unpublished", "offers", "ratings")] == [1, 1, 1]
     shown = [line.split() for line in run(*asked, "--dry-run").stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""What is shown of a shared item: the passage that answers, its file, and why it is in an answer."""
+"""Test what is shown of a shared item: the relevant passage, its file, and why a recall returned it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def on_files(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def item(on_files: Run, tmp_path: Path) -> dict[str, Any]:
-    """A long document with a file, published by ann."""
+    """A long document with an attached file, published by ann."""
     manual, rules, out = (tmp_path / name for name in ("manual.md", "rules.toml", "preview.json"))
     manual.write_text(MANUAL)
     rules.write_bytes(b"[rules]")

@@ -1,4 +1,4 @@
-"""Users without a store, without a daemon: nothing is found or created, and the journal is erased from."""
+"""Test users without a store, without a daemon: nothing is found or created, and their events can be erased."""
 
 from __future__ import annotations
 

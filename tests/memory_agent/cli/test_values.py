@@ -1,4 +1,4 @@
-"""Times and texts on the command line."""
+"""Test times and texts on the command line."""
 
 from __future__ import annotations
 

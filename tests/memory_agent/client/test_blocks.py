@@ -1,4 +1,4 @@
-"""Blocks that memory publishes of its own accord: a real relay, dispatcher, reactor and model; no Ray."""
+"""Test blocks that memory publishes unasked, with a real relay, dispatcher, reactor and model, without Ray."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from relay import (
 )
 
 PATIENCE_S = 60.0
-SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 VPN = "The deploy to staging hangs while the VPN is off: connect it first"
 QUESTION = "why does the deploy to staging hang?"
 
@@ -61,7 +61,7 @@ class World:
         return self.publisher.publish(event)
 
     def settled(self) -> dict[str, float]:
-        """Return the figures of the triggers once everything published is handled, and nothing waits or runs."""
+        """Return the figures of the triggers once every event is handled and no cause waits or runs."""
         with self.client(None) as client:
             client.wait(self.publisher.flush().acked_through, PATIENCE_S)
             return client.status().triggers
@@ -133,7 +133,7 @@ def test_a_worker_has_a_small_block_for_its_step_without_what_its_run_said(here:
         begun = {"objective": "Find out why the deploy to staging hangs", "run_id": "run-1"}
         started = here.tell("conductor.run.started", "alice", begun)
         assert the_next(blocks).cause_event_id == started
-        here.settled()  # the objective is a strategy of the run by now
+        here.settled()  # by now the objective is a strategy of the run
         step = {"objective": "Deploy to staging", "worker_id": "w-7", "run_id": "run-1"}
         dispatched = here.tell("conductor.assignment.dispatched", "alice", step)
         block = the_next(blocks)
@@ -230,7 +230,7 @@ def test_naming_anothers_run_shows_nothing_to_its_conductor_and_takes_nothing(he
         named = {"objective": "Deploy to staging", "run_id": "run-1"}
         publisher.publish({"event_type": "conductor.run.started", "payload": named})
         assert "Mallory" in the_next(of_mallory).text
-        assert conductor.owner(run_id="run-1") is None  # neither her event nor her block made her its owner
+        assert conductor.owner(run_id="run-1") is None  # neither her event nor her block made mallory the owner
         started = here.tell("conductor.run.started", "system", named, on_behalf_of="alice")
         block = the_next(of_run)
         assert (block.cause_event_id, [one.id for one in block.memories]) == (started, [known.id])
@@ -261,7 +261,7 @@ def test_a_subscriber_that_stops_reading_costs_nobody_anything(here: World) -> N
         for text in texts:
             said.append(here.tell("user_input", "alice", {"text": text}))
             assert the_next(reading).cause_event_id == said[-1]
-        assert [the_next(stopped).cause_event_id for _ in said] == said  # what the journal still has
+        assert [the_next(stopped).cause_event_id for _ in said] == said  # all are still in the journal
 
 
 def test_a_storm_of_messages_is_bounded_counted_and_delays_nobody(embedder: Embedder) -> None:
@@ -282,7 +282,7 @@ def test_a_storm_of_messages_is_bounded_counted_and_delays_nobody(embedder: Embe
 def test_a_megabyte_document_that_changes_all_the_time_is_asked_for_once_a_pause(
     embedder: Embedder, tmp_path: Path
 ) -> None:
-    table = tmp_path / "triggers.toml"  # a pause and deadlines that outlast what a busy machine takes for ten megabytes
+    table = tmp_path / "triggers.toml"  # long enough for ten megabytes on a busy machine
     table.write_text(
         "[trigger.document]\ndebounce_s = 3_600\ndeadline_ms = 60_000\n[trigger.message]\ndeadline_ms = 60_000\n"
     )

@@ -1,4 +1,4 @@
-"""The client over a real socket, with a daemon of one answer at the other end."""
+"""Test the client over a real socket, with a server that gives the same answer to every request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from relay.net import ReplySocket
 
 @contextmanager
 def served(tmp_path: Path, answer: Callable[[bytes], bytes]) -> Iterator[str]:
-    """The endpoint of what gives this answer to each request."""
+    """The endpoint of a server that answers each request with `answer`."""
     socket = ReplySocket(f"ipc://{tmp_path}/gateway.sock")
     stop = threading.Event()
 
@@ -48,7 +48,7 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def first_daemon(tmp_path: Path) -> Iterator[str]:
-    """Answer as the first daemon did: it spoke version 1 only, and ignored unknown fields."""
+    """Answer as the first daemon, which supported only version 1 and ignored unknown fields."""
 
     def answer(data: bytes) -> bytes:
         version = msgspec.msgpack.decode(data).get("version", 1)
@@ -62,7 +62,7 @@ def first_daemon(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def daemon_without_runs(tmp_path: Path) -> Iterator[str]:
-    """Answer as a daemon from before runs does to an unknown method: with its bare name."""
+    """Answer an unknown method as daemons without runs did: with only its name."""
 
     def answer(data: bytes) -> bytes:
         method = msgspec.msgpack.decode(data)["method"]
@@ -73,7 +73,7 @@ def daemon_without_runs(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_client_outlives_any_number_of_threads(endpoint: str) -> None:
-    """A socket per thread came to ZeroMQ's limit at the thousandth thread, as in a server that has one per request."""
+    """Regression: sockets were per thread, so a server with a thread per request reached ZeroMQ's limit of 1,000."""
     answers: list[int] = []
     with MemoryClient(endpoint=endpoint, token="t") as client:
         for _ in range(1_100):

@@ -1,4 +1,4 @@
-"""Which credentials clients show by default, and what refusals reveal: the key's name, never its secret."""
+"""Test which credentials clients send by default, and that refusals reveal a key's name but never its secret."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_rotated_token_is_picked_up_and_the_old_one_refused(served: Served) ->
         publisher.publish({**event, "event_id": "after"})
         report = publisher.flush()
         assert (report.pending, report.rejections) == (0, ())
-        client.wait({"fred": max(report.acked_through.values())}, 20.0)  # the daemon reads the journal with it, too
+        client.wait({"fred": max(report.acked_through.values())}, 20.0)  # the daemon also reads with this key
     publisher.close()
     with MemoryClient("fred", endpoint=served.gateway, token=former) as late, pytest.raises(UnauthorizedError):
         late.stats()

@@ -1,4 +1,4 @@
-"""Arguments that a client cannot send are refused by name, without an engine's exception or a daemon."""
+"""Test that arguments that cannot be sent raise our errors with their names, even without a daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dispatcher on a real relay, with memories that record which events they receive."""
+"""Runs a dispatcher on a real relay, with memories that record which events they receive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from relay import AsyncSubscriber
 
 
 class Memories:
-    """The memories of all users. A batch with an event of `stuck` never ends."""
+    """The memories of all users. A batch that contains an event of `stuck` never ends."""
 
     def __init__(self, stuck: frozenset[int] = frozenset()) -> None:
         self.taken: list[tuple[str, int]] = []
@@ -36,7 +36,7 @@ class Memories:
 async def dispatching(
     journal: AsyncSubscriber, folder: Path, memories: Memories, settings: DaemonSettings
 ) -> AsyncIterator[Dispatcher]:
-    """Run a dispatcher that reads `journal`, and close both."""
+    """Run a dispatcher that reads `journal`; close both at the end."""
     owners = Owners(folder / "owners")
     dispatcher = Dispatcher(journal, cast(Hosts, memories), owners, settings)
     task = asyncio.create_task(dispatcher.run())

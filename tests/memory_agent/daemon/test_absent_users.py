@@ -1,4 +1,4 @@
-"""Reads for users without a store get empty answers and create nothing."""
+"""Test that reads for users without a store get empty answers and create nothing."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_wrong_requests_are_refused_as_for_a_known_user(
 
 
 def test_a_first_recall_accepts_feedback_and_a_run_can_begin(served: Served) -> None:
-    """A planner recalls before anything is stored, then works as usual."""
+    """A planner recalls before anything is stored, and then works as usual."""
     with MemoryClient("newcomer", data_dir=served.data_dir, endpoint=served.gateway) as client:
         recall_id = client.recall("fix the proxy").recall_id
         assert client.feedback(recall_id, quality=0.5).credited == ()
@@ -154,7 +154,7 @@ def test_a_recall_of_an_absent_user_is_logged_once_under_the_users_name(
         monkeypatch.setattr(f"{module}.log", logger)
     monkeypatch.setattr(structlog, "is_configured", lambda: True)
     absent.recall("the proxy")
-    absent.get([])  # the line is logged after the reply, and before that of a later request
+    absent.get([])  # the line is logged after its reply, but before the reply to a later request
     assert [(line["event"], line["user_id"]) for line in lines.entries] == [("recall.answered", "alcie")]
 
 

@@ -1,4 +1,4 @@
-"""The capacity of a daemon by cores and memory."""
+"""Test the capacity of a daemon by cores and memory."""
 
 from __future__ import annotations
 

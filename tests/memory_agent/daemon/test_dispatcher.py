@@ -1,4 +1,4 @@
-"""From the journal to the users: the limits of the cursor, of events in memory, and of events without an owner."""
+"""Test dispatching from the journal to users: limits of the cursor, events in memory, events without an owner."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from relay.crypto import KeyRing
 
 
 class StalledReader(AsyncSubscriber):
-    """Reads the whole journal up to a number and then stalls, as after a late reply."""
+    """Reads the journal up to a number and then stalls, as after a late reply."""
 
     stalls_after = 1 << 62
 
@@ -64,7 +64,7 @@ async def running(
 
 
 def test_the_cursor_stays_behind_unread_events_when_a_lane_reads_ahead(broker: Broker, tmp_path: Path) -> None:
-    """Alice's lane has no room for event 2 and later reads 2 and 4; event 3 is Bob's and not yet read."""
+    """Alice's lane has no room for event 2, and later reads 2 and 4. Event 3 is Bob's and is not read yet."""
     publish(broker, "alice", "alice", "bob", "alice")
     memories = Memories(stuck=frozenset({4}))
     settings = DaemonSettings(lane_events=1, batch_events=1)
@@ -113,7 +113,7 @@ def test_events_without_an_owner_are_read_no_faster_than_quarantined(broker: Bro
             await until(lambda: dispatcher.counts["quarantined"] == 1_490)
 
     asyncio.run(go())
-    assert most <= 510  # the limit, and one reading
+    assert most <= 510  # the limit plus one read
 
 
 def test_an_event_whose_owner_appears_in_time_is_not_quarantined(broker: Broker, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_lanes_of_five_thousand_users_are_released_once_idle(broker: Broker, tmp
 
 
 def test_unreadable_events_do_not_block_publishers(tmp_path: Path) -> None:
-    """The cursor passes events whose key was destroyed, also when no readable event follows them."""
+    """The cursor passes events whose key was destroyed, even if no readable event follows them."""
     keys = KeyRing(tmp_path / "keys")
     settings = RelaySettings(
         encryption=EncryptionSettings(keys_folder=str(keys.folder)), broker=BrokerSettings(max_lag=7)

@@ -1,4 +1,4 @@
-"""Erasing a whole user through the daemon: from every file, and after a kill at any step."""
+"""Test erasing a whole user through the daemon: from every file, and after a kill at any step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def unreadable(run_id: str) -> bytes:
 
 @pytest.fixture
 def data_dir() -> Iterator[Path]:
-    """A data folder of bob, and of alice with a session, runs, a pending and a quarantined event."""
+    """A data folder of bob and alice, who has a session, runs, a pending event and a quarantined event."""
     with tempfile.TemporaryDirectory(prefix="user-") as name:
         data_dir = Path(name)
         now = datetime.now(UTC)
@@ -94,7 +94,7 @@ def test_a_user_is_erased_completely_and_starts_empty(data_dir: Path) -> None:
         assert alice.stats().memories == 0
         alice.remember("alice begins anew")
         assert alice.erasure.erase_user().memories == 1
-        assert alice.erasure.erase_user().memories == 0  # erasing an absent user succeeds too
+        assert alice.erasure.erase_user().memories == 0  # erasing an absent user also succeeds
     require_gone(data_dir)
 
 

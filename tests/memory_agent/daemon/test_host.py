@@ -1,4 +1,4 @@
-"""Memories in one host process, without Ray: failing stores, many threads, isolation of users."""
+"""Test memories in one host process, without Ray: failing stores, many threads, isolation of users."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 @pytest.fixture
 def embedder(tmp_path: Path) -> Iterator[RemoteEmbedder]:
-    """The client of an embedder that does not run, so that memories are stored without vectors."""
+    """The client of an embedder that is not running, so that memories are stored without vectors."""
     with absent_embedder(tmp_path) as embedder:
         yield embedder
 
@@ -59,7 +59,7 @@ def ingest(host: MemoryHost, user_id: str) -> IngestReport:
 
 
 def test_a_failed_store_is_reopened_under_concurrent_requests(host: MemoryHost) -> None:
-    """Regression: a thread with a late error closed the reopened store; one that opened it early met its own lock."""
+    """Regression: a late error closed the reopened store, and a store that was reopened too early was still locked."""
     remember(host)
     failures: list[str] = []
     stop = threading.Event()
@@ -82,7 +82,7 @@ def test_a_failed_store_is_reopened_under_concurrent_requests(host: MemoryHost) 
         for one in asking:
             one.result()
     assert all("closed" in failure for failure in failures)
-    assert len(failures) <= 10 * 4  # each thread at most once per failure
+    assert len(failures) <= 10 * 4  # each thread fails at most once per failure of the store
 
 
 def test_the_error_of_a_memory_that_was_replaced_leaves_the_new_one_open(host: MemoryHost) -> None:
@@ -97,7 +97,7 @@ def test_the_error_of_a_memory_that_was_replaced_leaves_the_new_one_open(host: M
 
 
 def test_a_folder_without_permission_is_a_retryable_error(host: MemoryHost, tmp_path: Path) -> None:
-    """It used to raise OSError, which Ray reported as a dead host, so that the lane quarantined the events."""
+    """Regression: the OSError was reported by Ray as a dead host, so that the lane quarantined the events."""
     folder = user_folder(tmp_path, "carl")
     folder.parent.mkdir(parents=True)
     folder.write_text("in the way")
@@ -153,7 +153,7 @@ def test_runs_of_other_users_expire_when_one_memory_fails(host: MemoryHost) -> N
 
 
 def test_a_call_to_an_old_address_wakes_no_user(host: MemoryHost) -> None:
-    """The user may have moved; opening its store here as well would answer from a stale index."""
+    """The user may have moved to another host, and opening its store here would give answers from a stale index."""
     params = encode(NoParams())
     with pytest.raises(HostDiedError):
         decode_reply(host.call_awake("alice", "stats", params, 5_000.0), MemoryStats)

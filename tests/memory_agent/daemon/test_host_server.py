@@ -1,4 +1,4 @@
-"""A host's sockets: recalls during ingestion, fairness, malformed requests, bugs, and the death of the process."""
+"""Test a host's sockets: recalls during ingestion, fairness, malformed requests, bugs, and death of the process."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_bug_is_reported_with_its_traceback_but_without_its_text(tmp_path: Pat
 
 
 def test_a_user_with_many_requests_leaves_threads_to_others(tmp_path: Path) -> None:
-    """At most half of the threads serve one user; requests of other users overtake its waiting ones."""
+    """At most half of the threads serve one user. Requests of other users overtake its waiting requests."""
     socket = ReplySocket(ipc_endpoint(tmp_path / "w.sock"))
     go_on = threading.Event()
     counts = {"running": 0, "most": 0}
@@ -136,7 +136,7 @@ def test_a_user_with_many_requests_leaves_threads_to_others(tmp_path: Path) -> N
 
 
 class Process:
-    """A host process that can be killed and restarted, with the address that a connection needs."""
+    """A host process that can be killed and restarted, with the address for a connection."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

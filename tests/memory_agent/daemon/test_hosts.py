@@ -1,4 +1,4 @@
-"""Users and their host processes: placement, waking, sleeping, released state. Without Ray and stores."""
+"""Test users and their host processes without Ray and stores: placement, waking, sleeping, released state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USERS = [f"user-{number}" for number in range(5_000)]
 
 
 class Host:
-    """A host that answers unless its user is stuck, until it is ended."""
+    """A host that answers until it is ended, except for stuck users."""
 
     def __init__(self, name: str, world: Processes) -> None:
         self.name = name
@@ -167,7 +167,7 @@ def test_empty_processes_are_kept_as_spares_up_to_the_limit() -> None:
 
 
 def test_a_process_that_ray_does_not_restart_is_replaced() -> None:
-    """It used to be retried until the deadline, by every later call of the user."""
+    """Regression: every later call of the user retried the dead process until its deadline."""
 
     async def go() -> None:
         world = Processes()

@@ -1,4 +1,4 @@
-"""Hosts in a real Ray: woken immediately after they ended, restarted, and unexpected errors reported."""
+"""Test hosts in a real Ray: waking right after an end, restarts, and reports of unexpected errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_ray_listens_on_loopback_alone(cluster: Cluster) -> None:
 
 
 async def _listening_beside_a_user(cluster: Cluster) -> set[tuple[str, str]]:
-    """Return the endpoints at which this test and Ray listen while a user is awake, by process."""
+    """Return (process, address) for everything that listens while a user is awake: this test and Ray."""
     hosts = hosts_of(cluster)
     await hosts.call("alice", "stats", encode(NoParams()), 60_000.0)
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
@@ -84,7 +84,7 @@ def test_a_user_put_to_sleep_wakes_in_a_new_process(cluster: Cluster) -> None:
 
 
 def test_a_request_while_the_user_falls_asleep_is_answered(cluster: Cluster) -> None:
-    """Without spare processes, a new one starts each time while the former one ends."""
+    """Without spare processes, each new process starts while the former process ends."""
     settings = msgspec.structs.replace(Settings().daemon, idle_sleep_s=1e-9, spare_hosts=0)
 
     async def go() -> None:
@@ -94,7 +94,7 @@ def test_a_request_while_the_user_falls_asleep_is_answered(cluster: Cluster) -> 
             sleeping = asyncio.create_task(hosts.sleep_idle())
             for _ in range(turn):
                 await asyncio.sleep(0)
-            reply = await hosts.call("dora", "rebuild", encode(NoParams()), 60_000.0)  # a verb that is not repeated
+            reply = await hosts.call("dora", "rebuild", encode(NoParams()), 60_000.0)  # a verb that is never retried
             assert decode_reply(reply, int) == 0
             await sleeping
         await hosts.close()
@@ -137,7 +137,7 @@ def test_ray_keeps_no_record_of_calls(cluster: Cluster) -> None:
         await _asked(host, 200)
         before = _own_bytes(gcs)
         await _asked(host, 3_000)
-        await asyncio.sleep(1.5)  # gcs received the records each second
+        await asyncio.sleep(1.5)  # gcs receives the records once a second
         host.end()
         return _own_bytes(gcs) - before
 

@@ -1,4 +1,4 @@
-"""One user's lane under faults: no event lost or skipped, order kept, memory bounded."""
+"""Test one user's lane under faults: no event is lost or skipped, order is kept, memory is bounded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HICCUPS = {
 
 
 class World:
-    """A journal and a memory with faults that depend on the event's number."""
+    """A journal and a memory with faults that depend on the number of the event."""
 
     def __init__(self, journal: Sequence[int], *, rejects: set[int] = frozenset(), crashes: set[int] = frozenset(),
                  poisons: set[int] = frozenset(), hiccups: Sequence[str] = (),
@@ -101,7 +101,7 @@ class World:
 
 
 def run_lane(world: World, settings: DaemonSettings, *, room_bytes: int = 1 << 20, late: Sequence[int] = ()) -> None:
-    """Offer the whole journal, as the dispatcher would, and return when nothing is pending."""
+    """Offer the whole journal, as the dispatcher would; return when nothing is pending."""
 
     async def scenario() -> None:
         lane = Lane("alice", cast(Hosts, world), world, Budget(room_bytes), settings)
@@ -151,9 +151,7 @@ def test_every_event_is_handled_once_in_order_or_quarantined(
     lane_events: int,
     tolerance: int,
 ) -> None:
-    died = ["died"] * min(
-        hiccups.count("died"), tolerance - 1
-    )  # more crashes of one event are a reason to quarantine it
+    died = ["died"] * min(hiccups.count("died"), tolerance - 1)  # more crashes would quarantine the event
     hiccups = [hiccup for hiccup in hiccups if hiccup != "died"] + died
     world = World(journal, rejects=rejects, crashes=crashes, poisons=poisons, hiccups=hiccups)
     settings = DaemonSettings(lane_events=lane_events, batch_events=4, crashes_before_quarantine=tolerance)
@@ -247,7 +245,7 @@ def test_a_lane_waits_for_an_unavailable_relay() -> None:
 
 
 def test_a_damaged_store_sends_nothing_to_quarantine() -> None:
-    """The store is broken, not the event, so events wait until it is repaired."""
+    """The fault is in the store, not in the events, so events wait until the store is repaired."""
     world = World([1, 2, 3], hiccups=["damaged"] * 5)
     run_lane(world, DaemonSettings())
     assert world.handled == [1, 2, 3]
@@ -269,7 +267,7 @@ def test_a_late_event_missing_from_the_journal_is_skipped() -> None:
 
 
 def test_waiting_events_are_read_again_after_an_erasure() -> None:
-    """The numbers are unknown, because the erasure was repeated and found nothing the second time."""
+    """The erased numbers are unknown, as the erasure was repeated and found nothing the second time."""
 
     class Busy(World):
         under_way, goes_on = asyncio.Event(), asyncio.Event()
@@ -284,7 +282,7 @@ def test_waiting_events_are_read_again_after_an_erasure() -> None:
         for seq in world.journal:
             lane.offer(Pending(seq, EVENT))
         lane.offer(Pending(90, EVENT, late=True))
-        await world.under_way.wait()  # of the late event
+        await world.under_way.wait()  # the late event is being handled
         lane.offer(Pending(91, EVENT, late=True))
         world.gone = {3, 4, 9, 91}
         reading = asyncio.create_task(lane.read_again())
@@ -310,7 +308,7 @@ def run_lane_through(
     room_bytes: int = 1 << 20,
     settings: DaemonSettings = SETTINGS,
 ) -> None:
-    """Offer everything at once, and return when nothing is pending."""
+    """Offer everything at once; return when nothing is pending."""
 
     async def scenario() -> None:
         lane = Lane("alice", cast(Hosts, world), world, Budget(room_bytes), settings)

@@ -1,4 +1,4 @@
-"""The start of a daemon: settings that are refused, and what a terminal shows."""
+"""Test the start of a daemon: refused settings, and the output on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memory_agent.settings import IngestSettings, Settings
 
 
 def test_an_unreadable_table_of_signals_is_refused_at_startup(tmp_path: Path) -> None:
-    """If only hosts read the table, the mistake would send every event of every user to quarantine."""
+    """If only hosts read the table, they would send every event of every user to quarantine."""
     table = tmp_path / "signals.toml"
     table.write_text("no table [")
     with pytest.raises(SettingsError, match=r"ingest\.signals"):

@@ -1,4 +1,4 @@
-"""Ray's temporary folder: private, and removed after its daemon was killed."""
+"""Test Ray's temporary folder: private, and removed after its daemon was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reactor: lowest priority, late causes dropped, paused for an erasure. A real relay; hosts that tests delay."""
+"""Test the reactor with a real relay and delayed hosts: lowest priority, late causes dropped, pause for an erasure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 
 
 class Memories:
-    """Hosts that answer with empty blocks once `open` is set, and fail for `failing` users."""
+    """Hosts that return empty blocks once `open` is set, and fail for `failing` users."""
 
     def __init__(self, failing: frozenset[str] = frozenset()) -> None:
         self.calls_under_way = 0

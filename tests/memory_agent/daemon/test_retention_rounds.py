@@ -1,4 +1,4 @@
-"""Retention in a daemon, for awake and sleeping users and in the journal, without waking users needlessly."""
+"""Test retention in a daemon, for awake and sleeping users and in the journal, without waking users needlessly."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DAY = timedelta(days=1)
 RULE = RetentionRule(name="progress", signals=("task-progress",), age_s=30 * 86_400.0)
 RULES = RetentionSettings(rules=(RULE,), interval_s=0.1)
 PATIENCE_S = 180.0
-RELAY = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.5))  # its file is compacted at this interval
+RELAY = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.5))  # the relay compacts its file at this interval
 
 
 def told(user_id: str, number: int, age: timedelta, text: str) -> Event:
@@ -58,7 +58,7 @@ def told(user_id: str, number: int, age: timedelta, text: str) -> Event:
 
 @pytest.fixture
 def data_dir(embedder: Embedder) -> Iterator[Path]:
-    """Create three sleeping users: alice has old and new progress, bob only new progress, carol was never scanned."""
+    """Create three sleeping users: alice with old and new progress, bob with new progress, carol never scanned."""
     with tempfile.TemporaryDirectory(prefix="aged-") as name:
         data_dir = Path(name)
         events = [
@@ -97,7 +97,7 @@ def test_retention_erases_from_every_file_of_a_sleeping_user(data_dir: Path, emb
         wait_until(lambda: is_done(served))
         wait_until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
     woken = {user for user, owner in owners.items() if (data_dir / "users" / user / "owner.lock").read_bytes() != owner}
-    assert woken == {"alice", "carol"}  # bob's retention file says that nothing is due
+    assert woken == {"alice", "carol"}  # according to bob's retention file, nothing is due
     with Journal.open(journal_folder(data_dir)) as journal:
         assert [entry.seq for entry in journal.read(0, 10)] == [3, 4, 5]
     with Memory.open(user_folder(data_dir, "alice")) as memory:
@@ -118,14 +118,14 @@ def test_memories_of_awake_users_expire_during_upkeep(data_dir: Path, embedder: 
 def test_an_unreadable_user_does_not_end_the_round(data_dir: Path, embedder: Embedder) -> None:
     lock = data_dir / "users" / "bob" / "owner.lock"
     lock.unlink()
-    lock.mkdir()  # cannot be read, by root either
+    lock.mkdir()  # unreadable even for root
     with gateway_without_ray(data_dir, embedder, RELAY, settings=Settings(retention=RULES)) as served:
         wait_until(lambda: is_done(served))
         wait_until(lambda: (data_dir / "users" / "carol" / RETENTION_FILE).exists())
 
 
 def test_the_store_of_shared_items_is_never_visited(data_dir: Path, embedder: Embedder) -> None:
-    """A visit would put it to sleep, but users' hosts connect to it without waking it."""
+    """A visit would put the store to sleep, and users' hosts connect to it without waking it."""
     for kind, user_id in ((Knowledge, SHARED_USER), (Memory, "zoe")):
         with kind.open(user_folder(data_dir, user_id), user_id=user_id, embedder=embedder) as memory:
             memory.remember("harmless")

@@ -1,4 +1,4 @@
-"""Ownership of runs and sessions that conductors publish under `system`: naming those of another user gains nothing."""
+"""Test who owns runs and sessions published under `system`: using another user's ids gives no access."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 20.0
 
 
 class World:
-    """A relay, a dispatcher behind it, and a key each for alice, mallory and the conductor."""
+    """A relay, a dispatcher that reads from it, and keys for alice, mallory and the conductor."""
 
     def __init__(self, broker: Broker, folder: Path, dispatcher: Dispatcher, memories: Memories) -> None:
         self._broker = broker
@@ -33,7 +33,7 @@ class World:
         self._keys = {"conductor": local_identity(broker.endpoints.ingest)}
 
     async def publish(self, who: str, user_id: str, **fields: Any) -> int:
-        """Publish with the key of `who`, and return the event's number."""
+        """Publish with the key of `who`; return the event's number."""
         return await asyncio.to_thread(self._publish, who, {"user_id": user_id, **fields})
 
     def _publish(self, who: str, fields: dict[str, Any]) -> int:
@@ -44,7 +44,7 @@ class World:
         return seq
 
     async def became(self, seq: int) -> str | None:
-        """Return the owner of an event, or None while it waits for one."""
+        """Return the owner of an event, or None if it waits for an owner."""
         async with asyncio.timeout(PATIENCE_S):
             while seq not in self._owners and seq not in self.dispatcher._parking:
                 await asyncio.sleep(0.005)

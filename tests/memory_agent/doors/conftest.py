@@ -1,4 +1,4 @@
-"""A caller of the HTTP interface that a test serves."""
+"""A caller of the HTTP interface of the test module."""
 
 from __future__ import annotations
 

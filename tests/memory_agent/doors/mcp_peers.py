@@ -1,4 +1,4 @@
-"""Other programs that use MCP, and a proxy for those that cannot send a key."""
+"""Other programs that use MCP, and a proxy for programs that cannot send a key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PEERS = Path(os.environ.get("MCP_PEERS", ROOT / ".venv" / "peers"))
-"""The folder into which `make test` installs them from npm."""
+"""The folder into which `make test` installs the peers from npm."""
 
 
 def peer(name: str) -> list[str]:
@@ -34,7 +34,7 @@ def peer(name: str) -> list[str]:
 
 @contextmanager
 def door_with_key(url: str, token: str) -> Iterator[str]:
-    """Run a proxy to `url` that adds the token to requests; yield its address."""
+    """Run a proxy for `url` that adds the token to requests; yield its address."""
     place = urlsplit(url)
 
     class Forward(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Readers of shared items, by every path to an item, through each door."""
+"""Reads shared items by every path to an item, through each interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Reader(Protocol):
-    """A caller at a door. A missing path returns None; a refusal raises `RefusedError`."""
+    """A caller of an interface. A path that the interface lacks returns None; a refusal raises `RefusedError`."""
 
     def found(self) -> set[str]: ...
     def recalled(self, *tiers: Tier) -> set[str]: ...
@@ -34,11 +34,11 @@ class Reader(Protocol):
 
 
 class RefusedError(Exception):
-    """The refusal of a door."""
+    """The interface refused the request."""
 
 
 class ByMethods:
-    """In process, and through the clients."""
+    """Reads through a memory in this process, or through a client."""
 
     def __init__(self, caller: Memory | MemoryMethods) -> None:
         self._caller = caller
@@ -71,7 +71,7 @@ class ByMethods:
 
 
 class ByTools:
-    """Through MCP, which has no tool for attachments and own items."""
+    """Reads through MCP, which has no tool for attachments and own items."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller
@@ -81,7 +81,7 @@ class ByTools:
 
     def recalled(self, *tiers: Tier) -> set[str]:
         answer: dict[str, Any] = {"degraded": ["at first"]}
-        while answer["degraded"]:  # the deadline cannot be set, and a busy machine misses it
+        while answer["degraded"]:  # the deadline is fixed, and a busy machine misses it
             answer = self._call("recall", query=QUESTION, tiers=tiers, min_relevance=0.0, top_k=50)
         return {one["id"] for one in answer["memories"]}
 
@@ -107,7 +107,7 @@ class ByTools:
 
 
 class ByCommands:
-    """The command line, with a key, through a daemon or on the files."""
+    """Reads through the command line, with a key through a daemon, or on the files."""
 
     def __init__(self, token: str, *where: str) -> None:
         self._token = token

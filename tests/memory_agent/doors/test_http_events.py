@@ -1,4 +1,4 @@
-"""Events published over HTTP are admitted, masked and journaled like those of a publisher, with a receipt for each."""
+"""Test that events over HTTP are admitted, masked and journaled as from a publisher, each with a receipt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The addresses that the HTTP server may listen on, its certificate, and its checks of Host and Origin."""
+"""Test the addresses that the HTTP server may listen on, its certificate, and its checks of Host and Origin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from relay import Endpoints, EventLimits
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """Create a self-signed certificate for 127.0.0.1; return its file and the file of its key."""
+    """Create a self-signed certificate for 127.0.0.1; return its file and its key file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "memory")])
     start = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -111,7 +111,7 @@ def test_a_port_in_use_is_reported_before_anything_starts(tmp_path: Path, capfd:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SettingsError, match=rf"daemon\.http\.listen: {listen}: .*in use"):
             serve(Settings(daemon=DaemonSettings(http=HttpSettings(listen=listen))), tmp_path)
-    assert not (tmp_path / "journal").exists()  # the relay would create it
+    assert not (tmp_path / "journal").exists()  # the relay has not started
     assert capfd.readouterr() == ("", "")
 
 

@@ -1,4 +1,4 @@
-"""The task that wakes streams: each waits for its own user, and events of other users do not wake it."""
+"""Test the task that wakes streams: a stream is woken by events of its own user, and not of other users."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def waiting(watch: JournalWatch, user_id: str | None, after: int) -> asyncio.Tas
 
 
 async def begun(*tasks: asyncio.Task[None]) -> None:
-    """Return once the tasks wait."""
+    """Let the tasks run until they wait."""
     await asyncio.sleep(0)
     assert not any(task.done() for task in tasks)
 

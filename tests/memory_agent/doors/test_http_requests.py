@@ -1,4 +1,4 @@
-"""Requests over HTTP as bytes: refusals, and slow, oversized and foreign clients."""
+"""Test requests over HTTP as bytes: refusals, and slow, oversized and foreign clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def served() -> Iterator[Served]:
 
 
 class RawConnection:
-    """A connection that sends bytes as they are."""
+    """A connection that sends bytes unchanged."""
 
     def __init__(self, served: Served) -> None:
         place = urlsplit(served.http)
@@ -81,7 +81,7 @@ class RawConnection:
 
 
 def refused(answer: Answer, status: int, code: str) -> dict[str, Any]:
-    """Check a refusal; return the problem."""
+    """Check that a response is a refusal; return the problem."""
     assert (answer.status, answer.code) == (status, code), answer
     assert answer.headers["content-type"] == "application/problem+json"
     found: dict[str, Any] = answer.json()
@@ -162,7 +162,7 @@ def test_a_body_that_is_not_an_object_is_refused(caller: HttpCaller, body: bytes
 def test_another_media_type_is_refused(caller: HttpCaller) -> None:
     for media_type in ("text/plain", "application/x-www-form-urlencoded", ""):
         refused(caller.post("recall", {"query": "x"}, Content_Type=media_type), 415, "protocol")
-    assert caller.post("stats", Content_Type="text/plain").status == 200  # no body, no type
+    assert caller.post("stats", Content_Type="text/plain").status == 200  # without a body, the type does not matter
 
 
 @pytest.mark.parametrize("verb", [*INNER, "no_such_verb", "recall/more", "", "runs.begin"])
@@ -190,7 +190,7 @@ SAME_NAMES = [one for one in BAD if not one[0].startswith("erasure.") and "nan" 
 def test_the_server_refuses_the_same_arguments_as_a_client(
     caller: HttpCaller, method: str, arguments: dict[str, Any], field: str
 ) -> None:
-    """No client checks the arguments before the server."""
+    """Over HTTP, only the server checks the arguments."""
     fields = {"ids": arguments["data"].decode()} if "data" in arguments else arguments
     name = "ids" if fields is not arguments else field
     assert refused(caller.post(BY_METHOD[method].name, fields), 422, "invalid_input")["args"][0] == name
@@ -250,7 +250,7 @@ def test_an_empty_user_and_an_impossible_deadline_are_refused(caller: HttpCaller
 
 
 def test_whole_numbers_may_be_written_with_a_point(caller: HttpCaller) -> None:
-    """In JSON Schema 1.0 is an integer, and 1.5 is not."""
+    """In JSON Schema, 1.0 is an integer and 1.5 is not."""
     assert caller.send("POST", "/v1/list", b'{"limit": 1.0}').status == 200
     refused(caller.send("POST", "/v1/list", b'{"limit": 1.5}'), 422, "invalid_input")
 
@@ -308,7 +308,7 @@ def test_a_body_that_is_announced_as_too_large_is_refused_before_it_is_sent(serv
 
 @pytest.mark.parametrize("token", ["right", "wrong"])
 def test_an_endless_body_is_cut_off(served: Served, token: str) -> None:
-    """With a wrong key it is not read at all."""
+    """With a wrong key the body is not read."""
     with RawConnection(served) as raw:
         head = raw.head("recall", "Transfer-Encoding: chunked")
         raw.send(head if token == "right" else head.replace(b"Bearer ", b"Bearer x"))
@@ -385,17 +385,17 @@ def test_the_total_size_of_bodies_is_limited(served: Served, caller: HttpCaller)
             raw.send(raw.head("remember", f"Content-Length: {BODY_BYTES}") + text)
         answers = {first.read_to_end()[:13], second.read_to_end()[:13]}
     assert answers == {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}
-    refused(caller.post("remember", {"user_id": "bea", "text": "word " * 30_000}), 422, "invalid_input")  # let in again
+    refused(caller.post("remember", {"user_id": "bea", "text": "word " * 30_000}), 422, "invalid_input")  # room again
 
 
 def test_one_users_bodies_leave_room_for_others(served: Served) -> None:
     tokens = [create_key(served.data_dir, f"bodies-of-{name}", name, ALL_SCOPES).token for name in ("fay", "gil")]
     other = HttpCaller(served.http, tokens[1])
-    waiting = [RawConnection(served) for _ in range(3)]  # of 300,000 bytes, 90,000 each
+    waiting = [RawConnection(served) for _ in range(3)]  # 90,000 of the 300,000 bytes each
     for raw in waiting:
         raw._token = tokens[0]
         raw.send(raw.head("remember", f"Content-Length: {BODY_BYTES}") + b'{"text": "' + b"word " * 18_000)
-    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # it was admitted
+    refused(other.post("remember", {"text": "word " * 20_000}), 422, "invalid_input")  # there was room for the body
     answers = [raw.read_to_end()[:13] for raw in waiting]
     assert b"HTTP/1.1 408 " in answers
     assert set(answers) <= {b"HTTP/1.1 408 ", b"HTTP/1.1 503 "}
@@ -418,7 +418,7 @@ def test_unread_responses_are_limited_per_user() -> None:
             raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             raw.send((raw.head("list", f"Content-Length: {len(asked)}") + asked) * 40)
             while (answer := callers[0].post("list", {"limit": 40})).status == 200:
-                pass  # until a response no longer fits into the buffers of the connection
+                pass  # until a response does not fit into the buffers of the connection
             refused(answer, 503, "unavailable")
             assert callers[0].post("list", {"limit": 1}).status == 200
             assert callers[1].post("list", {"limit": 40}).status == 200

@@ -1,4 +1,4 @@
-"""The OpenAPI description, and a fuzzer (schemathesis) that sends requests to a real server by it."""
+"""Test the OpenAPI description, also with a fuzzer (schemathesis) that derives requests to a real server from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from memory_agent.embedders import Embedder
 from relay import BrokerSettings, RelaySettings
 
 HERE = Path(__file__).parents[1]
-SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for it
+SOON = RelaySettings(broker=BrokerSettings(upkeep_interval_s=0.1))  # an erasure waits for the upkeep
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_no_generated_request_ends_in_a_server_error_or_breaks_the_description(s
         "--no-color",
     ]
     command += ["run", f"{served.http}/openapi.json", "--header", f"Authorization: Bearer {token}"]
-    command += ["--exclude-operation-id", "follow_blocks", "--exclude-operation-id", "follow_events"]  # they never end
+    command += ["--exclude-operation-id", "follow_blocks", "--exclude-operation-id", "follow_events"]  # endless streams
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"PYTHONPATH": str(HERE), "HYPOTHESIS_STORAGE_DIRECTORY": folder}
         found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Streams over HTTP: blocks and events in order, resumed where a client left off, and independent of slow readers."""
+"""Test streams over HTTP: ordered blocks and events, resumable by clients, and independent of slow readers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 
 
 class World:
-    """A served folder, a publisher with a key for all users, and listeners that are closed at the end."""
+    """A served folder, a publisher with a key for all users, and listeners, which are closed at the end."""
 
     def __init__(self, served: Served, publisher: Publisher) -> None:
         self.served = served
@@ -92,7 +92,7 @@ def test_only_the_wanted_blocks_are_sent(world: World) -> None:
         for run_id in ("run-1", "run-2"):
             world.publish("dan", QUESTION, run_id=run_id)
         assert of_run.next_event().data["run_id"] == "run-2"
-        assert next(others).name == ""  # a heartbeat, whose id is after the skipped event
+        assert next(others).name == ""  # a heartbeat with an id after the skipped event
 
 
 def test_an_event_with_the_type_of_a_block_but_no_block_is_skipped(world: World) -> None:
@@ -256,7 +256,7 @@ def test_followers_receive_the_events_of_shared_items_that_their_keys_admit(worl
             assert next(quiet).name == ""
     with world.listen("events", member, frames[0].id, user_id=SHARED_USER) as again:
         assert [again.next_event() for _ in range(2)] == frames[1:]
-    world.publish(SHARED_USER, VPN)  # as only the owner of the folder can
+    world.publish(SHARED_USER, VPN)  # only the owner of the folder can do this
     with MemoryClient("una", endpoint=world.served.gateway, token=world.token) as client:
         client.wait({SHARED_USER: frames[2].id + 1}, 30)
     assert world.served.host._memories[SHARED_USER].stats().memories == 1  # no event became a memory

@@ -1,4 +1,4 @@
-"""Responses over HTTP as a stream: progress during the work, then the result or the problem."""
+"""Test streamed responses over HTTP: progress during the work, then the result or the problem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of tools as text: shared items of other users are marked as such."""
+"""Test that the text results of tools mark the shared items of other users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MCP over HTTP at `/mcp`: tools called by the official client, access, and bad requests."""
+"""Test MCP over HTTP at `/mcp`: tools called by the official client, access, and bad requests."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ PROTOCOL_SCENARIOS = {
         "dns-rebinding-protection",
     ),
 }
-"""The scenarios of the conformance suite that need no tool of its own reference server."""
+"""The scenarios of the conformance suite that do not call a tool of its reference server."""
 DIAGNOSTIC_CHECKS = {
     "sep-2575-server-rejects-undeclared-capability",
     "sep-2575-missing-capability-http-400",
     "sep-2575-http-server-no-independent-requests-on-stream",
     "sep-2575-server-no-log-without-loglevel",
 }
-"""Checks of `server-stateless` that call such a tool."""
+"""The checks of `server-stateless` that call a tool of the reference server."""
 
 
 @pytest.fixture(scope="module")

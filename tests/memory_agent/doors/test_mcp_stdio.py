@@ -1,4 +1,4 @@
-"""`memory-agent mcp`: its answers with and without a daemon, its limits, and a daemon that is slow or dies."""
+"""Test `memory-agent mcp`: answers with and without a daemon, limits, and a daemon that is slow or dies."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def line(message: object) -> bytes:
 
 
 def answers(lines: bytes, *options: str) -> tuple[dict[Any, dict[str, Any]], str]:
-    """Return the answers of a process to these lines by their ids, and its standard error."""
+    """Return the answers of a process to these lines, by id, and its standard error."""
     done = subprocess.run(
         command(*options), input=lines, capture_output=True, timeout=PATIENCE_S, env=environment(), check=False
     )
@@ -73,7 +73,7 @@ def answers(lines: bytes, *options: str) -> tuple[dict[Any, dict[str, Any]], str
 
 
 def bridged(find: Callable[[float], Door], *messages: object, tools: Any = "standard") -> dict[Any, dict[str, Any]]:
-    """Return the answers of a bridge in this process, by their ids."""
+    """Return the answers of a bridge in this process, by id."""
     out = io.BytesIO()
     Bridge(find, {"tools": tools}, tools, out).run(io.BytesIO(b"".join(map(line, messages))))
     return {answer["id"]: answer for answer in map(json.loads, out.getvalue().splitlines())}
@@ -81,7 +81,7 @@ def bridged(find: Callable[[float], Door], *messages: object, tools: Any = "stan
 
 @contextmanager
 def door_that(behaves: Callable[[socket.socket], None]) -> Iterator[Door]:
-    """Serve an address that handles the first connection with `behaves`."""
+    """Serve an address, and handle the first connection with `behaves`."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -107,7 +107,7 @@ def replying(sent: bytes) -> Callable[[socket.socket], None]:
 
 
 def failure(answer: dict[str, Any]) -> dict[str, Any]:
-    """Check that a call failed as a result that a model can read; return its fields."""
+    """Check that a call failed with a result that a model can read; return its fields."""
     assert answer["result"]["isError"] is True
     fields: dict[str, Any] = answer["result"]["structuredContent"]
     assert fields["text"] == answer["result"]["content"][0]["text"]
@@ -146,7 +146,7 @@ def test_the_options_are_the_context_of_each_call(served: Served) -> None:
         str(served.data_dir),
     )
     refused, _ = answers(line(written), *options)
-    assert failure(refused[1])["code"] == "invalid_input"  # no user has such a name, and no other one was used
+    assert failure(refused[1])["code"] == "invalid_input"  # the name is invalid, and no other user was used instead
     found, _ = answers(line(written), *options[:3], "of-options", *options[4:])
     id = found[1]["result"]["structuredContent"]["id"]
     record = served.host._memories["of-options"].get([id])[0]
@@ -197,7 +197,7 @@ def test_an_invalid_address_is_refused_at_once(url: str) -> None:
 def test_disabled_http_is_reported_as_such(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     with layout.hold():
-        os.utime(tmp_path / "daemon.lock", (0, 0))  # it has been running for long
+        os.utime(tmp_path / "daemon.lock", (0, 0))  # the daemon has been running for a long time
         found, _ = answers(line(recall()), "--data-dir", str(tmp_path))
     assert "daemon.http.listen" in failure(found[1])["text"]
 
@@ -360,7 +360,7 @@ def test_an_untrusted_certificate_is_not_retried(tmp_path: Path, monkeypatch: py
     refused = failure(asked())
     assert "certificate is not trusted" in refused["text"]
     assert refused["retryable"] is False
-    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "memory.pem"))  # as the refusal says
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "memory.pem"))  # the advice in the refusal
     assert asked()["result"] == {}
 
 
@@ -384,7 +384,7 @@ def test_repeating_a_call_after_a_lost_answer_stores_one_memory(served: Served, 
             return super().readline(size)
 
     def swallow(connection: socket.socket) -> None:
-        """Forward the request, and die when it has been executed."""
+        """Forward the request, and close the connection once it has been executed."""
         with socket.create_connection(served.http.removeprefix("http://").split(":")) as daemon:
             daemon.sendall(connection.recv(1 << 16))
             while daemon.recv(1 << 16):
@@ -501,7 +501,7 @@ def test_one_of_two_sessions_starts_a_daemon(tmp_path: Path) -> None:
         local.start()
     assert (len(begun), len(said)) == (1, 1)
     begun[0].communicate()
-    wait_until(lambda: claimable(Layout(tmp_path)))  # though the first session, whose daemon failed, is idle
+    wait_until(lambda: claimable(Layout(tmp_path)))  # even though the first session, whose daemon failed, is idle
     second.start()
     assert len(begun) == 2
     with pytest.raises(UnavailableError, match="did not start"):

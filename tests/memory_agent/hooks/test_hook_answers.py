@@ -1,4 +1,4 @@
-"""Hooks with a real server, relay and memory: what they publish, what a prompt receives, and failures in between."""
+"""Test hooks with a real server, relay and memory: published events, context for prompts, and failures in between."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def caller(served: Served) -> MemoryClient:
 
 
 def remembered(served: Served) -> None:
-    """Return when all journaled events can be recalled."""
+    """Wait until all journaled events can be recalled."""
     with Subscriber(*served.relay) as subscriber, caller(served) as client:
         client.wait({"default": subscriber.fetch(0, 1_000).last_seq}, PATIENCE_S)
 
@@ -76,7 +76,7 @@ def waiting_in(data_dir: Path) -> list[Path]:
 
 
 def finished_session(served: Served) -> None:
-    """Report a session of Claude Code with a finding."""
+    """Run the hooks of a session of Claude Code that has a finding."""
     for said in (
         of_claude("SessionStart", source="startup"),
         of_claude("UserPromptSubmit", prompt=REQUEST),
@@ -236,7 +236,7 @@ def test_waiting_events_are_sent_to_their_daemon_with_their_key(embedder: Any, m
         key = {user: create_key(folder, user, user, frozenset({Scope.PUBLISH})).token for user in ("alice", "bob")}
         monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["alice"])
         answered("codex", said, folder)
-        answered("codex", said, folder, url="http://127.0.0.1:1")  # for another daemon, which is unavailable
+        answered("codex", said, folder, url="http://127.0.0.1:1")  # sent to another, unavailable daemon
         with daemon_in(folder, embedder) as served:
             monkeypatch.setenv("MEMORY_AGENT_TOKEN", key["bob"])
             answered("codex", ended, folder)
@@ -368,7 +368,7 @@ def silent_server() -> Iterator[str]:
 def test_a_daemon_that_never_answers_does_not_stop_the_client(tmp_path: Path) -> None:
     said = json.dumps(of_codex("UserPromptSubmit", prompt=REQUEST)).encode()
     with silent_server() as url, process("codex", tmp_path, "--url", url, stdin=subprocess.PIPE) as hook:
-        assert hook.communicate(said, timeout=PATIENCE_S) == (b"", b"")  # otherwise it would wait forever
+        assert hook.communicate(said, timeout=PATIENCE_S) == (b"", b"")  # otherwise the hook would wait forever
         assert hook.returncode == 0
 
 

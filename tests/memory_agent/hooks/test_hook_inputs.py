@@ -1,4 +1,4 @@
-"""Entries from the hooks of each client, and their ids, which equal those from a transcript."""
+"""Test entries from the hooks of each client: their ids equal the ids from a transcript."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hear(client: str, said: dict[str, Any]) -> Content:
 
 
 def told(client: str, said: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the kind and the text, or the command, of each entry."""
+    """Return the kind and the text or command of each entry."""
     return [(entry.what, entry.command or entry.text) for entry in hear(client, said).entries]
 
 
