@@ -151,11 +151,6 @@ class PassageView:
         return self._first.count
 
     @property
-    def passage_count(self) -> int:
-        """Number of vectors: one for each passage."""
-        return self._first.count + self._further.count
-
-    @property
     def is_approximate(self) -> bool:
         """Whether `scan` without a mask follows a graph, and may miss a vector."""
         return self._first.is_approximate or (self._further.count > 0 and self._further.is_approximate)
