@@ -65,7 +65,7 @@ def keys() -> None:
 
 
 class _Rights(NamedTuple):
-    """What a key permits, and the groups whose shared items it finds."""
+    """The rights of a key, and the groups whose shared items it finds."""
 
     scopes: frozenset[Scope]
     orgs: tuple[str, ...]
@@ -88,7 +88,7 @@ class _Rights(NamedTuple):
 def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: bool, out: Path | None) -> None:
     """Create the key NAME for one user or for all. It is shown once; the data folder keeps only its digest.
 
-    A token is for the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
+    A token works on the socket file and on loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
     Names of organisations and tiers have 1 to 64 ASCII letters, digits and ._-; naming one in a key creates it.
 
     \b
@@ -120,8 +120,8 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
 def rotate(target: Target, name: str, out: Path | None) -> None:
     """Replace the secret of the key NAME, and print it once. The old one stops working with the next request.
 
-    NAME local is the data folder's own key: its new token goes to the file `token`, where clients on this machine and
-    the daemon find it.
+    The key `local` is the data folder's own key. Its new token is written to the file `token`, from which the daemon
+    and clients on this machine read it.
 
     \b
     Examples:
@@ -157,7 +157,7 @@ def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
 @keys.command("list", short_help="List keys, also revoked ones.")
 @options_where_user(UNUSED)
 def list_keys(target: Target) -> None:
-    """List the keys of the data folder, also revoked ones. Tokens are not shown: they are not stored.
+    """List the keys of the data folder, including revoked ones. Tokens are not shown, because they are not stored.
 
     \b
     Examples:
@@ -178,7 +178,7 @@ def list_keys(target: Target) -> None:
 @click.argument("name")
 @options_where_user(UNUSED)
 def revoke(target: Target, name: str) -> None:
-    """Revoke the key NAME: its next request is refused, also on open connections.
+    """Revoke the key NAME: its next request is refused, even on open connections.
 
     \b
     Examples:

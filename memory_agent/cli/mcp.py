@@ -28,7 +28,7 @@ from memory_agent.layout import (
 from memory_agent.sessions.events import channel_of
 
 SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
-"""In which Claude Code names its session, as in its hooks. Codex names it with each request (`Message.session`)."""
+"""The variable with Claude Code's session, also in its hooks. Codex sends it with each request (`Message.session`)."""
 
 
 class _Daemon(NamedTuple):
@@ -103,9 +103,9 @@ def mcp(tools: ToolSet, project: bool, daemon: _Daemon, **context: str | None) -
     """Serve the Model Context Protocol on standard input and output, for one client, until standard input ends.
 
     The tools are recall, remember, get, feedback, forget, timeline, search_shared, get_shared and rate_shared; with
-    --tools classic search_memory, extract_memory, vector_memory_search and vector_memory_write. The daemon answers, as
-    it does at /mcp over HTTP; if none runs, one is started, and keeps running. `memory-agent connect` configures a
-    client.
+    --tools classic, they are search_memory, extract_memory, vector_memory_search and vector_memory_write. The daemon
+    answers the calls, as at /mcp over HTTP. If no daemon runs, one is started, and keeps running. `memory-agent
+    connect` configures a client.
 
     \b
     Examples:

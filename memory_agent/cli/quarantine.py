@@ -19,7 +19,7 @@ _all = click.option("--all", "every", is_flag=True, help="Every entry, instead o
 
 @click.group()
 def quarantine() -> None:
-    """Events that could not be decoded or ingested. They are kept here instead of being retried for ever.
+    """Events that could not be decoded or ingested. They are kept here instead of being retried forever.
 
     \b
     Examples:
