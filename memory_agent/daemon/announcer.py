@@ -1,4 +1,4 @@
-"""Publishes the publish log of shared items as relay events, for followers.
+"""Publishes the log of changes of shared items as relay events, for followers.
 
 Delivery is at least once: an entry is deleted from the log when the relay has acknowledged its event, and the event id
 identifies repeats. The earlier journal events of a removed item are erased before its removal is published. For this

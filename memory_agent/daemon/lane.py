@@ -55,11 +55,11 @@ class Budget:
         self._used_bytes = 0
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` more fit."""
+        """Whether `size_bytes` more bytes fit."""
         return self._used_bytes + size_bytes <= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Use bytes. The only event of a lane may exceed the limit."""
+        """Reserve bytes. The only event of a lane may exceed the limit."""
         self._used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:

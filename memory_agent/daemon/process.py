@@ -212,7 +212,7 @@ class Daemon:
             await self._components.keep_up(fill_vectors=has_model)
 
     async def _watch_ray(self) -> None:
-        """Stop the daemon when Ray's own processes die: actors would run on unsupervised. A restart recovers."""
+        """Stop the daemon when Ray's own processes die: actors would continue unsupervised. A restart recovers."""
         while self._cluster.alive():
             await asyncio.sleep(_RAY_CHECK_S)
         log.error("ray.died")

@@ -200,7 +200,7 @@ class _Waiting:
 
 
 class TriggerQueue:
-    """Waiting causes: limited in number, users in turn, messages before documents. Times: seconds, monotonic clock.
+    """Waiting causes, limited in number. Users take turns, and messages precede documents. Times: monotonic seconds.
 
     `counts` holds the dropped causes by reason. `debounced`: replaced by a later cause of the same document; `full`:
     too many were waiting; `late`: the deadline passed.

@@ -1,7 +1,7 @@
 """Shares the slots and the buffered bytes of requests among users, so that no user takes all of them. Pure.
 
-A user may hold a quarter, whatever the number of its keys. One quarter is reserved for keys for all users, another for
-keys for one user, which several users share.
+A user may hold a quarter, whatever the number of its keys. One quarter is reserved for keys for all users, and another
+is shared by the users of keys for one user.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from memory_agent.sessions.events import channel_of, event_of
 MOST_CHARS = 9_000
 """The longest block. Claude Code replaces 10,000 characters by a preview; a pipe can buffer this many in any script."""
 _MOST_INPUT_BYTES = 32 << 20
-"""The largest input, so that endless input cannot fill the memory. Images that a tool reads have some megabytes."""
+"""The largest input, so that endless input cannot fill the memory. Images that a tool reads take several megabytes."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000
 _RECENTLY = "the last two weeks"

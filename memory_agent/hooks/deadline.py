@@ -1,4 +1,4 @@
-"""The deadline of a hook, counted from the start of its process, which ends then whatever it waits for.
+"""The deadline of a hook, counted from the start of its process. The process ends then, even while it waits.
 
 The main thread waits while another thread works. Rejected: a timer (`SIGALRM`), whose handler runs only when the
 interrupted code returns to Python; reading an endless input or resolving a host name may not return for seconds.

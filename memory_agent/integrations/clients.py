@@ -89,7 +89,7 @@ class Server(NamedTuple):
         yield Wanted((self.container,), PROGRAM, value, (command.program, *words))
 
     def found(self, text: Text) -> Iterator[Found]:
-        """Yield our entry in the file, including one of another version."""
+        """Yield our entry in the file, including an entry of another version."""
         place = (self.container, PROGRAM)
         entry = text.find(place)
         if isinstance(entry, Mapping) and isinstance(entry.get("command"), str):
@@ -176,7 +176,7 @@ class Home(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file: its path below `home` (default: the client's) or the project, and its entries. TOML without `syntax`."""
+    """A file: its path below `home` (default: the client's) or the project, and its entries. No `syntax`: TOML."""
 
     path: str
     entries: tuple[Entry, ...]

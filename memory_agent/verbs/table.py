@@ -261,5 +261,5 @@ VERBS: tuple[Verb, ...] = (
 OF_ANY_STORE = frozenset({"stats", "rebuild", "compact"})
 """Verbs that also apply to the store of shared items."""
 BY_NAME: dict[str, Verb] = {verb.name: verb for verb in reversed(VERBS)}
-"""By the name on the wire. The three methods of `erase` differ only in their parameters."""
+"""The verbs by wire name. The three methods of `erase` differ only in their parameters."""
 BY_METHOD: dict[str, Verb] = {verb.method: verb for verb in VERBS}

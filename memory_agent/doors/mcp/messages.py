@@ -1,7 +1,7 @@
 """JSON-RPC 2.0 messages of the Model Context Protocol, and the differences between its versions. Pure.
 
 Versions up to 2025-11-25 begin with `initialize` (a handshake). From 2026-07-28 on, each request contains its version
-in `params._meta` and, over HTTP, repeats its method and name in headers (stateless). Imports msgspec alone, because
+in `params._meta` and, over HTTP, repeats its method and name in headers (stateless). Imports only msgspec, because
 `memory-agent mcp` must start fast.
 """
 

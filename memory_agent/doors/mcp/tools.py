@@ -24,7 +24,7 @@ from memory_agent.version import VERSION
 Scope = Literal["user", "session", "run"]
 Fields = dict[str, Any]
 _OWN_WORDS: Fields = {"by_session": None, "by_run": None}
-"""For a recall that filters by session or run: the session's own words are then what it searches."""
+"""For a recall that filters by session or run: it searches the session's own words instead of leaving them out."""
 EVERYWHERE = "everywhere"
 """The parameter by which a tool also finds memories outside of the connection's channel."""
 PLANNED_RUNS = 2
@@ -32,7 +32,7 @@ PLANNED_RUNS = 2
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a connection names once, and no call of a tool can change. `tools` is the set of tools on offer."""
+    """The values that a connection sets once, and that no tool call can change. `tools` is the offered set."""
 
     tools: ToolSet = "standard"
     user_id: str | None = None
@@ -51,7 +51,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {f"{scope}_id": named}
 
     def of_project(self, chosen: MemoryFilter | None) -> MemoryFilter | None:
-        """Return the filter, restricted to memories of the connection's channel, if it names one, and of no channel."""
+        """Return the filter, restricted to memories of the connection's channel, if any, or of no channel."""
         if self.channel_id is None:
             return chosen
         return msgspec.structs.replace(chosen or MemoryFilter(), in_channel=self.channel_id)
@@ -83,7 +83,7 @@ class Tool:
         return request_in(context, self.verb, with_key(self.verb, self.fields(given, context), key), token)
 
     def _effect(self) -> dict[str, bool]:
-        """Return the annotations on what the tool does to memories, less those that are the protocol's defaults."""
+        """Return the annotations on what the tool does to memories, without the protocol's defaults."""
         if self.verb.repeat == "read":
             return {"readOnlyHint": True}
         return {} if self.verb.name == "forget" else {"destructiveHint": False}
