@@ -1,4 +1,4 @@
-"""Open a memory: through the daemon if one runs, otherwise on the files.
+"""Open a memory: through the daemon if one runs, otherwise from its files.
 
 Without a daemon, a given key is looked up in the data folder and enforced as a daemon would. That protects nothing,
 since the files need no key, but it keeps a command from ignoring the key and writing to another user's memory. A CURVE

@@ -27,7 +27,7 @@ _WAIT_S = 3_600.0
 
 @dataclass(frozen=True)
 class Followed:
-    """The options of a command that follows something."""
+    """The options of the commands `blocks` and `shared follow`."""
 
     count: int | None
     timeout_s: float | None
@@ -62,7 +62,7 @@ _FOLLOWING = (
 
 
 def following_options(command: Verb) -> Verb:
-    """Add the options of a command that follows something, and pass them as a `Followed` named `followed`."""
+    """Add the options of a command that follows the journal, and pass them as a `Followed` named `followed`."""
     return with_options(as_struct("followed", Followed)(command), _FOLLOWING)
 
 

@@ -26,7 +26,7 @@ _THIS_USER = ""
 
 
 class _How(msgspec.Struct, frozen=True):
-    """The options of both commands."""
+    """The options that `connect` and `disconnect` share."""
 
     client: str
     project: bool

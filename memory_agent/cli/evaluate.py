@@ -107,7 +107,7 @@ class _Trial:
     compared: tuple[Path, Path] | None
 
     def run(self, target: Target, dataset: str, source: Path | None, read: Callable[[Path], Dataset]) -> None:
-        """Measure on the dataset that `read` reads from `source`, or compare two files of results; print either."""
+        """Measure on the dataset that `read` reads from `source`, or compare two result files; print the outcome."""
         if self.compared:
             self._compare(dataset, source, self.compared, target.as_json)
         elif source is None:

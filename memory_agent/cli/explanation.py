@@ -114,7 +114,7 @@ def _conditions(filters: Mapping[str, Any]) -> list[str]:
 
 
 def _dates(result: RecallResult, mode: Dates | None) -> list[str]:
-    """Return the dates of the query as conditions, if dates filter."""
+    """Return the dates of the query as conditions, if the recall filters by dates."""
     return [f"date {describe(date)}" for date in result.dates] if mode == "filter" else []
 
 

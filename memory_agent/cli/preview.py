@@ -308,7 +308,7 @@ def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator
 
 
 def _repeats(lines: Sequence[str], field: Sequence[str]) -> bool:
-    """Return whether lines equal those of a field, perhaps as a Markdown heading."""
+    """Return whether lines equal those of a field, ignoring the mark of a Markdown heading."""
     return [_HEADING.sub("", line).rstrip() for line in lines] == list(field)
 
 

@@ -1,4 +1,4 @@
-"""`export`, `import` and `index`: memories as files: exports, plain JSON, Markdown documents."""
+"""`export`, `import` and `index`: memories in exports, plain JSON and Markdown documents."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ async def _nobody() -> None:
 
 
 class Following(Generic[T]):
-    """One user's entries as they arrive, decoded, for one thread.
+    """The decoded entries of one user as they arrive, for use in one thread.
 
     Iteration never ends, and continues after restarts of daemon and relay. While following, it raises
     `UnauthorizedError`, `ScopeMissingError` or `UserNotAllowedError` if the key is refused.
@@ -254,7 +254,7 @@ class _Reading(Generic[T]):
         self.returned_seq, self.has_begun = self.seq, True
 
     def advance(self, batch: Batch) -> bool:
-        """Decode the entries of a batch; return whether there may be more to read at once."""
+        """Decode the entries of a batch; return whether more entries may be available now."""
         self.ready.extend((entry.seq, found) for entry in batch.entries if (found := self._take(entry)) is not None)
         # An empty batch skips other users' entries. A restored journal may end before the last entry that was read.
         self.seq = batch.entries[-1].seq if batch.entries else batch.last_seq

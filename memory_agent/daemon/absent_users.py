@@ -33,7 +33,7 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Answers reads for users without a folder. Lives in one event loop.
+    """Answers reads for users without a folder. Must be used in one event loop.
 
     Recalls are recorded. They use a separate empty memory, so that other answers do not show them.
     """

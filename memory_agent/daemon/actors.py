@@ -296,7 +296,7 @@ class Host:
 
 
 class HostConnection:
-    """A connection to one socket of a host process, for any number of concurrent requests. Lives in one event loop.
+    """A connection to one socket of a host process, for concurrent requests. Must be used in one event loop.
 
     The connection ends with the process: requests in progress fail at once instead of at their deadlines, and the next
     request connects to the restarted process.

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Components:
-    """The connected components of one daemon. They live in one event loop."""
+    """The connected components of one daemon. They must be used in one event loop."""
 
     layout: Layout
     settings: Settings

@@ -45,7 +45,7 @@ Notice = Callable[[str, JournalEntry], None]
 
 
 class Dispatcher:
-    """Dispatches the events of all users. Lives in one event loop."""
+    """Dispatches the events of all users. Must be used in one event loop."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Dispatcher:
                 if not batch.entries:  # the remaining events were erased, or their key was destroyed
                     self._read_through = max(self._read_through, batch.last_seq)
                     await self._journal.wait(_IDLE_WAIT_S)
-            except StoreError:  # from the owners; a missing key is also a `RelayError`
+            except StoreError:  # raised by `Owners`; a missing key is also a `RelayError`
                 raise
             except RelayError as error:
                 await self._pause(error)

@@ -48,7 +48,7 @@ class _UserLock:
 
 
 class Hosts:
-    """The host processes and the users awake in them. Lives in one event loop.
+    """The host processes and the users awake in them. Must be used in one event loop.
 
     If a host dies, a request is repeated after Ray has restarted the host, within the deadline, and only if it had not
     been sent or if its verb may be repeated. Processes without awake users are kept as spares, up to
@@ -173,7 +173,7 @@ class Hosts:
             self._spares.pop().end()
 
     async def _send(self, request: HostRequest, body: bytes, deadline_s: float, *, is_repeatable: bool) -> bytes:
-        """Send to the user's host. Retry if the host was not up or, for a repeatable request, if it died."""
+        """Send a request to the user's host. Retry if the host was not up or, for a repeatable request, if it died."""
         while (left_s := deadline_s - time.monotonic()) > 0:
             host = self._host_of(request.user_id)
             try:

@@ -36,7 +36,7 @@ class Credential:
 
 
 class Reception:
-    """Admits requests to one service, for any number of doors. Lives in one event loop."""
+    """Admits requests to one service, for any number of doors. Must be used in one event loop."""
 
     def __init__(self, service: Service, credentials: Credentials, limit: int) -> None:
         """Run at most `limit` requests at a time, and for one user a quarter of them (at least 8)."""

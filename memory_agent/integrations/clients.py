@@ -1,7 +1,7 @@
 """The table of clients: the settings files that each reads, and our entries in them.
 
-Tested with Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0, including the syntax that each rejects. Cursor, VS
-Code and Zed follow their documentation.
+Tested with Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0, including the syntax that each rejects. The
+entries for Cursor, VS Code and Zed follow the documentation of these clients.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Verb:
 
     @property
     def is_inner(self) -> bool:
-        """Whether only the daemon itself calls it."""
+        """Whether only the daemon itself calls the verb."""
         return self.scope is None
 
     @property
