@@ -40,8 +40,8 @@ def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     Without --user, checks all users, the owners of runs, and the journal; a user whose encryption key is missing is
     reported as unchecked. Changes nothing, and a daemon may be running. Findings are counted by file and class of keys.
     Exit code 2: something was found or could not be checked. Findings in columns.arrays and graph.arrays mean no loss:
-    both files are rebuilt from the records, at once with `memory-agent rebuild`. If they are missing, this is only
-    noted. sona.state is learned again when the memory is opened. Restore anything else from a backup: `memory-agent
+    both files are rebuilt from the records, at once with `memory-agent rebuild`. Missing files are only noted. The
+    state in sona.state is learned again when the memory is opened. Restore anything else from a backup: `memory-agent
     restore`.
 
     \b

@@ -97,7 +97,7 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
 
 
 def _of_journal(journal: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield one line per figure, consumer and count; bytes with a unit."""
+    """Yield one line for each figure, consumer and count, with units for bytes."""
     for name, value in journal.items():
         if name == "counts":
             yield from ((count.replace("_", " "), number) for count, number in value.items())

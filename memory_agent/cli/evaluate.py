@@ -231,7 +231,7 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
     Questions without evidence in the conversation are not asked. The last two rows for sessions follow a common
     convention, which counts such questions as answered: over all questions, and over categories 1 to 4 only.
 
-    With --results, the answer to each question is written to a file, for --compare: ids and figures, never text.
+    With --results, the answer to each question is written to a file for --compare, as ids and figures without text.
 
     \b
     Examples:
@@ -453,8 +453,8 @@ def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: 
     of resamples in which B is better, and the number of questions in which B is better or worse. An interval without 0
     means that the difference is more than chance over these questions.
 
-    Questions of one conversation are not independent. By question, the interval holds for more questions about these
-    conversations; for a claim about other conversations, resample whole conversations with --by conversation. With few
+    Questions of one conversation are not independent. By question, the interval holds for further questions about these
+    conversations. For a claim about other conversations, resample whole conversations with --by conversation. With few
     conversations that interval is coarse, and with fewer than 3 there is no interval ("-", in JSON null). In `eval
     swe`, an issue with its runs counts as a conversation.
 

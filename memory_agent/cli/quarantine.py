@@ -35,7 +35,7 @@ def quarantine() -> None:
 def list_entries(target: Target, after: int, limit: int) -> None:
     """Show quarantined events, oldest first, with the reason and without their content.
 
-    Uses the daemon, or the journal's files if none runs.
+    Uses the daemon, or the journal's files if no daemon runs.
 
     \b
     Examples:

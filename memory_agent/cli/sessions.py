@@ -109,13 +109,13 @@ def import_sessions(
 ) -> None:
     """Import past sessions from PATHS (files or folders), or from the folders of the clients on this machine.
 
-    Reads sessions of Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS also of SWE-agent, the data
-    exports of ChatGPT and Claude.ai (also as .zip) and ATIF. Prompts, answers and commands are published with their own
-    times, through the relay if one runs, otherwise directly into the files; secrets are masked. Turns and runs keep
-    their outcomes. A session's project is its channel: `recall --channel project:DIR`. Text that the client or a memory
-    added to a prompt, and output of tools that only read, is left out and counted. Unreadable input is named (exit code
-    1). Repeating an import changes nothing, and does not restore forgotten memories. On Ctrl-C it prints what was
-    imported.
+    Reads sessions of Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS, it also reads sessions of
+    SWE-agent, ATIF, and the data exports of ChatGPT and Claude.ai (also as .zip). Prompts, answers and commands are
+    published with their own times, through the relay if one runs, otherwise directly into the files; secrets are
+    masked. Turns and runs keep their outcomes. A session's project is its channel: `recall --channel project:DIR`. Text
+    that the client or a memory added to a prompt, and output of tools that only read, is left out and counted.
+    Unreadable input is named (exit code 1). Repeating an import changes nothing, and does not restore forgotten
+    memories. On Ctrl-C it prints what was imported.
 
     \b
     Examples:

@@ -414,7 +414,7 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
 
 
 def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
-    """Return the error for a bug in a host. It is not retryable: the host runs on, and a retry would fail again."""
+    """Return the error for a bug in a host. It is not retryable: the host continues, and a retry would fail again."""
     return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")
 
 

@@ -21,7 +21,7 @@ from memory_agent.sessions.events import channel_of
 
 PROGRAM = "memory-agent"
 """The name of our command, and of our MCP server in every client."""
-_TIMEOUT_S = 3  # a hook ends long before; Codex allows no more at the end of a session
+_TIMEOUT_S = 3  # a hook ends much earlier; Codex allows no more at the end of a session
 
 Text = JsonText | TomlText
 

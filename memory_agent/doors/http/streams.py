@@ -1,4 +1,4 @@
-"""Server-sent events: what the journal records, and the progress of long work.
+"""Server-sent events: the entries of the journal, and the progress of long requests.
 
 The id of an event is its number in the journal. A client that reconnects with `Last-Event-ID` therefore misses only
 events that the journal no longer keeps, and receives a `gap` for them. The daemon buffers nothing for a subscriber: it

@@ -137,7 +137,7 @@ def id_within(start: bytes, end: bytes) -> Id | None:
 
 
 def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
-    """Whether the message has a version without handshake. Raises `RpcError` if it contradicts its headers.
+    """Whether the message has a version without a handshake. Raises `RpcError` if it contradicts its headers.
 
     The names of `headers` are in lower case; None means a transport without headers.
     """
