@@ -207,12 +207,12 @@ def _trial_options(command: Verb) -> Verb:
               help="Only these, by their position in the file from 0, as in 3,4 or 0-2.")  # fmt: skip
 @_trial_options
 def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tuple[int, ...] | None) -> None:
-    """Publish the turns of LoCoMo conversations, ask the questions, count the evidence found.
+    """Publish the turns of LoCoMo conversations, ask the questions, and count the evidence found.
 
     Each conversation becomes one user (locomo-0, locomo-1, …; --user sets another prefix). A separate process publishes
     every turn through the relay; the questions are asked over RPC. A daemon is started on a temporary folder, unless
-    --data-dir names that of a running one. Events per second are measured from the first publish until the last event
-    is recallable.
+    --data-dir names the folder of a running daemon. Events per second are measured from the first publish until the
+    last event is recallable.
 
     Metrics, for k of 1, 5, 10 and 50, averaged over questions:
 
@@ -249,7 +249,7 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
 def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
     """Measure as `eval locomo` does, on the chats of BEAM ("Beyond a Million Tokens").
 
-    FOLDER is a folder of one chat, with chat.json and probing_questions/probing_questions.json, or one that holds such
+    FOLDER is the folder of one chat, with chat.json and probing_questions/probing_questions.json, or contains such
     folders at any depth (chats/100K, or chats). Each chat becomes one user, named by its path below FOLDER; each
     message is a memory with its role, and a batch is a session. The evidence is the messages in `source_chat_ids`;
     abstention questions have no evidence and are left out. A chat without messages or without questions is refused. The
@@ -458,7 +458,7 @@ def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: 
     conversations that interval is coarse, and with fewer than 3 there is no interval ("-", in JSON null). In `eval
     swe`, an issue with its runs counts as a conversation.
 
-    Metrics named shown_… count the shown records alone, without their duplicates (see eval locomo); the table leaves
+    Metrics named shown_… count only the shown records, without their duplicates (see eval locomo); the table leaves
     them out if they make no difference.
 
     Runs over different questions (another dataset, file or evidence) are refused. Settings that differ are printed. The

@@ -41,7 +41,7 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 
 @click.group()
 def keys() -> None:
-    """Access keys for anyone but the owner of the data folder: for one user or all, with scopes.
+    """Access keys for callers other than the owner of the data folder: for one user or all, with scopes.
 
     The owner has the key `local` for all users and scopes: the file `token` in the data folder. These commands change
     the key file, whether a daemon runs or not; a change takes effect with the next request.
@@ -89,7 +89,8 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
     """Create the key NAME for one user or for all. It is shown once; the data folder keeps only its digest.
 
     A token works on the socket file and on loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
-    Names of organisations and tiers have 1 to 64 ASCII letters, digits and ._-; naming one in a key creates it.
+    Names of organisations and tiers have 1 to 64 ASCII letters, digits and ._-; a key that names an organisation or a
+    tier creates it.
 
     \b
     Examples:
@@ -118,7 +119,7 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
               help="Write the key there (0600) instead of printing it; may be the key's old file.")  # fmt: skip
 @options_where_user(UNUSED)
 def rotate(target: Target, name: str, out: Path | None) -> None:
-    """Replace the secret of the key NAME, and print it once. The old one stops working with the next request.
+    """Replace the secret of the key NAME, and print it once. The old secret stops working with the next request.
 
     The key `local` is the data folder's own key. Its new token is written to the file `token`, from which the daemon
     and clients on this machine read it.

@@ -54,7 +54,7 @@ class _Daemon(NamedTuple):
         folder = self.data_dir or self._configured_folder() or default_data_dir()
         local = LocalDoor(Layout(folder), token, note, own if self.start else None)
         try:
-            local.start()  # now, because a client lists the tools first, and calls one when the daemon is up
+            local.start()  # started early: the client lists the tools before it calls one
         except UnavailableError as error:
             note(str(error))
         return local.find

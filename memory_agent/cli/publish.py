@@ -103,10 +103,10 @@ def publish(
 ) -> None:
     """Send events, one JSON object a line, from FILE or standard input, and wait until the relay has stored them.
 
-    Bad lines are reported on standard error and counted; the others are sent, and the exit code is 1. A duplicate (same
-    event_id) is recognised and counted. With --user, events that name no user belong to that user. With --wait, events
-    of types that the table of signals does not keep are counted by type. On Ctrl-C it stops sending, waits up to 5 s
-    for acks, and prints what was acknowledged; a second Ctrl-C ends it at once.
+    Bad lines are reported on standard error and counted; all other lines are sent, and the exit code is 1. A duplicate
+    (same event_id) is recognised and counted. With --user, events that name no user belong to that user. With --wait,
+    events of types that the table of signals does not keep are counted by type. On Ctrl-C it stops sending, waits up to
+    5 s for acks, and prints what was acknowledged; a second Ctrl-C ends it at once.
 
     \b
     Examples:

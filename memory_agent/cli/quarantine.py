@@ -56,7 +56,7 @@ def list_entries(target: Target, after: int, limit: int) -> None:
 @_all
 @daemon_options
 def retry(target: Target, ids: tuple[int, ...], every: bool) -> None:
-    """Retry quarantined events; those that succeed leave the quarantine. Exit code 1 if some still fail.
+    """Retry quarantined events; handled events leave the quarantine. Exit code 1 if some still fail.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`shared …`: manage the items of a user, and find those of others. The module `preview` publishes."""
+"""`shared …`: manage the items of a user, and find those of others. The publishing commands are in `preview`."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
 def end(target: Target, run_id: str, **fields: Any) -> None:
     """Record how RUN ended, and which memories it used. An end cannot be replaced; `feedback RUN` revises its quality.
 
-    Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it; a
+    Without --quality, a completed run counts 0.8 and a failed run 0, until feedback or later runs revise it; a
     cancelled run has no quality.
 
     \b

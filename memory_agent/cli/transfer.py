@@ -95,8 +95,8 @@ def import_memories(target: Target, file: Path) -> None:
     FILE has one of three formats. For a file of `memory-agent export`, stop the daemon first. Every line is checked
     before anything is imported: bad lines are named by number, and then nothing is imported. Vectors of another model
     are recomputed. Plain memories are JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any
-    arguments of `remember`. Bad ones are named and the others imported (exit code 1). A Markdown document (.md) is
-    imported as by `memory-agent index`. Existing memories are left alone, so importing is idempotent.
+    arguments of `remember`. Bad memories are named, and the others are imported (exit code 1). A Markdown document
+    (.md) is imported as by `memory-agent index`. Existing memories are left alone, so importing is idempotent.
 
     \b
     Examples:

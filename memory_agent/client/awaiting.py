@@ -20,7 +20,7 @@ from relay.net import AsyncRequestSocket
 class AsyncMemoryClient(AsyncMemoryMethods):
     """One user's memory through the daemon, inside an event loop. Any number of requests may run at a time.
 
-    Every method raises what the method of `MemoryClient` raises.
+    Each method raises the errors of the same method of `MemoryClient`.
     """
 
     def __init__(

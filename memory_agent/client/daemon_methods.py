@@ -13,7 +13,7 @@ from memory_agent.verbs.protocol import DaemonStatus, HostAddress, QuarantinedEv
 
 
 class DaemonMethods(Protocol):
-    """The methods that every client of a daemon has besides those of `Memory`.
+    """The methods that every client of a daemon has in addition to the methods of `Memory`.
 
     In the examples, `memory` is `MemoryClient("alice")`, `publisher` sends to the daemon's relay, and the quarantine
     has one entry: bytes that are not an event.

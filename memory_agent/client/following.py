@@ -1,8 +1,8 @@
-"""Follow what the daemon publishes: the blocks for one user, and the changes of shared items.
+"""Follow the blocks that the daemon publishes for one user, and the changes of shared items.
 
 The relay's live feed announces new entries and the journal holds them. A subscriber that stops reading therefore blocks
-nobody, and one that continues misses only what the journal has deleted. Only entries published with the data folder's
-own key, which is the daemon's, are accepted: no other key can fake them.
+nobody. When it continues, it misses only deleted entries. Only entries published with the data folder's own key, which
+is the daemon's, are accepted: no other key can fake them.
 """
 
 from __future__ import annotations

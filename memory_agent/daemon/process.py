@@ -280,7 +280,7 @@ class Starting:
         self._began_s = time.monotonic()
 
     def part(self, what: str) -> None:
-        """Report that a part starts now."""
+        """Report that a part is starting."""
         self._write(f"starting {what}")
 
     def ready(self) -> None:

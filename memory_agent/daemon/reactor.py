@@ -1,7 +1,7 @@
 """Publishes blocks (`memory.recalled`) for the events that a trigger names: queues them, recalls, publishes the answer.
 
-Reactions never delay other work: few run at a time, none while callers or events wait, and late ones are dropped and
-counted. An event causes at most one block, even after a crash: the block's event id is derived from the id of its
+Reactions never delay other work: few run at a time, none while callers or events wait, and late reactions are dropped
+and counted. An event causes at most one block, even after a crash: the block's event id is derived from the id of its
 cause, and the journal stores each id once. A crash may lose a block.
 """
 

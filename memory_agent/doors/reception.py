@@ -1,6 +1,6 @@
 """Admits requests from any door: credential -> principal -> scope -> slot -> verb -> reply.
 
-The principal depends on the credential alone, never on the content of the request. The scope that a request needs comes
+The principal depends only on the credential, never on the content of the request. The scope that a request needs comes
 from the verb table (`verbs`); an unknown verb needs the scope `admin`.
 """
 

@@ -48,7 +48,7 @@ from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCO
 AGED_AT_ONCE = 20_000
 """The most memories that one request may age; their ids take a few megabytes in one request to the journal."""
 _MOST_IMPORT_BYTES = 32 << 20
-"""Many times the size of a learner. A frame above the limit of the socket would close it without an answer."""
+"""Many times the size of a learner. A frame above the limit of the socket would close the socket without an answer."""
 
 
 class OptionHelp(NamedTuple):
@@ -439,7 +439,7 @@ class OwnerParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `owner`. Raises `InvalidInputError` unless exactly one is given."""
+        """Build from the arguments of `owner`. Raises `InvalidInputError` unless exactly one is set."""
         named = [name for name in ("run_id", "session_id") if arguments.get(name) is not None]
         if len(named) != 1:
             raise InvalidInputError("run_id", "name a run or a session")

@@ -305,7 +305,7 @@ class Work:
 
 
 def _done(work: asyncio.Task[bytes]) -> None:
-    """Retrieve the error of work whose client has gone; otherwise asyncio would log it with its text."""
+    """Retrieve the error of work whose client has disconnected; otherwise asyncio would log it with its text."""
     _under_way.discard(work)
     if not work.cancelled():
         work.exception()

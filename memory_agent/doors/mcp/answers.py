@@ -19,10 +19,10 @@ from memory_agent.records.shared import FoundItem, GlobalRecord, QualityMetrics
 from memory_agent.records.trajectories import FeedbackReport
 
 _RECALL_TOKENS = 1_000
-"""The most tokens, as estimated, of the block in the answer to a recall."""
+"""The maximum number of tokens, as estimated, of the block in the answer to a recall."""
 _ALL_TOKENS = 10_000_000
 _LINE_CHARS = 300
-"""The most characters of a memory in a timeline."""
+"""The maximum number of characters of a memory in a timeline."""
 
 
 def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class LocalDoor:
             threading.Thread(target=self._watch, args=(self._process, stack.pop_all()), daemon=True).start()
 
     def _watch(self, process: Any, claim: contextlib.ExitStack) -> None:
-        """Release the claim when the daemon runs, has failed or takes too long. Other sessions may then start one."""
+        """Release the claim when the daemon runs, has failed or takes too long, so that others may start one."""
         with claim:
             until_s = time.monotonic() + _START_S
             while process.poll() is None and time.monotonic() < until_s:
@@ -242,13 +242,13 @@ class Bridge:
         return key
 
     def _cancel(self, id: object) -> None:
-        """Drop a request: an unsent one is not sent, and no answer is written."""
+        """Drop a request: if it is unsent, it is not sent, and no answer is written."""
         request = self._open.get(id) if isinstance(id, str | int) else None
         if request is not None:
             request.cancel()
 
     def _write(self, line: bytes) -> None:
-        with self._guard, contextlib.suppress(OSError, ValueError):  # the client is gone
+        with self._guard, contextlib.suppress(OSError, ValueError):  # the client has closed its end
             self._out.write(line.rstrip() + b"\n")
             self._out.flush()
 

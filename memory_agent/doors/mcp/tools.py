@@ -1,8 +1,8 @@
-"""The tools: the verb that each calls, the parameters it takes, and those that the connection's context fills in.
+"""The tools: the verb that each tool calls, its parameters, and the parameters that the context fills in.
 
 A tool of the standard set is a verb with some of its parameters; their types, defaults and checks are those of the
 verb. The classic set has names and parameters that agents know from other systems, and calls the same verbs. Users,
-sessions and runs come from the context, so that a model cannot name those of somebody else.
+sessions and runs come from the context, so that a model cannot name somebody else's.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Tool:
     fields: ToFields
 
     def request(self, arguments: bytes, context: Context, token: str, key: str | None = None) -> Request:
-        """Return the request for a call. `key` identifies a repeated one, as `Idempotency-Key` does for any verb.
+        """Return the request for a call. `key` identifies a repeated call, as `Idempotency-Key` does for any verb.
 
         Raises `InvalidInputError` (with the parameter's name).
         """
