@@ -299,7 +299,7 @@ def _print_preview(preview: PublishPreview, author: str | None) -> None:
 
 
 def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield each line with "", but lines that repeat a field of `before` as one line with the field's name."""
+    """Yield each line with "". Lines that repeat a field of `before` become one line with the field's name."""
     left, place = dict(before), 0
     while place < len(lines):
         repeated = next((name for name, text in left.items() if _repeats(lines[place : place + len(text)], text)), "")

@@ -89,7 +89,7 @@ class Daemon:
         self._failed = False
 
     async def run(self) -> int:
-        """Start, print the ready line, serve, stop. Return the exit code: 1 if a part failed permanently."""
+        """Start, print the ready line, serve, and stop. Return the exit code: 1 if a part failed permanently."""
         self._catch_signals()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._layout.clear_sockets)
