@@ -1,4 +1,4 @@
-"""Open a memory: through the daemon if one runs, otherwise on the files.
+"""Open a memory: through the daemon if one runs, otherwise from its files.
 
 Without a daemon, a given key is looked up in the data folder and enforced as a daemon would. That protects nothing,
 since the files need no key, but it keeps a command from ignoring the key and writing to another user's memory. A CURVE
@@ -37,8 +37,8 @@ _CONNECT_TIMEOUT_S = 3.0
 def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
     """Open the user's memory for requests of `verb`, which a given key must permit.
 
-    On the files, a user without a store gets one only from a verb that stores something of the user's. Raises what
-    `Memory.open` and `authorize` raise, and `UnavailableError` for an endpoint without a daemon.
+    Without a daemon, a store is created only for a verb that stores something. Raises the errors of `Memory.open` and
+    `authorize`, and `UnavailableError` for an endpoint without a daemon.
     """
     if uses_daemon(target):
         with open_client(target) as client:
@@ -49,7 +49,7 @@ def open_memory(target: Target, verb: str) -> Iterator[MemoryClient | Memory]:
 
     target = authorize(target, verb)
     key = principal_of(target)
-    rights = Rights(is_admin=True) if key is None else rights_of(key)  # without a key: the owner of the files
+    rights = Rights(is_admin=True) if key is None else rights_of(key)  # without a key, the caller is the owner
     lend = offline.open_memory if _creates_user(verb) else offline.open_for_reading
     with (
         offline.shared_items(target.data_dir, target.settings) as shared,
@@ -66,7 +66,7 @@ def _creates_user(name: str) -> bool:
 
 
 def note_unknown_user(target: Target) -> None:
-    """Note that a user has no store, and name similar users. Only for the owner of the data folder."""
+    """Print a note that the user has no store, with similar user names. Only for the owner of the data folder."""
     is_owner = target.endpoint is None and target.token is None and target.key_file is None
     if target.as_json or not is_owner or user_folder(target.data_dir, target.user_id).exists():
         return
@@ -101,13 +101,13 @@ def open_client(target: Target) -> MemoryClient:
 
 
 def note_settings(target: Target) -> None:
-    """Note that settings of the command line do not change a running daemon."""
+    """Print a note that settings on the command line do not change a running daemon."""
     if target.settings_named:
         note("the daemon keeps its own settings; --set and --config do not change them")
 
 
 def principal_of(target: Target) -> Principal | None:
-    """Return the principal of the key that was given, by the key file of the data folder; None without a key.
+    """Look up the given key in the data folder's key file; return its principal, or None without a key.
 
     Raises `UnauthorizedError` for an unknown or revoked key, `RelaySettingsError` for an unreadable key file.
     """
@@ -120,7 +120,7 @@ def principal_of(target: Target) -> Principal | None:
 
 
 def authorize(target: Target, verb: str) -> Target:
-    """Check that a given key permits `verb`; return the target for the key's user, if the key is for one user.
+    """Check that a given key permits `verb`; return the target, with the key's user if the key is for one user.
 
     Raises `UnauthorizedError`, `UserNotAllowedError`, `ScopeMissingError`, `RelaySettingsError`, `InvalidInputError`.
     """
@@ -139,12 +139,12 @@ def authorize(target: Target, verb: str) -> Target:
 
 
 def skip_without_key(target: Target) -> OnMissingKey | None:
-    """Return the callback that notes a user without a key; None if that user was named, which is an error."""
+    """Return a callback that reports a user whose key is missing; None for a named user, for whom it is an error."""
     return None if target.user_named else note_skipped
 
 
 def note_skipped(error: EncryptionKeyMissingError) -> None:
-    """Note that a user is skipped because the key is missing."""
+    """Print a note that a user is skipped because the encryption key is missing."""
     note(f"user {error.user_id} is skipped: {error}")
 
 
@@ -153,9 +153,9 @@ def for_each_user(
 ) -> dict[str, Answer]:
     """Call `ask` for the named user, or for each user of the data folder, and return the results by user.
 
-    With an endpoint, or a key for one user, that is a single user. Users whose encryption key is missing are noted and
-    skipped, unless named. The store of shared items counts as a user. What `ask` reports has its own progress bar,
-    below that of the users, which is named `what`.
+    With an endpoint, or a key for one user, only one user is asked. Users whose encryption key is missing are skipped
+    with a note, unless named. The store of shared items counts as a user. The progress that `ask` reports has its own
+    bar, below the bar for users, which is named `what`.
     """
     users = [target.user_id] if target.user_named or target.endpoint is not None else _users(target)
     answers: dict[str, Answer] = {}

@@ -1,4 +1,4 @@
-"""`blocks`: follow the blocks that memory publishes unasked. `shared follow` has the same options (`Followed`)."""
+"""`blocks`: follow the blocks that memory publishes. `shared follow` has the same options (`Followed`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WAIT_S = 3_600.0
 
 @dataclass(frozen=True)
 class Followed:
-    """The options of a command that follows something."""
+    """The options of the commands `blocks` and `shared follow`."""
 
     count: int | None
     timeout_s: float | None
@@ -35,7 +35,7 @@ class Followed:
     feed: str | None
 
     def relay(self, target: Target) -> Endpoints | None:
-        """Return the relay's endpoints, or None if a daemon elsewhere is named without them."""
+        """Return the relay's endpoints, or None if the endpoint of a daemon is given without them."""
         here = relay_endpoints(target.data_dir)
         is_named = self.ingest or self.feed or target.endpoint is None
         return Endpoints(self.ingest or here.ingest, self.feed or here.feed) if is_named else None
@@ -62,7 +62,7 @@ _FOLLOWING = (
 
 
 def following_options(command: Verb) -> Verb:
-    """Add the options of a command that follows something, and pass them as a `Followed` named `followed`."""
+    """Add the options of a command that follows the journal, and pass them as a `Followed` named `followed`."""
     return with_options(as_struct("followed", Followed)(command), _FOLLOWING)
 
 
@@ -75,9 +75,9 @@ def following_options(command: Verb) -> Verb:
 def blocks(target: Target, role: str | None, run: str | None, session: str | None, followed: Followed) -> None:
     """Print each block that memory publishes for the user from now on, as its role receives it.
 
-    The daemon recalls by itself when messages, runs, assignments and documents arrive (the table of triggers). For a
-    block without relevant memories only a line is printed. With --json each block is an object on a line. Each
-    event causes a block for one role: `chat.user_msg` for the conductor, `conductor.run.started` for the worker.
+    The daemon runs a recall when messages, runs, assignments and documents arrive (see the table of triggers). A block
+    without relevant memories is printed as one line. --json prints each block as one JSON object on a line. Each event
+    causes a block for one role: `chat.user_msg` for the conductor, `conductor.run.started` for the worker.
 
     \b
     Examples:
@@ -94,7 +94,7 @@ def blocks(target: Target, role: str | None, run: str | None, session: str | Non
 
 
 def _caused(target: Target, role: str | None) -> str:
-    """Describe what is followed: which events cause a block for the role, by the triggers in these settings."""
+    """Describe which events cause a block for the role, according to the triggers in these settings."""
     rows = [row for row in TriggerTable.load(target.settings.triggers.table).rows.values() if row.enabled]
     roles = ", ".join(sorted({row.role for row in rows}))
     if role is None:

@@ -35,13 +35,14 @@ _LOOK_S, _STALLED_S = 0.25, 60.0
 def verify(context: click.Context, target: Target, backup: Path | None) -> None:
     """Check each stored record and event against its checksum, and each index against the records.
 
-    With BACKUP, made by `memory-agent backup`: its files against the manifest, then each record and event in them.
+    With BACKUP from `memory-agent backup`, checks its files against the manifest, then each record and event in them.
 
     Without --user, checks all users, the owners of runs, and the journal; a user whose encryption key is missing is
-    reported as unchecked. Runs beside a daemon and changes nothing. Findings are counted by file and class of keys.
-    Exit code 2: something was found or could not be checked. Findings in columns.arrays and graph.arrays lose nothing:
-    both are rebuilt from the records (at once with `memory-agent rebuild`), and missing ones are only noted; sona.state
-    is learned again when the memory is opened. Restore anything else from a backup: `memory-agent restore`.
+    reported as unchecked. Changes nothing, and a daemon may be running. Findings are counted by file and class of keys.
+    Exit code 2: something was found or could not be checked. Findings in columns.arrays and graph.arrays mean no loss:
+    both files are rebuilt from the records, at once with `memory-agent rebuild`. Missing files are only noted. The
+    state in sona.state is learned again when the memory is opened. Restore anything else from a backup: `memory-agent
+    restore`.
 
     \b
     Examples:
@@ -95,12 +96,12 @@ def _print_findings(parts: list[PartReport], found: list[tuple[str, str, str, in
 def rebuild(target: Target, vectors: bool) -> None:
     """Rebuild the columns that recall searches from the records; without --user, for all users.
 
-    Missing or damaged ones are rebuilt automatically; this command forces it. Meanwhile recall uses the old columns and
-    its answers are marked as degraded. Takes about 1 s per 10,000 memories.
+    Missing or damaged columns are rebuilt automatically; this command forces a rebuild. Until it ends, recall uses the
+    old columns, and its answers are marked as degraded. Takes about 1 s per 10,000 memories.
 
-    With --vectors, vectors of another model are dropped and all memories embedded again (about 1 minute per 10,000).
-    Meanwhile recall uses words, and the vectors that are ready. If this command is interrupted, a daemon continues
-    the work; without a daemon, the next daemon does.
+    With --vectors, vectors of another model are dropped and all memories are embedded again (about 1 minute per
+    10,000). Until then, recall uses words and the vectors that are ready. If this command is interrupted, the running
+    daemon, or the next one to start, continues the work.
 
     \b
     Examples:
@@ -147,11 +148,11 @@ def _followed(memory: MemoryClient | Memory, report: Report) -> int:
 @click.command()
 @daemon_options
 def compact(target: Target) -> None:
-    """Copy the records without free pages, compare, and replace the file; without --user, for all users.
+    """Copy the records without free pages, compare the copy, and replace the file; without --user, for all users.
 
-    The bytes of deleted memories leave the file. Needs disk space for the copy. Meanwhile recalls are answered and
-    writes wait. Killed at any moment, it leaves the old file or the new one, complete. Without --user and without a
-    daemon, the journal is compacted too; the relay of a daemon does this by itself after each erasure.
+    Removes the bytes of deleted memories from the file. Needs disk space for the copy. During the copy, recalls are
+    answered and writes wait. If it is killed, the old file or the new one is complete. Without --user and without a
+    daemon, the journal is compacted too; the relay of a daemon compacts it after each erasure.
 
     \b
     Examples:
@@ -177,7 +178,7 @@ def compact(target: Target) -> None:
 def backup(context: click.Context, target: Target, directory: Path) -> None:
     """Copy all users' memories and the journal to DIRECTORY, which must not exist yet.
 
-    The daemon may run meanwhile. The copy is consistent and checked, and gets its name only when it is durable.
+    The daemon may keep running. The copy is consistent and checked, and gets its name only when it is durable.
     Encrypted data stays encrypted; the keys are not included, and without them the backup is useless. Plain data stays
     plain: keep the backup as private as the data folder. Caches and tokens are left out. A user whose records are
     damaged, or whose encryption key is missing, is left out and named, with exit code 2.
@@ -207,13 +208,13 @@ def backup(context: click.Context, target: Target, directory: Path) -> None:
 @click.option("--from-journal", is_flag=True, help="No backup: replay this --user's events from the journal.")
 @options_where_user(ONLY)
 def restore(target: Target, directory: Path | None, replace: bool, from_journal: bool) -> None:
-    """Restore the backup in DIRECTORY; with --user, that user's memories alone.
+    """Restore the backup in DIRECTORY; with --user, only that user's memories.
 
-    Stop the daemon first. A damaged or incomplete backup is refused, and nothing changes. With --replace, existing
-    data is moved to another folder, which is printed, and never deleted. Events after the backup that
-    the journal here still holds are ingested at the daemon's next start. What was forgotten here after the backup stays
-    forgotten. The journal has no memories from `remember` or `import`, no recalls, and no runs from `trajectory`:
-    --from-journal does not restore those.
+    Stop the daemon first. A damaged or incomplete backup is refused, and nothing changes. With --replace, existing data
+    is moved to another folder, which is printed, and never deleted. Events after the backup that are still in the local
+    journal are ingested at the daemon's next start. Memories that were forgotten here after the backup stay forgotten.
+    The journal has no memories from `remember` or `import`, no recalls, and no runs from `trajectory`: --from-journal
+    does not restore those.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
-"""What commands use beyond click: help in sections, and options that arrive together as one struct.
+"""Additions to click: help in sections, and options that are passed together as one struct.
 
-Imports nothing of the product, because `hook` and `mcp` start for every session of a coding agent.
+This module imports no other part of the program, because `hook` and `mcp` start for every session of a coding agent.
 """
 
 from __future__ import annotations

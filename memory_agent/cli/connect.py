@@ -26,7 +26,7 @@ _THIS_USER = ""
 
 
 class _How(msgspec.Struct, frozen=True):
-    """The options of both commands."""
+    """The options that `connect` and `disconnect` share."""
 
     client: str
     project: bool
@@ -41,7 +41,7 @@ class _How(msgspec.Struct, frozen=True):
 
 
 class Edit(msgspec.Struct, kw_only=True):
-    """A file and what changes in it. `diff` is empty without a change, and has no line that stays."""
+    """A file and its changes. `diff` has only the changed lines."""
 
     path: str
     diff: str
@@ -49,7 +49,7 @@ class Edit(msgspec.Struct, kw_only=True):
 
 
 class Edits(msgspec.Struct, kw_only=True):
-    """The changes of all files, made if `is_written`. `advice` is what the user has to do next."""
+    """The changes of all files; `is_written` if they were made. `advice` says what the user has to do next."""
 
     client: str
     scope: str
@@ -91,12 +91,12 @@ def _print_plugin_folder(context: click.Context, _parameter: click.Parameter, va
 @click.option("--plugin-folder", is_flag=True, is_eager=True, expose_value=False, callback=_print_plugin_folder,
               help="Print the folder of the plugin for Claude Code and Codex, and exit.")  # fmt: skip
 def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | None, settings: tuple[str, ...]) -> None:
-    """Write the MCP server and, where CLIENT has them, hooks into the settings of CLIENT.
+    """Add the MCP server and, if CLIENT supports them, hooks to the settings of CLIENT.
 
-    Hooks (Claude Code, Codex, Gemini CLI) add the memories of the project that bear on a prompt to each prompt, and
-    remember what is said and run. The server (for these, Cursor, VS Code and Zed) lets the agent recall and remember by
-    itself. Shows the change and asks. Everything else in the files stays, comments and layout included, and a backup is
-    kept. A file that is not valid is left alone. Repeating it changes nothing.
+    Hooks (Claude Code, Codex, Gemini CLI) add relevant memories of the project to each prompt, and remember prompts,
+    answers and commands. With the server (also for Cursor, VS Code and Zed), the agent recalls and remembers on its own
+    initiative. Shows the change and asks. Everything else in the files stays, including comments and layout, and a
+    backup is kept. An invalid file is not changed. Repeating the command changes nothing.
 
     CLIENT is claude-code, codex, gemini, cursor, vscode or zed. Configure any other MCP client to run `memory-agent
     mcp`.
@@ -109,7 +109,7 @@ def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | N
     """
     if user == _THIS_USER and how.project:
         raise click.UsageError("--user and --project exclude each other; --user ID says whose memory")
-    configured = configured_folder(config, settings)  # refuses bad settings now: a client hides why its server ended
+    configured = configured_folder(config, settings)  # reject bad settings now: a client hides why its server ended
     shared = [
         *(("--user", user) if user else ()),
         *("--data-dir", str((data_dir or configured or default_data_dir()).expanduser().absolute())),
@@ -132,7 +132,7 @@ def connect(how: _How, user: str | None, data_dir: Path | None, config: Path | N
 def disconnect(how: _How, user: str | None) -> None:
     """Remove from the settings of CLIENT what `connect` wrote there, and nothing else.
 
-    A file that was not edited since gets back the bytes that it had before.
+    A file that was not edited since then gets its original bytes back.
 
     \b
     Examples:
@@ -165,7 +165,7 @@ def _edit(how: _How, plan: Callable[[Connection], list[Change]], *, is_connectin
 def _apply(
     how: _How, connection: Connection, plan: Callable[[Connection], list[Change]]
 ) -> tuple[list[Change], list[Edit]]:
-    """Show the changes, ask, and write them unless this is a dry run; again if a file changes meanwhile."""
+    """Show the changes, ask, and write them unless this is a dry run. Start again if a file has changed."""
     while True:
         changes = plan(connection)
         files = [_describe(change) for change in changes]
@@ -221,7 +221,7 @@ def _shown(now: str, then: str) -> Iterator[str]:
 
 
 def _without_common(gone: str, come: str) -> tuple[str, str]:
-    """Return two texts with an ellipsis for each common part; "" for a text that is nothing but common."""
+    """Return two texts with an ellipsis for each common part; "" for a text with no part of its own."""
     old, new = _TOKEN.findall(gone), _TOKEN.findall(come)
     before = _common(old, new)
     after = _common(old[before:][::-1], new[before:][::-1])

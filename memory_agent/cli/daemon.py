@@ -24,8 +24,9 @@ _MOST_TYPES = 8
 def stats(target: Target) -> None:
     """Show the number of memories by kind, and what was dropped and why; with a daemon, also its parts and timings.
 
-    Memories are the current ones, from events, `remember`, `import` and learned patterns. Events are counted from the
-    beginning: each was kept, was a repeat, or was dropped; an event that could not be processed is in quarantine.
+    Counts the current memories, which come from events, `remember`, `import` and learned patterns. Events are counted
+    from the beginning: each was kept, was a repeat, or was dropped; an event that could not be processed is in
+    quarantine.
 
     \b
     Examples:
@@ -96,7 +97,7 @@ def _of_memory(figures: MemoryStats) -> Mapping[str, object]:
 
 
 def _of_journal(journal: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield one line per figure, consumer and count; bytes with a unit."""
+    """Yield one line for each figure, consumer and count, with units for bytes."""
     for name, value in journal.items():
         if name == "counts":
             yield from ((count.replace("_", " "), number) for count, number in value.items())

@@ -310,7 +310,7 @@ def _open_memory(settings: Settings, folder: Path) -> Memory:
 
 
 def _keys_for_the_test(settings: Settings, folder: Path) -> EncryptionSettings:
-    """Return the encryption settings with a temporary folder of keys, so that the check adds none to the real one."""
+    """Return the encryption settings with a temporary folder of keys: the check adds no key to the real one."""
     return EncryptionSettings(keys_folder=str(folder / "keys") if settings.encryption.keys_folder else "")
 
 

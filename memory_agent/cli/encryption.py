@@ -42,8 +42,8 @@ def encryption() -> None:
 def status(target: Target) -> None:
     """Show whether encryption is on, which stores are encrypted, plain or locked, and which users have keys.
 
-    A locked store is encrypted with a key that is not in the folder of keys. `system` owns the key of data about many
-    users. Runs beside a daemon and changes nothing. A missing or wrong folder of keys is reported first.
+    A locked store is encrypted with a key that is not in the folder of keys. `system` has the key for data about
+    several users. Changes nothing, and a daemon may be running. A missing or wrong folder of keys is reported first.
 
     \b
     Examples:
@@ -87,7 +87,7 @@ def destroy(target: Target, yes: bool) -> None:
     """Destroy the key of --user: that user's data can no longer be read, here or in any backup.
 
     Takes effect at once in every process. Without a daemon, events that conductors published as `system` about the
-    user's runs are erased too. Prints what is left. Copies of the folder of keys are yours to remove.
+    user's runs are erased too. Prints which data is left. Remove copies of the folder of keys yourself.
 
     \b
     Examples:
@@ -129,14 +129,13 @@ def _print(target: Target, destroyed: DestroyedKey) -> None:
 @click.command()
 @options_where_user(ONLY)
 def encrypt(target: Target) -> None:
-    """Encrypt the data folder, each user's data with a key of its own in encryption.keys_folder.
+    """Encrypt the data folder, each user's data with a separate key in encryption.keys_folder.
 
     Without --user, encrypts everything: all users, the journal, and the owners of runs. Stop the daemon first. Needs
-    disk space for a copy of the largest part. Killed at any moment, it leaves each part plain or encrypted, and the
-    same command continues. If you lose the folder of keys, you lose the data: back it up, apart from the data.
-
-    Earlier backups, exports and what a restore moved aside stay plain. The disk may keep blocks of the plain files
-    until it overwrites them.
+    disk space for a copy of the largest part. If it is killed, each part is either plain or encrypted, and the same
+    command continues the work. If you lose the folder of keys, you lose the data: back it up separately from the data.
+    Earlier backups, exports and files that a restore moved aside stay plain. The disk may keep blocks of the plain
+    files until it overwrites them.
 
     \b
     Examples:

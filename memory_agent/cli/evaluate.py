@@ -107,7 +107,7 @@ class _Trial:
     compared: tuple[Path, Path] | None
 
     def run(self, target: Target, dataset: str, source: Path | None, read: Callable[[Path], Dataset]) -> None:
-        """Measure on the dataset that `read` reads from `source`, or compare two files of results; print either."""
+        """Measure on the dataset that `read` reads from `source`, or compare two result files; print the outcome."""
         if self.compared:
             self._compare(dataset, source, self.compared, target.as_json)
         elif source is None:
@@ -207,11 +207,12 @@ def _trial_options(command: Verb) -> Verb:
               help="Only these, by their position in the file from 0, as in 3,4 or 0-2.")  # fmt: skip
 @_trial_options
 def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tuple[int, ...] | None) -> None:
-    """Publish the turns of LoCoMo conversations, ask the questions, count the evidence found.
+    """Publish the turns of LoCoMo conversations, ask the questions, and count the evidence found.
 
-    One user per conversation (locomo-0, locomo-1, …; --user sets another prefix). A separate process publishes every
-    turn through the relay; the questions are asked over RPC. A daemon is started on a temporary folder, unless
-    --data-dir names that of a running one. Events per second are from the first publish to the last event recallable.
+    Each conversation becomes one user (locomo-0, locomo-1, …; --user sets another prefix). A separate process publishes
+    every turn through the relay; the questions are asked over RPC. A daemon is started on a temporary folder, unless
+    --data-dir names the folder of a running daemon. Events per second are measured from the first publish until the
+    last event is recallable.
 
     Metrics, for k of 1, 5, 10 and 50, averaged over questions:
 
@@ -223,14 +224,14 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
       NDCG@10        gain 2^grade - 1, discount log2(rank + 1), over the ideal order
       MRR            1 / rank of the first relevant memory or session, 0 without one
 
-    A memory that stands for several duplicate turns counts as all of them, at its one rank. That is the headline: the
-    rows "all", in JSON recall_at and so on. A wrongly folded turn could only raise it, so the row "all, shown records
-    alone" (recall_at_shown) counts only the turn that is shown: a lower bound.
+    A memory that represents several duplicate turns counts as all of them, at its single rank. The main result is in
+    the rows "all" (in JSON, recall_at and so on). A wrong merge of turns could only raise it, so the row "all, shown
+    records alone" (recall_at_shown) counts only the turn that is shown, as a lower bound.
 
-    Questions without evidence in the conversation are not asked. The last two rows of the sessions follow a common
-    convention: such questions count as answered, over all questions and over categories 1 to 4 alone.
+    Questions without evidence in the conversation are not asked. The last two rows for sessions follow a common
+    convention, which counts such questions as answered: over all questions, and over categories 1 to 4 only.
 
-    With --results, the answer to each question is written to a file, for --compare: ids and figures, never text.
+    With --results, the answer to each question is written to a file for --compare, as ids and figures without text.
 
     \b
     Examples:
@@ -248,11 +249,12 @@ def locomo(target: Target, trial: _Trial, file: Path | None, conversations: tupl
 def beam(target: Target, trial: _Trial, folder: Path | None) -> None:
     """Measure as `eval locomo` does, on the chats of BEAM ("Beyond a Million Tokens").
 
-    FOLDER is a folder of one chat, with chat.json and probing_questions/probing_questions.json, or one that holds such
-    folders at any depth (chats/100K, or chats). One user per chat, named by its path below FOLDER; each message is a
-    memory of its role, a batch is a session. The evidence is the messages of `source_chat_ids`; abstention questions
-    have none and are left out; a chat without messages or without questions is refused. The metrics are those of `eval
-    locomo`; no language model judges answers, so these are not the scores that BEAM publishes.
+    FOLDER is the folder of one chat, with chat.json and probing_questions/probing_questions.json, or contains such
+    folders at any depth (chats/100K, or chats). Each chat becomes one user, named by its path below FOLDER; each
+    message is a memory with its role, and a batch is a session. The evidence is the messages in `source_chat_ids`;
+    abstention questions have no evidence and are left out. A chat without messages or without questions is refused. The
+    metrics are those of `eval locomo`. No language model judges answers, so the scores are not comparable with those
+    that BEAM publishes.
 
     \b
     Examples:
@@ -270,10 +272,11 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
     """Measure as `eval locomo` does, on runs of a software-engineering agent (SWE-bench): long reports and outputs.
 
     FILE is a JSON list of runs, {"instance_id", "task", "steps": [{"thought", "command", "output"}]}; an issue
-    (instance_id) may have several runs. All runs are one user's (swe-runs), a run is a session. In each fourth run a
-    thought is a memory, and a command with its output is one; the others report 3 to 12 steps at a time.
+    (instance_id) may have several runs. All runs belong to one user (swe-runs), and a run is a session. In every fourth
+    run, each thought is a memory, and so is each command with its output; the other runs report 3 to 12 steps at a
+    time.
 
-    Three kinds of questions are made by rule; no memory holds their words:
+    Three kinds of questions are generated by rules; no memory contains their words:
 
     \b
       lookup   what a thought wants to see: the command that it led to, with its output
@@ -281,8 +284,8 @@ def swe(target: Target, trial: _Trial, file: Path | None) -> None:
       cause    what a run found to be the cause: where other runs of the issue say it;
                the memories of the asking run are left out
 
-    The metrics are those of `eval locomo`, with memories for turns and runs for sessions. `eval compare --by
-    conversation` resamples whole issues.
+    The metrics are those of `eval locomo`, with memories instead of turns and runs instead of sessions. `eval compare
+    --by conversation` resamples whole issues.
 
     \b
     Examples:
@@ -307,12 +310,12 @@ def jsonl(target: Target, trial: _Trial, file: Path | None) -> None:
       {"type": "query", "id": "q2", "text": "who knows the VPN?", "relevant": {"r2": 2},
        "timestamp": "2026-03-01", "category": "people", "user": "alice"}
 
-    (each on one line). `relevant` lists ids, or grades them: 1 or more, 0 for not relevant. A query is answered from
-    the records of its own user; without relevant ids it is left out. `timestamp` is when a record happened or a query
-    is asked; each `category` has a row, `none` for queries without one. Records become events of a type that keeps
-    their kind, with "Feedback:" before the text for `pattern`; an episode is a user's message, or with `"role":
-    "assistant"` an assistant's. A bad line is refused with its number and field. The
-    metrics are those of `eval locomo`, with records for turns, and sessions where records name them.
+    Each object is on one line. `relevant` lists ids, or maps ids to grades: 1 or more, or 0 for not relevant. A query
+    is answered from the records of its own user; a query without relevant ids is left out. `timestamp` is the time of a
+    record or a query. Each `category` has a row in the result, `none` for queries without one. Records become events of
+    a type that keeps their kind, with "Feedback:" before the text for `pattern`. An episode is a user's message, or an
+    assistant's with `"role": "assistant"`. A bad line is refused with its number and field. The metrics are those of
+    `eval locomo`, with records instead of turns, and with sessions if records name them.
 
     \b
     Examples:
@@ -443,23 +446,23 @@ _DIFFERENCES = ("metric", "questions", "A", "B", "B - A", "95 % from", "to", "ab
               help="The same seed gives the same figures.")  # fmt: skip
 @common_options
 def compare(target: Target, a: Path, b: Path, unit: Unit, resamples: int, seed: int) -> None:
-    """Compare two runs, question by question, by files that --results wrote.
+    """Compare two runs, question by question, from files that --results wrote.
 
-    A paired bootstrap over the common questions: the differences B - A are resampled with replacement. Printed for each
-    metric: both means, their difference, the interval that holds 95 % of the resampled differences, the share of
-    resamples in which B is better, and the number of questions in which B is better or worse. An interval without 0
+    Uses a paired bootstrap over the common questions: the differences B - A are resampled with replacement. For each
+    metric, it prints both means, their difference, the interval that holds 95 % of the resampled differences, the share
+    of resamples in which B is better, and the number of questions in which B is better or worse. An interval without 0
     means that the difference is more than chance over these questions.
 
-    Questions of one conversation are not independent. By question, the interval holds for more questions about these
-    conversations; for a claim about other conversations resample whole ones: --by conversation. With a handful of
-    them that interval is coarse, and with fewer than 3 there is none: "-", in JSON null. Of `eval swe`, an issue with
-    its runs counts as a conversation.
+    Questions of one conversation are not independent. By question, the interval holds for further questions about these
+    conversations. For a claim about other conversations, resample whole conversations with --by conversation. With few
+    conversations that interval is coarse, and with fewer than 3 there is no interval ("-", in JSON null). In `eval
+    swe`, an issue with its runs counts as a conversation.
 
-    Metrics named shown_… count the shown records alone, without their duplicates (see eval locomo); the table leaves
+    Metrics named shown_… count only the shown records, without their duplicates (see eval locomo); the table leaves
     them out if they make no difference.
 
-    Runs over other questions (another dataset, file or evidence) are refused. Settings that differ are printed. The
-    share above 0 and the counts are not the size of a gain.
+    Runs over different questions (another dataset, file or evidence) are refused. Settings that differ are printed. The
+    share above 0 and the counts do not measure the size of a gain.
 
     \b
     Examples:
@@ -495,7 +498,7 @@ def _comparison_figures(comparison: Comparison) -> dict[str, object]:
 
 
 def _without_equal(metrics: Sequence[MetricDifference]) -> list[MetricDifference]:
-    """Return the metrics, less those of shown records alone that equal the metric of all records."""
+    """Return the metrics without those of shown records that equal the metric of all records."""
     facts = {metric.metric: repr(msgspec.structs.astuple(metric)[1:]) for metric in metrics}  # NaN != NaN
     return [
         metric

@@ -95,7 +95,7 @@ def _found(result: RecallResult, explanation: Mapping[str, Any]) -> dict[str, ob
 
 
 def _nothing_found(result: RecallResult, asked: Asked) -> dict[str, object]:
-    """Return the figures of the query alone: only a user's own memory carries those of the search."""
+    """Return the figures of the query. Only explanations of a user's own memories have figures of the search."""
     return {
         "dates do": (asked.dates or "as the setting recall.dates says") if result.dates else "nothing",
         "filters": [*_conditions(msgspec.to_builtins(asked.filter)), *_dates(result, asked.dates)] or "none",
@@ -114,7 +114,7 @@ def _conditions(filters: Mapping[str, Any]) -> list[str]:
 
 
 def _dates(result: RecallResult, mode: Dates | None) -> list[str]:
-    """Return the dates of the query as conditions, if dates filter."""
+    """Return the dates of the query as conditions, if the recall filters by dates."""
     return [f"date {describe(date)}" for date in result.dates] if mode == "filter" else []
 
 
@@ -191,7 +191,7 @@ def _place(parts: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _stands_for(parts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield how many similar requests a request stands for. Older daemons do not send this."""
+    """Yield how many similar requests a request represents. Older daemons do not send this."""
     folded = parts.get("repeats")
     if not folded:
         return

@@ -17,7 +17,7 @@ JSON_KEY = "memory_agent.json"
 
 
 class Failure(click.ClickException):
-    """A command failed. `code` and `retryable` are those of the underlying error."""
+    """The failure of a command, with the `code` and `retryable` of the underlying error."""
 
     exit_code = 1
 
@@ -28,7 +28,7 @@ class Failure(click.ClickException):
         self._as_json = bool(context and context.meta.get(JSON_KEY))
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print the line."""
+        """Print the failure as one line."""
         line = json.dumps({"error": self._fields}, ensure_ascii=False) if self._as_json else f"error: {self.message}"
         click.echo(line, file=file, err=file is None)
 
@@ -45,7 +45,7 @@ def note(message: str) -> None:
 
 
 def confirm(question: str) -> None:
-    """Ask a person to confirm what cannot be undone. Programs give --yes instead.
+    """Ask a person to confirm an action that cannot be undone. Programs pass --yes instead.
 
     Raises `click.Abort` if the answer is no, `Misuse` if standard input ends and is not a terminal.
     """

@@ -19,7 +19,7 @@ from memory_agent.records.memories import Exclusion, MemoryFilter
 
 Pair = tuple[str, Any]
 _WIDEST_CHOICE = 40
-"""Characters; a longer list of words is shown in the help text."""
+"""In characters. A longer list of words is shown in the help text."""
 _IDS = ("_id", "_ids")
 
 
@@ -48,10 +48,10 @@ def documented(struct: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldI
 def field_options(
     struct: type[msgspec.Struct], *only: str, but: Sequence[str] = (), prefix: str = "", **names: str
 ) -> Callable[[Verb], Verb]:
-    """Add an option for each documented field, or for `only` these; `but` are left out.
+    """Add an option for each documented field, or for those in `only`, except those in `but`.
 
-    The command receives a value by the name of its field. The option has this name too, in the singular and without
-    `_id`, unless `names` has another, as in `timestamp="--at"`. `prefix` begins both.
+    The command receives a value under the name of its field. The option has the same name, in the singular and without
+    `_id`, unless `names` gives another, as in `timestamp="--at"`. Both names begin with `prefix`.
     """
     fields = [field for name, field in documented(struct).items() if name not in but and (not only or name in only)]
     options = [_option(field, names.get(field.name) or _usual(field, prefix), prefix) for field in fields]

@@ -62,7 +62,7 @@ VERBS = {
     "forget": Verb("forget", "forget", "Erase memories, a session or a user, completely."),
     "eval": Verb("evaluate", "evaluate", "Measure on real inputs and compare two measurements."),
 }
-"""In the order of the help."""
+"""The commands, in the order of the help."""
 
 _INTERRUPTED = 130
 _QUOTES = "Put quotes around the text"
@@ -79,7 +79,7 @@ class FailureGroup(click.Group):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise _refusal(error, ctx) from error
-        except OSError as error:  # of --help and --version, which print
+        except OSError as error:  # from --help and --version, which print
             raise _failure(error) from error
 
     def invoke(self, ctx: click.Context) -> object:
@@ -97,7 +97,7 @@ class FailureGroup(click.Group):
 
 def _failure(error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
-        return error  # click exits quietly when the reader has gone
+        return error  # click exits quietly when the reader has closed the pipe
     reason = error.strerror or str(error)
     return Failure("io", reason if error.filename is None else f"{error.filename}: {reason}")
 

@@ -32,9 +32,9 @@ from memory_agent.layout import CONFIG_VARIABLE, DATA_DIR_VARIABLE, TOKEN_VARIAB
 def hook(options: Options, config: Path | None, settings: tuple[str, ...]) -> None:
     """Answer one hook of a coding agent, whose JSON is on standard input. `memory-agent connect` sets it up.
 
-    Prompts, results of commands and edits, failures and answers become events of the project's channel. A prompt, and
-    the start of a session, is answered with the memories of the project that bear on it: at most 9,000 characters, or
-    nothing, within .3 s. Without a daemon the events wait for the next hook, the answer is empty and the exit code 0.
+    Prompts, results of commands and edits, failures and answers become events of the project's channel. A prompt or the
+    start of a session is answered within .3 s, with relevant memories of the project (at most 9,000 characters) or
+    nothing. Without a daemon, the events wait for the next hook, the answer is empty and the exit code is 0.
 
     \b
     Examples:

@@ -41,7 +41,7 @@ def _scopes(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 
 @click.group()
 def keys() -> None:
-    """Access keys for anyone but the owner of the data folder: for one user or all, with scopes.
+    """Access keys for callers other than the owner of the data folder: for one user or all, with scopes.
 
     The owner has the key `local` for all users and scopes: the file `token` in the data folder. These commands change
     the key file, whether a daemon runs or not; a change takes effect with the next request.
@@ -65,7 +65,7 @@ def keys() -> None:
 
 
 class _Rights(NamedTuple):
-    """What a key permits, and the groups whose shared items it finds."""
+    """The rights of a key, and the groups whose shared items it finds."""
 
     scopes: frozenset[Scope]
     orgs: tuple[str, ...]
@@ -88,8 +88,9 @@ class _Rights(NamedTuple):
 def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: bool, out: Path | None) -> None:
     """Create the key NAME for one user or for all. It is shown once; the data folder keeps only its digest.
 
-    A token is for the socket file and loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
-    Names of organisations and tiers have 1 to 64 ASCII letters, digits and ._-; naming one in a key creates it.
+    A token works on the socket file and on loopback (MEMORY_AGENT_TOKEN, --key-file). Other machines need --curve.
+    Names of organisations and tiers have 1 to 64 ASCII letters, digits and ._-; a key that names an organisation or a
+    tier creates it.
 
     \b
     Examples:
@@ -118,10 +119,10 @@ def create(target: Target, name: str, all_users: bool, rights: _Rights, curve: b
               help="Write the key there (0600) instead of printing it; may be the key's old file.")  # fmt: skip
 @options_where_user(UNUSED)
 def rotate(target: Target, name: str, out: Path | None) -> None:
-    """Replace the secret of the key NAME, and print it once. The old one stops working with the next request.
+    """Replace the secret of the key NAME, and print it once. The old secret stops working with the next request.
 
-    NAME local is the data folder's own key: its new token goes to the file `token`, where clients on this machine and
-    the daemon find it.
+    The key `local` is the data folder's own key. Its new token is written to the file `token`, from which the daemon
+    and clients on this machine read it.
 
     \b
     Examples:
@@ -157,7 +158,7 @@ def _hand_out(target: Target, document: KeyDocument, out: Path | None) -> None:
 @keys.command("list", short_help="List keys, also revoked ones.")
 @options_where_user(UNUSED)
 def list_keys(target: Target) -> None:
-    """List the keys of the data folder, also revoked ones. Tokens are not shown: they are not stored.
+    """List the keys of the data folder, including revoked ones. Tokens are not shown, because they are not stored.
 
     \b
     Examples:
@@ -178,7 +179,7 @@ def list_keys(target: Target) -> None:
 @click.argument("name")
 @options_where_user(UNUSED)
 def revoke(target: Target, name: str) -> None:
-    """Revoke the key NAME: its next request is refused, also on open connections.
+    """Revoke the key NAME: its next request is refused, even on open connections.
 
     \b
     Examples:

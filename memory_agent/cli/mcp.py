@@ -28,7 +28,7 @@ from memory_agent.layout import (
 from memory_agent.sessions.events import channel_of
 
 SESSION_VARIABLE = "CLAUDE_CODE_SESSION_ID"
-"""In which Claude Code names its session, as in its hooks. Codex names it with each request (`Message.session`)."""
+"""The variable with Claude Code's session, also in its hooks. Codex sends it with each request (`Message.session`)."""
 
 
 class _Daemon(NamedTuple):
@@ -54,7 +54,7 @@ class _Daemon(NamedTuple):
         folder = self.data_dir or self._configured_folder() or default_data_dir()
         local = LocalDoor(Layout(folder), token, note, own if self.start else None)
         try:
-            local.start()  # now, because a client lists the tools first, and calls one when the daemon is up
+            local.start()  # started early: the client lists the tools before it calls one
         except UnavailableError as error:
             note(str(error))
         return local.find
@@ -103,9 +103,9 @@ def mcp(tools: ToolSet, project: bool, daemon: _Daemon, **context: str | None) -
     """Serve the Model Context Protocol on standard input and output, for one client, until standard input ends.
 
     The tools are recall, remember, get, feedback, forget, timeline, search_shared, get_shared and rate_shared; with
-    --tools classic search_memory, extract_memory, vector_memory_search and vector_memory_write. The daemon answers, as
-    it does at /mcp over HTTP; if none runs, one is started, and keeps running. `memory-agent connect` configures a
-    client.
+    --tools classic, they are search_memory, extract_memory, vector_memory_search and vector_memory_write. The daemon
+    answers the calls, as at /mcp over HTTP. If no daemon runs, one is started, and keeps running. `memory-agent
+    connect` configures a client.
 
     \b
     Examples:

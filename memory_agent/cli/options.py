@@ -40,7 +40,7 @@ Verb = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Target:
-    """The values of the shared options. `user_named`, `settings_named`: given on the command line."""
+    """The values of the shared options. `user_named` and `settings_named`: given on the command line."""
 
     user_id: str
     user_named: bool
@@ -199,7 +199,7 @@ def _data_dir(named: Path | None, settings: Settings) -> Path:
 
 
 def with_options(command: Verb, options: Sequence[Callable[[Verb], Verb]]) -> Verb:
-    """Add options, which the help shows in this order."""
+    """Add options. The help shows them in this order."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -210,7 +210,7 @@ _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class Moment(click.ParamType[datetime]):
-    """An ISO 8601 date or time (without a zone: UTC), or how long ago: 30m, 12h, 7d, 2w."""
+    """An ISO 8601 date or time (without a zone: UTC), or an age: 30m, 12h, 7d, 2w."""
 
     name = "WHEN"
 
@@ -226,7 +226,7 @@ class Moment(click.ParamType[datetime]):
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """Parse a date, a time, or an age before `now`. Raises `ValueError`, `OverflowError` for an age too long."""
+    """Parse a date, a time, or an age before `now`. Raises `ValueError`; `OverflowError` for too great an age."""
     ago = _AGO.fullmatch(text.strip())
     if ago is None:
         moment = datetime.fromisoformat(text.strip())

@@ -1,4 +1,4 @@
-"""`shared preview`, `confirm` and `offer`: show what would leave a user, word for word, and then send exactly that."""
+"""`shared preview`, `confirm` and `offer`: show word for word what would be published, then send exactly that."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MARGIN, _MARKED, _REPEATED = "   ", " ! ", " = "
 _OFTEN_REPEATED = ("title", "summary")
-"""A document's body repeats both, and the text of a memory may repeat its title."""
+"""The body of a document repeats both fields; the text of a memory may repeat the title."""
 _HEADING = re.compile(r"#{1,6}\s+")
 _MASKED = "[masked:"
 _COMMAND = {False: "`shared confirm`", True: "`shared offer`"}
@@ -42,7 +42,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """What is previewed, and which parts of it."""
+    """The source of a preview, and the parts of it to publish."""
 
     file: Path | None
     text: str | None
@@ -96,10 +96,10 @@ def preview(target: Target, source: _Source, out: Path | None, **fields: Any) ->
     """Show what would be published of a document, a memory or a few words. Sends nothing and stores nothing.
 
     Secrets are masked. Lines with a masked secret, or with words that may reveal more than you intend (names, accounts,
-    addresses, paths), are marked with !; check these. A line marked with = stands for text that is shown above it. Of
-    FILE, only the title and the summary leave, the name of FILE where it has no heading, the path only with
-    --reference, the whole text only with --body. With --offer, a pattern that was learned from runs is shown without
-    counts and dates: only what the runs did.
+    addresses, paths), are marked with !; check these. A line marked with = stands for text that is shown above it. Only
+    the title and the summary of FILE are published; without a heading, the title is the name of FILE. The path is
+    published only with --reference, and the whole text only with --body. With --offer, a pattern that was learned from
+    runs is shown without counts and dates: only what the runs did.
 
     \b
     Examples:
@@ -163,10 +163,10 @@ def _next_command(target: Target, source: _Source, out: Path, is_offer: bool) ->
 @click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
 @daemon_options
 def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> None:
-    """Publish what the file PREVIEW shows, which `shared preview --out` wrote; it is durable on return.
+    """Publish exactly what PREVIEW shows, a file written by `shared preview --out`; durable on return.
 
-    Shows it again and asks. A preview that was changed, or whose memory was changed since, is refused, as is a version
-    that is published already. The same preview confirmed twice is published once.
+    Shows it again and asks. Refuses a preview that was edited, a preview whose memory has changed since, and a version
+    that is already published. A preview that is confirmed twice is published once.
 
     \b
     Examples:
@@ -200,7 +200,7 @@ def confirm(target: Target, preview: Path, attach: Path | None, yes: bool) -> No
 @click.option("--yes", is_flag=True, help="Do not show it again, and do not ask.")
 @daemon_options
 def offer(target: Target, preview: Path, yes: bool) -> None:
-    """Offer what the file PREVIEW shows, which `shared preview --offer --out` wrote; it is durable on return.
+    """Offer exactly what PREVIEW shows, a file written by `shared preview --offer --out`; durable on return.
 
     Shows it again and asks. Nobody sees it until five users (the setting shared.offers_together) offer the same words.
     The next upkeep then publishes them as one item by "5 users", which names nobody. `shared unpublish` withdraws it.
@@ -232,7 +232,7 @@ def _attached(file: Path) -> bytes:
 
 
 def _preview_in(file: Path, *, is_offer: bool) -> PublishPreview:
-    """Return the preview in a file. Raises `InvalidInputError` if it is none, or not one of this kind."""
+    """Return the preview in a file. Raises `InvalidInputError` for other content or the other kind."""
     found = _read_preview(file)
     if found is None:
         raise InvalidInputError("preview", f"{file} is not what `shared preview {'--offer ' * is_offer}--out` wrote")
@@ -267,7 +267,7 @@ def _author(memory: MemoryClient | Memory) -> str | None:
 
 
 def _print_preview(preview: PublishPreview, author: str | None) -> None:
-    """Print everything that would leave, by field. `author` is what `_author` returns."""
+    """Print everything that would be published, by field. `author` is what `_author` returns."""
     content, texts = preview.content, texts_of(preview.content)
     if content.attachment is not None:
         texts["attachment"] = f"{file_facts(content.attachment)}\nIt leaves as it is: nothing in it is masked."
@@ -299,7 +299,7 @@ def _print_preview(preview: PublishPreview, author: str | None) -> None:
 
 
 def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    """Yield each line with ""; where lines repeat a field of `before`, one line for all of them, with its name."""
+    """Yield each line with "". Lines that repeat a field of `before` become one line with the field's name."""
     left, place = dict(before), 0
     while place < len(lines):
         repeated = next((name for name, text in left.items() if _repeats(lines[place : place + len(text)], text)), "")
@@ -308,7 +308,7 @@ def _once(lines: Sequence[str], before: Mapping[str, Sequence[str]]) -> Iterator
 
 
 def _repeats(lines: Sequence[str], field: Sequence[str]) -> bool:
-    """Return whether lines equal those of a field, perhaps as a Markdown heading."""
+    """Return whether lines equal those of a field, ignoring the mark of a Markdown heading."""
     return [_HEADING.sub("", line).rstrip() for line in lines] == list(field)
 
 

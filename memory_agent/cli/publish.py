@@ -51,8 +51,8 @@ _Result = TypeVar("_Result")
 class Interrupts:
     """Lets a command end on Ctrl-C between two steps, and print what it has done.
 
-    In this block the first Ctrl-C sets `heard` and ends what `cut_short` runs; the second one raises at once. If SIGINT
-    is ignored, as in a background job of a shell, it stays ignored.
+    Inside the context, the first Ctrl-C sets `heard` and ends the step in `cut_short`; the second one raises at once.
+    If SIGINT is ignored, as in a background job of a shell, it stays ignored.
     """
 
     def __init__(self) -> None:
@@ -103,10 +103,10 @@ def publish(
 ) -> None:
     """Send events, one JSON object a line, from FILE or standard input, and wait until the relay has stored them.
 
-    Bad lines are reported on standard error and counted; the others are sent, and the exit code is 1. A duplicate (same
-    event_id) is recognised and counted. With --user, events that name no user belong to that user. With --wait, events
-    of types that the table of signals does not keep are counted by type. Interrupted, it sends no more, waits up to 5 s
-    for acks, and prints what was acknowledged; a second Ctrl-C ends it at once.
+    Bad lines are reported on standard error and counted; all other lines are sent, and the exit code is 1. A duplicate
+    (same event_id) is recognised and counted. With --user, events that name no user belong to that user. With --wait,
+    events of types that the table of signals does not keep are counted by type. On Ctrl-C it stops sending, waits up to
+    5 s for acks, and prints what was acknowledged; a second Ctrl-C ends it at once.
 
     \b
     Examples:
@@ -157,7 +157,7 @@ def unreachable(target: Target, endpoint: str, *, is_named: bool, may_spool: boo
 
 
 class Observer:
-    """Reports on events while they are sent. This one only prints bad lines, as notes."""
+    """Reports on events while they are sent. The base class only prints bad lines, as notes."""
 
     def on_progress(self, progress: Progress) -> None:
         """Show acks; called in the publisher's thread."""
@@ -282,10 +282,11 @@ def count_lines(stream: IO[bytes]) -> int:
 class Summary(msgspec.Struct, kw_only=True):
     """The result for all lines. Times are seconds since the first line was sent, None if that stage was not reached.
 
-    `published` lines were events. Each of them is acknowledged (new and durable at the relay), a duplicate, rejected by
-    the relay, spooled on this disk, or unacknowledged. `rejected` also counts lines that are not events; the first
-    thousand rejected lines are in `bad_lines`. `failure` is the reason why sending stopped early. `not_kept` counts, by
-    type, the events whose type no row of the table of signals keeps; it is set when all events are handled.
+    `published` counts the lines that were events. Each of them is acknowledged (new and durable at the relay), a
+    duplicate, rejected by the relay, spooled on this disk, or unacknowledged. `rejected` also counts lines that are not
+    events; the first thousand rejected lines are in `bad_lines`. `failure` is the reason why sending stopped early.
+    `not_kept` counts, by type, the events whose type no row of the table of signals keeps; it is set when all events
+    are handled.
     """
 
     published: int = 0
@@ -328,7 +329,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 class Sending(NamedTuple):
-    """How to send: the relay's endpoint, the time to wait for acks, who observes, and a spool for unsent events."""
+    """How to send: the relay's endpoint, the time to wait for acks, the observer, and a spool for unsent events."""
 
     endpoint: str
     patience_s: float
@@ -341,7 +342,7 @@ def send(
 ) -> Summary:
     """Publish every line that is an event, and wait for the acks.
 
-    Interrupted, it sends no more, and waits a short time for acks. A bad line raises nothing: the observer reports it.
+    On Ctrl-C it stops sending, and waits a short time for acks. A bad line raises nothing: the observer reports it.
     Raises `JournalInUseError` if another publisher has the spool.
     """
     summary, spool = Summary(), sending.spool
@@ -401,7 +402,7 @@ def _publish_all(
 def wait_until_recallable(
     client: MemoryClient, through: Mapping[str, int], events: int, timeout_s: float, report: Report
 ) -> None:
-    """Return when each user's events up to a sequence number are recallable or in quarantine.
+    """Wait until each user's events up to a sequence number are recallable or in quarantine.
 
     Raises `DeadlineExceededError` after `timeout_s`, `UnavailableError` if the daemon stops.
     """
@@ -421,5 +422,5 @@ def wait_until_recallable(
 
 
 def relay_ingest(target: Target, named: str | None) -> str:
-    """Return the relay's endpoint for events: the named one, or that of the settings or the data folder."""
+    """Return the relay's endpoint for events: the given one, or else the one of the settings or the data folder."""
     return named or target.settings.relay.broker.ingest or relay_endpoints(target.data_dir).ingest

@@ -19,7 +19,7 @@ _all = click.option("--all", "every", is_flag=True, help="Every entry, instead o
 
 @click.group()
 def quarantine() -> None:
-    """Events that could not be decoded or ingested. They are kept here instead of being retried for ever.
+    """Events that could not be decoded or ingested. They are kept here instead of being retried forever.
 
     \b
     Examples:
@@ -35,7 +35,7 @@ def quarantine() -> None:
 def list_entries(target: Target, after: int, limit: int) -> None:
     """Show quarantined events, oldest first, with the reason and without their content.
 
-    Uses the daemon, or the journal's files if none runs.
+    Uses the daemon, or the journal's files if no daemon runs.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def list_entries(target: Target, after: int, limit: int) -> None:
 @_all
 @daemon_options
 def retry(target: Target, ids: tuple[int, ...], every: bool) -> None:
-    """Retry quarantined events; those that succeed leave the quarantine. Exit code 1 if some still fail.
+    """Retry quarantined events; handled events leave the quarantine. Exit code 1 if some still fail.
 
     \b
     Examples:

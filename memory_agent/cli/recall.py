@@ -78,9 +78,9 @@ class _Output(msgspec.Struct, frozen=True, kw_only=True):
 def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **given: Any) -> None:
     """Find memories that resemble TEXT, best first. TEXT may be - for standard input.
 
-    Only memories that match all filters are found. Uses the daemon of the data folder, or
-    the files if none runs. Parts that were unavailable (no model, a deadline) are listed as degraded. Memories that
-    are not relevant to TEXT are left out; an empty answer is not an error.
+    Only memories that match all filters are found. Uses the daemon of the data folder, or the files if no daemon runs.
+    Parts that were unavailable (no model, a deadline) are listed as degraded. Memories that are not relevant to TEXT
+    are left out; an empty answer is not an error.
 
     \b
     Examples:
@@ -122,7 +122,7 @@ def recall(target: Target, text: str, filter: MemoryFilter, output: _Output, **g
 
 
 def _note_none(total: int, *, is_filtered: bool, is_strict: bool) -> None:
-    """Note how many memories were searched without a result, and how to see the nearest."""
+    """Print how many memories were searched without a result, and how to see the nearest."""
     if total == 1:
         none = f"the only memory{' that matches' if is_filtered else ''} does not bear on this"
     else:
@@ -180,9 +180,9 @@ def remember(target: Target, text: str, metadata: tuple[Pair, ...], **fields: An
 def list_memories(target: Target, filter: MemoryFilter, order: Order, limit: int, after: str | None) -> None:
     """List memories that match all filters, a page at a time: time, kind, id, and the beginning of the text.
 
-    Memories that arrive between two pages neither repeat nor hide others. A memory whose time changes between two pages
-    may be missed or shown twice; with --order updated, so may one that is replaced. That order begins with the memory
-    that was replaced last. --json has the whole records, and the cursor as `next_cursor`.
+    New memories between two pages cause no repeats and no gaps. A memory whose time changes between two pages may be
+    missed or shown twice; with --order updated, so may a memory that is replaced. --order updated begins with the
+    memory that was replaced last. --json prints whole records, and the cursor as `next_cursor`.
 
     \b
     Examples:

@@ -39,7 +39,7 @@ _QUOTED = "| "
 _BLANK_ENDS = re.compile(r" +$", re.MULTILINE)
 _NAMES_WIDTH = 24
 _LEAST_WIDTH = 20
-"""The least width of a column whose texts are longer."""
+"""The least width of a column with longer texts."""
 _GAP = 2
 _LEFT_OUT = {
     "event": "of the calling event",
@@ -56,7 +56,7 @@ def print_document(value: object) -> None:
 
 
 def print_done(as_json: bool, document: object, sentence: str) -> None:
-    """Print the document of a command, or for a person a sentence."""
+    """Print a document for a program, or a sentence for a person."""
     if as_json:
         print_document(document)
     else:
@@ -103,7 +103,7 @@ def print_memories(result: RecallResult, now: datetime) -> None:
 
 
 def print_memory(place: int | None, memory: RetrievedMemory, now: datetime, *, is_whole: bool = False) -> None:
-    """Print a memory of an answer, or one found by its id, which has no place and score.
+    """Print a memory of an answer, or one found by its id, without place and score.
 
     A long memory of another user is printed in part, unless `is_whole`.
     """
@@ -267,7 +267,7 @@ def _is_plain(character: str) -> bool:
 
 
 def _heading(place: int | None, memory: RetrievedMemory, now: datetime) -> Text:
-    """Return the heading: our facts on the first line, and below it, where they cannot pass as ours, title and tags.
+    """Return the heading: our facts on the first line; title and tags below it, where they cannot pass as ours.
 
     For a shared memory, its author is on a line between them.
     """

@@ -44,7 +44,7 @@ _MOST_PRINTED = 20
 
 
 class Delivered(msgspec.Struct, kw_only=True):
-    """The numbers of events that were `new`, `known` from before, or `rejected`; `noise` made no memory, by reason.
+    """The numbers of events that were `new`, already `known`, or `rejected`; `noise`: without a memory, by reason.
 
     The relay drops noise later, and `stats` counts it. `forgotten` events had a memory that was forgotten, according to
     the history of erasures in the data folder; it stays forgotten.
@@ -60,7 +60,7 @@ class Delivered(msgspec.Struct, kw_only=True):
 
 
 class _Result(msgspec.Struct, kw_only=True):
-    """`looked_in`: the files, folders and patterns where sessions were looked for."""
+    """`looked_in`: the files, folders and patterns that were searched for sessions."""
 
     found: ImportCounts
     delivered: Delivered | None
@@ -76,11 +76,11 @@ class _Wanted(NamedTuple):
     project: Path | None
 
     def places(self) -> Places:
-        """Return where to look for them."""
+        """Return the places to search for sessions."""
         return Places(self.paths, Path.home(), os.environ, self.clients or NAMES)
 
     def scope(self, user_id: str) -> Scope:
-        """Return whose they are, and what is taken of them."""
+        """Return the owner of the sessions, and what to import from them."""
         return Scope(user_id, self.since, None if self.project is None else str(self.project.expanduser().absolute()))
 
 
@@ -107,14 +107,15 @@ class _Wanted(NamedTuple):
 def import_sessions(
     target: Target, wanted: _Wanted, dry_run: bool, watch: bool, wait: bool, ingest: str | None
 ) -> None:
-    """Import past sessions from PATHS, files or folders, or from where the clients on this machine keep them.
+    """Import past sessions from PATHS (files or folders), or from the folders of the clients on this machine.
 
-    Reads sessions of Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS also of SWE-agent, the data
-    exports of ChatGPT and Claude.ai (also as .zip) and ATIF. What was said and run is published with its own time,
-    through the relay if one runs, otherwise on the files; secrets are masked. Turns and runs come with their outcome. A
-    session's project is its channel: `recall --channel project:DIR`. Left out and counted: what the client or a memory
-    added to the prompt, and output of tools that only read. What cannot be read is named (exit code 1). Repeating an
-    import changes nothing, and does not restore what was forgotten. Interrupted, it prints what was imported.
+    Reads sessions of Claude Code, Codex, Gemini CLI, OpenHands and mini-swe-agent; in PATHS, it also reads sessions of
+    SWE-agent, ATIF, and the data exports of ChatGPT and Claude.ai (also as .zip). Prompts, answers and commands are
+    published with their own times, through the relay if one runs, otherwise directly into the files; secrets are
+    masked. Turns and runs keep their outcomes. A session's project is its channel: `recall --channel project:DIR`. Text
+    that the client or a memory added to a prompt, and output of tools that only read, is left out and counted.
+    Unreadable input is named (exit code 1). Repeating an import changes nothing, and does not restore forgotten
+    memories. On Ctrl-C it prints what was imported.
 
     \b
     Examples:
@@ -152,7 +153,7 @@ def import_sessions(
 def _follow(
     target: Target, ingest: str | None, imported: SessionImport, delivered: Delivered, interrupts: Interrupts
 ) -> None:
-    """Import what the files hold, then what is added to them, until interrupted or the relay fails."""
+    """Import the content of the files, then all additions, until Ctrl-C or a failure of the relay."""
     while delivered.failure is None and not interrupts.heard:
         news = _with_forgotten(target, imported.events(is_growing=True), delivered)
         _deliver(target, ingest, news, delivered, interrupts)
@@ -186,7 +187,7 @@ def _deliver(
         raise UnavailableError(unreachable(target, endpoint, is_named=ingest is not None, may_spool=False))
     else:
         with open_memory(target, "remember") as memory:
-            _ingest(memory, events, delivered, interrupts)  # type: ignore[arg-type]  # no daemon: it is the files
+            _ingest(memory, events, delivered, interrupts)  # type: ignore[arg-type]  # a `Memory` without a daemon
 
 
 def _publish(

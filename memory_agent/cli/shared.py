@@ -1,4 +1,4 @@
-"""`shared …`: manage the items that a user published, and find those of others. `preview` publishes them."""
+"""`shared …`: manage the items of a user, and find those of others. The publishing commands are in `preview`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _item = click.argument("item_id", metavar="ID")
 def shared() -> None:
     """What users share: publish items for others, manage them, find and rate what others published.
 
-    Only `confirm` and `offer` send anything to others, and exactly what the preview showed. Others see a pseudonym, or
-    the name that `name` sets. (`memory-agent publish` sends events to your own memory.)
+    Only `confirm` and `offer` send anything to others, and they send exactly what the preview showed. Others see a
+    pseudonym, or the name that `name` sets. (`memory-agent publish` sends events to your own memory.)
 
     \b
     Examples:
@@ -90,8 +90,8 @@ def offered(target: Target) -> None:
 def unpublish(target: Target, item_id: str) -> None:
     """Withdraw the item or the offer ID, with its figures: no answer shows it from now on.
 
-    Its bytes leave the files at the daemon's next upkeep, or now if no daemon runs. Only its author may withdraw an
-    item, and the holder of a key with the scope shared-admin. Exit code 1: the user has no such item.
+    Its bytes leave the files at the daemon's next upkeep, or now if no daemon runs. Only its author, or the holder of a
+    key with the scope shared-admin, may withdraw an item. Exit code 1: the user has no such item.
 
     \b
     Examples:
@@ -117,7 +117,7 @@ def unpublish(target: Target, item_id: str) -> None:
 @click.option("--take-back", is_flag=True, help="Withdraw your rating.")
 @daemon_options
 def rate(target: Target, item_id: str, rating: float | None, version: str | None, take_back: bool) -> None:
-    """Rate the item ID, from 0 to 1. Replaces your former RATING.
+    """Rate the item ID, from 0 to 1. Replaces your earlier rating.
 
     Prints the figures that everybody sees; they change once enough different users have rated.
 
@@ -167,8 +167,8 @@ def published(target: Target) -> None:
 def search(target: Target, text: str, **fields: Any) -> None:
     """Find the shared items that resemble QUERY and that the user may see, best first; - is standard input.
 
-    Other users wrote them. QUERY is not stored. `memory-agent recall --tier local --tier global` finds them
-    beside your own memories.
+    Other users wrote these items. QUERY is not stored. `memory-agent recall --tier local --tier global` finds them
+    together with your own memories.
 
     \b
     Examples:
@@ -212,8 +212,8 @@ def show(target: Target, item_id: str) -> None:
 def follow(target: Target, after: int | None, followed: Followed) -> None:
     """Print the changes of shared items that the key may see: published, unpublished, or newly rated.
 
-    An unpublished item has no id any more, only the fingerprint (`item`) of it. With --json each change is an object on
-    a line.
+    An unpublished item has no id, only its fingerprint (`item`). --json prints each change as one JSON object on a
+    line.
 
     \b
     Examples:
@@ -290,7 +290,7 @@ def name(target: Target, name: str | None, is_none: bool) -> None:
 
 
 def _print_items(found: list[FoundItem], *, is_ranked: bool = True) -> None:
-    """Print items of a search; or one item found by its id, which is printed whole, without rank and score."""
+    """Print the items of a search, or one item found by its id: whole, without rank and score."""
     from memory_agent.recall.shared import as_memories
 
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""`sona status|reset|export|import`: what was learned from run outcomes, and the evidence for using it."""
+"""`sona status|reset|export|import`: learning from run outcomes, and the evidence for using it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _file = click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 
 @click.group()
 def sona() -> None:
-    """What was learned from run outcomes: whether it changes rankings, on what evidence, and how to remove it.
+    """Learning from run outcomes: whether it changes rankings, the evidence, and how to remove it.
 
     \b
     Examples:
@@ -38,14 +38,14 @@ def sona() -> None:
 @sona.command(short_help="Show whether it changes rankings, and why.")
 @daemon_options
 def status(target: Target) -> None:
-    """Show whether what was learned changes rankings, on what evidence, and what it was learned from.
+    """Show whether learning changes rankings, the evidence for this, and what was learned from.
 
-    A lesson is a recall whose run has ended; it has credit if it is known which of its memories the run used. The
-    gate begins in `shadow`: learning without effect. In `trial` the learned ranking is compared with the usual one,
-    which still answers: the ranking that puts the used memories higher wins the recall. The gate turns `on` when the
-    wealth of a bet on the learned ranking reaches the threshold, which by chance alone happens at most once in that
-    many trials, and `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the recalls are
-    interleaved from both.
+    A lesson is a recall whose run has ended; it has credit if it is known which of its memories the run used. The gate
+    begins in `shadow`, in which learning has no effect. In `trial`, the learned ranking is compared with the usual one,
+    which still determines the answers: the ranking that puts the used memories higher wins the recall. The gate turns
+    `on` when the wealth of a bet on the learned ranking reaches the threshold; by chance this happens at most once in
+    that many trials. It turns `off` when the wealth of the opposite bet reaches 20. While it is on, a tenth of the
+    recalls are interleaved from both rankings.
 
     \b
     Examples:
@@ -87,8 +87,8 @@ def reset(target: Target, yes: bool) -> None:
 def export(target: Target, file: Path) -> None:
     """Write the runs that have ended, with their recalls, to FILE, or to standard output with -.
 
-    What is learned follows from them alone. Memories are named by id, but queries can be guessed from their vectors, so
-    keep the file as private as the memory itself. An existing file is replaced as a whole.
+    The learner derives its state from these runs only. Memories are named by id, but queries can be guessed from their
+    vectors, so keep the file as private as the memory itself. An existing file is replaced as a whole.
 
     \b
     Examples:

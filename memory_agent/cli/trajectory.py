@@ -96,10 +96,10 @@ def step(target: Target, run_id: str, text: str, **fields: Any) -> None:
 @field_options(RunEndParams, memory_ids="--used", event_id="--event-id")
 @daemon_options
 def end(target: Target, run_id: str, **fields: Any) -> None:
-    """Record how RUN ended, and which memories it used. An end is not replaced: `feedback RUN` revises its quality.
+    """Record how RUN ended, and which memories it used. An end cannot be replaced; `feedback RUN` revises its quality.
 
-    Without --quality, a completed run counts 0.8 and a failed one 0, until feedback or later runs revise it; a
-    cancelled one has none.
+    Without --quality, a completed run counts 0.8 and a failed run 0, until feedback or later runs revise it; a
+    cancelled run has no quality.
 
     \b
     Examples:
@@ -201,7 +201,7 @@ def print_runs(runs: list[Trajectory]) -> None:
 
 
 def _about(run: Trajectory) -> str:
-    """Return the objective of a run. A recall with feedback that belongs to no run has none."""
+    """Return the objective of a run. A recall with feedback but without a run has no objective."""
     return run.objective or ("(a recall with feedback, of no run)" if run.recall_ids == (run.id,) else "-")
 
 
@@ -267,9 +267,9 @@ def _head(text: str | None) -> str:
 def feedback(target: Target, recall_id: str, **fields: Any) -> None:
     """Report which memories of a recall were used, and the outcome. Ranking is learned from it.
 
-    RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only what was
-    used: naming all of four or more memories carries no information, and all of two or three counts half. Memories that
-    cannot be credited are listed with the reason, which is not an error.
+    RECALL_ID is the recall_id of `recall --json`, or the id of a run, whose quality this revises. Name only the
+    memories that were used: naming all of four or more carries no information, and naming all of two or three counts
+    half. Memories that cannot be credited are listed with the reason, which is not an error.
 
     \b
     Examples:
@@ -289,7 +289,7 @@ def feedback(target: Target, recall_id: str, **fields: Any) -> None:
 
 
 def print_report(report: FeedbackReport, *, waits: bool = False) -> None:
-    """Print a feedback report; `waits`: the quality takes effect when the run ends."""
+    """Print a feedback report. `waits`: the quality takes effect when the run ends."""
     judged = "" if report.quality is None else f", quality {report.quality:g}"
     credited = f"credited {counted(len(report.credited), 'memory', 'memories')}"
     click.echo(plain(f"run {report.trajectory_id}{judged}: {credited}"))

@@ -1,4 +1,4 @@
-"""`export`, `import` and `index`: memories as files: exports, plain JSON, Markdown documents."""
+"""`export`, `import` and `index`: memories in exports, plain JSON and Markdown documents."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _MOST_PRINTED = 20
 def export_memories(target: Target, file: Path, replace: bool, filter: MemoryFilter) -> None:
     """Write the memories of --user to FILE, one JSON document a line, or to standard output with -.
 
-    A line has everything of a memory: usage, vector, and the ids of its events. Without filters, events whose memory
-    was deleted are included; with filters, only memories that match all are written. Runs beside a daemon. An existing
-    file is refused, or replaced as a whole with --replace. What was learned from runs is not included: `memory-agent
-    sona export` writes that. With --user shared-knowledge, the lines are the shared items, with attachments, without
-    figures and chosen names.
+    A line has the whole memory, including usage, vector and the ids of its events. Without filters, events whose memory
+    was deleted are included; with filters, only memories that match all are written. A daemon may be running. An
+    existing file is refused, or replaced as a whole with --replace. What was learned from runs is not included:
+    `memory-agent sona export` writes that. With --user shared-knowledge, the lines are the shared items, with
+    attachments, without figures and chosen names.
 
     \b
     Examples:
@@ -92,11 +92,11 @@ _FORMS = (
 def import_memories(target: Target, file: Path) -> None:
     """Import FILE for --user; - is standard input.
 
-    FILE has one of three formats. An export of `memory-agent export`: stop the daemon first; every line is checked
-    before anything is imported; if any is bad, they are named by number and nothing is imported; vectors of another
-    model are recomputed. Plain memories, as JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and
-    any arguments of `remember`; bad ones are named and the others imported (exit code 1). A Markdown document (.md): as
-    `memory-agent index`. Existing memories are left alone, so importing is idempotent.
+    FILE has one of three formats. For a file of `memory-agent export`, stop the daemon first. Every line is checked
+    before anything is imported: bad lines are named by number, and then nothing is imported. Vectors of another model
+    are recomputed. Plain memories are JSON lines, a JSON list or {"entries": [...]}: objects with a "text" and any
+    arguments of `remember`. Bad memories are named, and the others are imported (exit code 1). A Markdown document
+    (.md) is imported as by `memory-agent index`. Existing memories are left alone, so importing is idempotent.
 
     \b
     Examples:
@@ -155,8 +155,8 @@ def index_documents(target: Target, path: Path) -> None:
     """Remember the sections of the Markdown documents below PATH, a folder or a file, each with its file and heading.
 
     Repeat it when documents have changed: changed sections are replaced, removed sections are forgotten, the rest is
-    left alone. Folders that begin with a dot, and those of installed packages, are left out; files that cannot be read
-    are named (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md each item of a list is a memory.
+    left alone. Folders that begin with a dot, and folders of installed packages, are left out; files that cannot be
+    read are named (exit code 1). In GEMINI.md, CLAUDE.md, AGENTS.md and MEMORY.md each item of a list is a memory.
 
     \b
     Examples:

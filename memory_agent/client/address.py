@@ -16,7 +16,7 @@ GRACE_S = 0.5
 
 @dataclass(frozen=True)
 class Address:
-    """Where a daemon listens. `is_local`: at the socket file of `layout`. `named_token` replaces that of `layout`."""
+    """A daemon's address; `is_local`: the socket file of `layout`. `named_token` replaces the token of `layout`."""
 
     endpoint: str
     layout: Layout
@@ -30,7 +30,7 @@ class Address:
         return self.layout.token() if self.named_token is None else self.named_token
 
     def require(self) -> None:
-        """Raise `UnavailableError` if certainly no daemon runs there."""
+        """Raise `UnavailableError` if it is certain that no daemon runs there."""
         if self.is_local and not self.layout.daemon_runs():
             raise UnavailableError(
                 f"no daemon serves {self.layout.data_dir}; start it with: "
@@ -43,7 +43,7 @@ def find_daemon(
 ) -> Address:
     """Return the address of the daemon at `endpoint`, or of the one that serves `data_dir`, and the key to present.
 
-    Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN, as by the command line.
+    Without a token or key file, $MEMORY_AGENT_KEY_FILE is used, then $MEMORY_AGENT_TOKEN, as on the command line.
     Raises `SettingsError` for an unreadable key file.
     """
     layout = Layout(Path(data_dir) if data_dir is not None else default_data_dir())

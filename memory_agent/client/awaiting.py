@@ -20,7 +20,7 @@ from relay.net import AsyncRequestSocket
 class AsyncMemoryClient(AsyncMemoryMethods):
     """One user's memory through the daemon, inside an event loop. Any number of requests may run at a time.
 
-    Every method raises what the method of `MemoryClient` raises.
+    Each method raises the errors of the same method of `MemoryClient`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AsyncMemoryClient(AsyncMemoryMethods):
         *,
         relay: Endpoints | None = None,
     ) -> AsyncBlocks:
-        """As `MemoryClient.blocks`, but follow from `async with`, `begin` or the first block on."""
+        """As `MemoryClient.blocks`, but begins at `async with`, `begin` or the first block."""
         wanted = Wanted(role, run, session)
         self._address.require()
         ask = partial(self.owner, run) if run is not None else partial(self.owner, None, session)
@@ -65,7 +65,7 @@ class AsyncMemoryClient(AsyncMemoryMethods):
     def shared_changes(
         self, after: int | None = None, *, relay: Endpoints | None = None
     ) -> AsyncFollowing[SharedChange]:
-        """As `MemoryClient.shared_changes`, but follow from `async with`, `begin` or the first change on."""
+        """As `MemoryClient.shared_changes`, but begins at `async with`, `begin` or the first change."""
         self._address.require()
         return AsyncFollowing(Feed.of(self._address, relay), SHARED_USER, SharedChange.in_entry, after=after)
 

@@ -24,7 +24,7 @@ from relay.net import RequestSocket
 class MemoryClient(MemoryMethods):
     """One user's memory through the daemon. Threads may share it.
 
-    Every method raises `UnavailableError` without a daemon, `DeadlineExceededError`, and what the memory raises.
+    Every method raises `UnavailableError` without a daemon, `DeadlineExceededError`, and the errors of the memory.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class MemoryClient(MemoryMethods):
         or to the one at `endpoint`.
 
         The key is a `token` or the file that `keys create` wrote; without either, $MEMORY_AGENT_KEY_FILE or
-        $MEMORY_AGENT_TOKEN, else the data folder's own token. A key for one user implies that user and is refused any
-        other; with a key for all users, the default is the user `default`. `curve+tcp://` endpoints need the file of a
-        CURVE key. Raises `SettingsError` for an unreadable key file.
+        $MEMORY_AGENT_TOKEN, else the data folder's own token. A key for one user implies that user, and any other user
+        is refused; with a key for all users, the default is the user `default`. `curve+tcp://` endpoints need the file
+        of a CURVE key. Raises `SettingsError` for an unreadable key file.
         """
         super().__init__(self._ask_daemon)
         self._address = find_daemon(data_dir, endpoint, token, key_file)
@@ -71,7 +71,7 @@ class MemoryClient(MemoryMethods):
         *,
         relay: Endpoints | None = None,
     ) -> Blocks:
-        """Follow the blocks that memory publishes by itself (`triggers.toml`), from this call on.
+        """Follow the blocks that memory publishes for events (`triggers.toml`), from this call on.
 
         `role`, `run` and `session` restrict them. As the user `system`, follow the owner of the run or session. `relay`
         has the endpoints of the daemon's relay, which must be given if the client was made with an endpoint. The result
@@ -119,7 +119,7 @@ class MemoryClient(MemoryMethods):
 
     @contextmanager
     def _socket(self) -> Iterator[RequestSocket]:
-        """Lend a socket to one request, so that there are as many sockets as concurrent requests, not as threads."""
+        """Lend a socket to one request. The number of sockets depends on concurrent requests, not on threads."""
         with self._guard:
             socket = self._idle.pop() if self._idle else None
         socket = socket or RequestSocket(self._address.endpoint, self._address.identity)

@@ -1,6 +1,6 @@
 """The methods that only a daemon answers, with their signatures and documentation.
 
-`Memory` declares those that a user's memory answers. `ops/documents/clients.py` reads both.
+`Memory` declares the methods that a user's memory answers. `ops/documents/clients.py` reads both.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from memory_agent.verbs.protocol import DaemonStatus, HostAddress, QuarantinedEv
 
 
 class DaemonMethods(Protocol):
-    """The methods that every client of a daemon has besides those of `Memory`.
+    """The methods that every client of a daemon has in addition to the methods of `Memory`.
 
     In the examples, `memory` is `MemoryClient("alice")`, `publisher` sends to the daemon's relay, and the quarantine
-    has one entry: bytes that are no event.
+    has one entry: bytes that are not an event.
     """
 
     def status(self) -> DaemonStatus:
@@ -36,7 +36,7 @@ class DaemonMethods(Protocol):
         ...
 
     def wait(self, through: Mapping[str, int], timeout_s: float) -> None:
-        """Return when every user's events up to a journal number are recallable or in quarantine.
+        """Wait until every user's events up to a journal number are recallable or in quarantine.
 
         `through` maps users to journal numbers. Raises `DeadlineExceededError`.
 
@@ -76,7 +76,7 @@ class DaemonMethods(Protocol):
         ...
 
     def drop_quarantined(self, ids: Sequence[int] = ()) -> int:
-        """Delete quarantined events; all of them without `ids`. Return how many. Raises `InvalidInputError`.
+        """Delete quarantined events; all of them without `ids`. Return their number. Raises `InvalidInputError`.
 
         >>> memory.drop_quarantined(), memory.quarantined()
         (1, [])
@@ -86,7 +86,7 @@ class DaemonMethods(Protocol):
     def erase_user(self, *, dry_run: bool = False) -> ErasureReceipt:
         """Erase the user: memories, events, runs, learner and folder.
 
-        Meanwhile requests wait; then an empty memory answers them, which also gets events published in between.
+        Requests wait during the erasure. Then an empty memory answers them, and gets the events published meanwhile.
 
         >>> record = memory.remember("Staging needs the VPN")
         >>> receipt = memory.erasure.erase_user()

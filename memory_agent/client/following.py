@@ -1,8 +1,8 @@
-"""Follow what the daemon publishes: the blocks for one user, and the changes of shared items.
+"""Follow the blocks that the daemon publishes for one user, and the changes of shared items.
 
 The relay's live feed announces new entries and the journal holds them. A subscriber that stops reading therefore blocks
-nobody, and one that continues misses only what the journal has deleted. Only entries published with the data folder's
-own key, which is the daemon's, are accepted: no other key can fake them.
+nobody. When it continues, it misses only deleted entries. Only entries published with the data folder's own key, which
+is the daemon's, are accepted: no other key can fake them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Feed(NamedTuple):
 
     @classmethod
     def of(cls, address: Address, relay: Endpoints | None) -> Self:
-        """Return the feed of the daemon at `address`: that of its data folder, or `relay`.
+        """Return the feed of the daemon at `address`: `relay`, or by default the endpoints of its data folder.
 
         Raises `InvalidInputError` if `address` names another endpoint and `relay` is not given.
         """
@@ -64,10 +64,10 @@ async def _nobody() -> None:
 
 
 class Following(Generic[T]):
-    """One user's entries as they arrive, decoded, for one thread.
+    """The decoded entries of one user as they arrive, for use in one thread.
 
-    Iterating waits for ever and survives restarts of daemon and relay. While following, it raises `UnauthorizedError`,
-    `ScopeMissingError` or `UserNotAllowedError` if the key is refused.
+    Iteration never ends, and continues after restarts of daemon and relay. While following, it raises
+    `UnauthorizedError`, `ScopeMissingError` or `UserNotAllowedError` if the key is refused.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Following(Generic[T]):
         owner: Callable[[], str | None] = lambda: None,
         after: int | None = None,
     ) -> None:
-        """Follow from after the journal number `after`, or from the journal's end.
+        """Follow the entries after the journal number `after`, or from the journal's end on.
 
         `owner` returns the user whose entries `system` follows, or None while unknown. Raises `UnavailableError`.
         """
@@ -96,7 +96,7 @@ class Following(Generic[T]):
 
     @property
     def seq(self) -> int:
-        """The journal number of the entry that was returned last, to continue after it; at first, that of the start."""
+        """The journal number of the last returned entry, to continue after it; initially the number of the start."""
         return self._reading.returned_seq
 
     def wait(self, timeout_s: float) -> T | None:
@@ -132,7 +132,7 @@ class Following(Generic[T]):
         self.close()
 
     def _look(self, end_s: float) -> bool:
-        """Read more, or wait for more; return whether the time is over."""
+        """Read more, or wait for more; return whether the time has run out."""
         reading = self._reading
         if reading.user_id is None:
             reading.user_id = self._owner()
@@ -154,14 +154,14 @@ class AsyncFollowing(Generic[T]):
         owner: Callable[[], Awaitable[str | None]] = _nobody,
         after: int | None = None,
     ) -> None:
-        """As for `Following`, but follow from `begin` on."""
+        """As for `Following`, but following begins at `begin`."""
         self._reading = _Reading(user_id, take)
         self._owner = owner
         self._after = after
         self._subscriber = AsyncSubscriber(*feed.endpoints, identity=feed.identity)
 
     async def begin(self) -> Self:
-        """Start to follow now instead of at the first `wait`. Raises `UnavailableError`."""
+        """Begin to follow now instead of at the first `wait`. Raises `UnavailableError`."""
         try:
             last = await self._subscriber.fetch(0, 0, user_id=self._reading.key_user_id)
             self._reading.begin(last, self._after)
@@ -232,7 +232,7 @@ class AsyncBlocks(AsyncFollowing[Block]):
     """`Blocks` inside an event loop."""
 
     def __init__(self, feed: Feed, user_id: str, wanted: Wanted, owner: Callable[[], Awaitable[str | None]]) -> None:
-        """As for `Blocks`, but follow from `begin` on."""
+        """As for `Blocks`, but following begins at `begin`."""
         wanted.check(user_id)
         super().__init__(feed, user_id, wanted.block_in, owner)
 
@@ -254,9 +254,9 @@ class _Reading(Generic[T]):
         self.returned_seq, self.has_begun = self.seq, True
 
     def advance(self, batch: Batch) -> bool:
-        """Decode the entries of a batch; return whether there may be more to read at once."""
+        """Decode the entries of a batch; return whether more entries may be available now."""
         self.ready.extend((entry.seq, found) for entry in batch.entries if (found := self._take(entry)) is not None)
-        # Without entries, the rest belongs to other users. A restored journal may end before what was read.
+        # An empty batch skips other users' entries. A restored journal may end before the last entry that was read.
         self.seq = batch.entries[-1].seq if batch.entries else batch.last_seq
         return bool(batch.entries) or batch.has_more
 

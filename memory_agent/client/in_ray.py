@@ -20,7 +20,7 @@ from memory_agent.verbs.table import BY_METHOD, Call
 def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
     """Join the Ray of the daemon that serves `data_dir` on this machine. `options` are those of `ray.init`.
 
-    `ray.init` itself does not reach it, because it replaces loopback addresses with the external one. Raises
+    `ray.init` alone cannot reach it, because it replaces loopback addresses with the external one. Raises
     `UnavailableError`, also if Ray was imported before this package without its token mode (`RAY_AUTH_MODE=token`).
     """
     layout = Layout(default_data_dir() if data_dir is None else Path(data_dir))
@@ -32,8 +32,8 @@ def join_ray(data_dir: Path | str | None = None, **options: Any) -> None:
 class ActorMemoryProvider(MemoryMethods):
     """One user's memory through the Ray actor that hosts it; verbs of the daemon go to the daemon.
 
-    Every method raises what that of `MemoryClient` raises, and `HostDiedError` if the host died: after a second attempt
-    for a repeatable request, at once for any other, because it may have taken effect.
+    Methods raise the errors of `MemoryClient`, and `HostDiedError` if the host died. A repeatable request is tried a
+    second time first; any other request fails at once, because it may have taken effect.
     """
 
     def __init__(

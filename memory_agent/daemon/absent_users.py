@@ -1,6 +1,6 @@
 """Answers reads for users without a store, without starting a host or creating a folder.
 
-A mistyped name therefore costs no process (117 MB, measured) and creates no folder. The answers come from empty
+A mistyped name therefore starts no process (117 MB, measured) and creates no folder. The answers come from empty
 memories in this process, so they equal those for a user without memories, and invalid requests get the same errors.
 """
 
@@ -33,9 +33,9 @@ _OF_KNOWN_RUNS = ("run_step", "run_end")
 
 
 class AbsentUsers:
-    """Answers reads for users without a folder. Lives in one event loop.
+    """Answers reads for users without a folder. Must be used in one event loop.
 
-    Recalls are recorded, so they use a separate empty memory, and other answers do not show them.
+    Recalls are recorded. They use a separate empty memory, so that other answers do not show them.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class AbsentUsers:
         return result
 
     def _feedback(self, user_id: str, params: FeedbackParams) -> bytes | None:
-        """Accept feedback on a recall without results, where there is no memory to credit."""
+        """Accept feedback on a recall without results, which has no memory to credit."""
         if params.used or self._recalls.get(params.recall_id) != user_id:
             return None
         feedback_payload(params.recall_id, params.used, params.quality, params.comment)

@@ -1,13 +1,13 @@
 """Host processes as Ray actors, the connections to them, and Ray itself. No other file imports Ray.
 
 Ray starts, names and restarts host processes, and carries calls about the process: sleep, upkeep, process id. Requests
-and batches of events use the sockets of the host (`host`), where an empty call takes .16 ms instead of .84 ms at an
+and batches of events use the sockets of the host (`host`): an empty call takes .16 ms there, and .84 ms through an
 actor (measured). Ray never retries a task (`max_task_retries=0`), because the first attempt may have run (Ray
 documentation, actor fault tolerance): the dispatcher retries, and the store recognises repeats. An actor can outlive
 its raylet (measured), so the store's own lock and epoch guarantee one writer.
 
-Any process that reaches a Ray cluster can run any code in it. So Ray listens on loopback alone, and its token and
-folder are private to the user (ops/SECURITY.md).
+Any process that reaches a Ray cluster can run any code in it. So Ray listens only on loopback, and its token and folder
+are private to the user (ops/SECURITY.md).
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Host:
     async def request(self, request: HostRequest, body: bytes, timeout_s: float) -> bytes:
         """Send a verb with its parameters or, without a verb, a batch of events; return the encoded reply.
 
-        Sets the time of sending and the deadline. Raises as `HostConnection.request`.
+        Sets the time of sending and the deadline. Raises the errors of `HostConnection.request`.
         """
         connection = self._answers if request.method else self._batches
         sent = msgspec.structs.replace(request, deadline_ms=timeout_s * 1000, sent_at_s=time.time())
@@ -262,11 +262,11 @@ class Host:
         await self._answer(self._actor.keep_up.remote(fill_vectors), timeout_s)
 
     async def sleep(self, user_id: str, timeout_s: float) -> None:
-        """Close the memory of `user_id`. Raises as `keep_up`."""
+        """Close the memory of `user_id`. Raises the errors of `keep_up`."""
         await self._answer(self._actor.sleep.remote(user_id), timeout_s)
 
     async def pid(self, timeout_s: float) -> int:
-        """Return the process id. Raises as `keep_up`."""
+        """Return the process id. Raises the errors of `keep_up`."""
         return int(await self._answer(self._actor.pid.remote(), timeout_s))
 
     def end(self) -> None:
@@ -296,14 +296,14 @@ class Host:
 
 
 class HostConnection:
-    """A connection to one socket of a host process, for any number of concurrent requests. Lives in one event loop.
+    """A connection to one socket of a host process, for concurrent requests. Must be used in one event loop.
 
     The connection ends with the process: requests in progress fail at once instead of at their deadlines, and the next
     request connects to the restarted process.
     """
 
     def __init__(self, name: str, locate: Callable[[], Awaitable[str]]) -> None:
-        """`locate` returns the endpoint once the process listens; it raises `HostDiedError` if there is none."""
+        """`locate` returns the endpoint once the process listens; it raises `HostDiedError` if the host is gone."""
         self._name = name
         self._locate = locate
         self._connecting: asyncio.Task[AsyncRequestSocket] | None = None
@@ -372,14 +372,14 @@ class HostConnection:
 
 
 def _end_with(raylet_pid: int) -> None:
-    """End this process when its raylet has ended; otherwise it would run on unsupervised."""
+    """End this process when its raylet has ended; otherwise it would continue unsupervised."""
     while os.getppid() == raylet_pid:
         time.sleep(_PARENT_CHECK_S)
     os._exit(1)
 
 
 def ray_token(run_folder: Path) -> Path:
-    """Return the file with the token that joins the daemon's Ray."""
+    """Return the file with the token for joining the daemon's Ray."""
     return run_folder / "ray-token"
 
 
@@ -414,14 +414,14 @@ def ask_host(address: HostAddress, user_id: str, method: str, params: bytes, dea
 
 
 def _internal(error: ray.exceptions.RayTaskError) -> MemoryAgentError:
-    """Return the error for a bug in a host. It is not retryable: the host runs on, and a retry would fail again."""
+    """Return the error for a bug in a host. It is not retryable: the host continues, and a retry would fail again."""
     return MemoryAgentError(f"internal error ({type(error.cause).__name__}); the daemon's log has the traceback")
 
 
 PREFIX = "memory-ray-"
 _LOCK = "lock"
 _TITLE = "ray::"
-"""Prefix of the titles of running Ray workers and agents. While they start, an option of theirs names the folder. A
+"""Prefix of the titles of running Ray workers and agents. While they start, one of their options names the folder. A
 process that joined (`join`) has another title and is not ended."""
 _END_WITHIN_S = 5.0
 
@@ -432,9 +432,9 @@ class RayFolder:
     Ray creates its own folder with mode 0777 (measured with 2.56), so it gets one inside a private folder. A killed
     daemon leaves its folder behind; the next daemon, on any data folder, finds the lock released and removes it.
 
-    Ray processes that still use the folder are ended with it. When raylet and gcs die together, Ray's two agents run on
-    for over a minute, trying to report to the dead gcs (measured with 2.60). A worker that was starting when the daemon
-    ended recreates the folder before it notices (seen on a busy machine).
+    Ray processes that still use the folder are ended with it. When raylet and gcs die together, Ray's two agents
+    continue for over a minute, trying to report to the dead gcs (measured with 2.60). A worker that was starting when
+    the daemon ended recreates the folder before it notices (seen on a busy machine).
     """
 
     def __init__(self) -> None:
@@ -444,7 +444,7 @@ class RayFolder:
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         self._lock = os.open(self._folder / f"{_LOCK}.new", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        (self._folder / f"{_LOCK}.new").rename(self._folder / _LOCK)  # a lock that can be seen is held
+        (self._folder / f"{_LOCK}.new").rename(self._folder / _LOCK)  # every visible lock file is held
         self.path = self._folder / "r"
         self.path.mkdir(mode=0o700)
 
@@ -456,7 +456,7 @@ class RayFolder:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove a folder that no daemon holds any more. One without a lock file is being created, or is not ours."""
+    """Remove a folder that no daemon holds any more. A folder without a lock is being created, or not ours."""
     with suppress(OSError):
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
         try:

@@ -1,4 +1,4 @@
-"""Publishes the publish log of shared items as relay events, for followers.
+"""Publishes the log of changes of shared items as relay events, for followers.
 
 Delivery is at least once: an entry is deleted from the log when the relay has acknowledged its event, and the event id
 identifies repeats. The earlier journal events of a removed item are erased before its removal is published. For this
@@ -24,7 +24,7 @@ _CALLER = Caller(user_id=SHARED_USER)
 
 
 class Announcer:
-    """Publishes the log of one store. Lives in one event loop."""
+    """Publishes the log of one store. Must be used in one event loop."""
 
     def __init__(self, store: SharedStore, journal: AsyncSubscriber, ingest: str, limits: EventLimits) -> None:
         """The caller closes `store` and `journal`. `ingest` is the ingest endpoint of the relay."""

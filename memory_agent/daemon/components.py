@@ -1,7 +1,8 @@
 """The components of a daemon that run in its own process, and how they are connected.
 
-They need a relay on the data folder, and hosts. A real daemon has hosts in Ray processes (`process`); the tests put all
-memories into one process. `opened_components` alone defines what is connected to what, and in which order it starts.
+They need hosts, and a relay that serves the data folder. A real daemon has hosts in Ray processes (`process`); the
+tests put all memories into one process. Only `opened_components` defines how the components are connected, and in which
+order they start.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Components:
-    """The connected components of one daemon. They live in one event loop."""
+    """The connected components of one daemon. They must be used in one event loop."""
 
     layout: Layout
     settings: Settings
@@ -72,7 +73,7 @@ class Components:
     eraser: DaemonEraser
     service: Service
     endpoints: tuple[str, ...] = field(default=(), init=False)
-    """Where the gateway listens, the socket file first."""
+    """The endpoints of the gateway, the socket file first."""
     _doors: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = field(default=(), init=False)
 
     def open_doors(self, requests_in_flight: int, http: HttpDoor | None) -> None:
@@ -95,7 +96,7 @@ class Components:
         return [*(component.run() for component in always), *(run() for run in self._doors)]
 
     async def keep_up(self, *, fill_vectors: bool) -> None:
-        """Put idle users to sleep, balance the hosts, run their upkeep, and finish erasures. One round.
+        """Run one round of upkeep: sleep of idle users, balance and upkeep of the hosts, unfinished erasures.
 
         `fill_vectors`: also compute missing vectors, which needs the embedder.
         """
@@ -166,9 +167,9 @@ async def _open_event_path(
 
 @asynccontextmanager
 async def _block_publisher(relay: Endpoints, limits: EventLimits) -> AsyncIterator[Publisher]:
-    """Open a publisher for blocks alone, so that only blocks count as unacknowledged.
+    """Open a publisher only for blocks, so that nothing else counts as unacknowledged.
 
-    Those without an acknowledgement on exit are lost, as in a crash.
+    Blocks without an acknowledgement on exit are lost, as in a crash.
     """
     publisher = Publisher(relay.ingest, limits=limits)
     try:
@@ -181,7 +182,7 @@ async def _block_publisher(relay: Endpoints, limits: EventLimits) -> AsyncIterat
 
 
 def _bound_sockets(layout: Layout, listen: tuple[str, ...], credentials: Credentials) -> list[AsyncReplySocket]:
-    """Bind the socket file and the configured endpoints; CURVE endpoints share a socket of their own."""
+    """Bind the socket file and the configured endpoints; CURVE endpoints share a separate socket."""
     sockets = [AsyncReplySocket([layout.gateway, *(one for one in listen if not is_curve(one))])]
     guarded = [endpoint for endpoint in listen if is_curve(endpoint)]
     if guarded:

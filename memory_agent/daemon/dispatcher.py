@@ -1,9 +1,9 @@
-"""Reads the journal by cursor, passes each event to its user's lane, and commits the cursor behind them.
+"""Reads the journal by cursor, passes each event to its user's lane, and then commits the cursor.
 
 The cursor is the low-water mark: every event up to it is durable in a memory or in quarantine. After a crash, later
-events are read again, and each user's store recognises those that it has. An event published under `system` belongs to
-the user that it names, or to the owner of its run or session. It waits in `Parking` until the owner is known. Only keys
-for all users establish an owner, since any user can name any run (setting `daemon.owner_claims`).
+events are read again, and each user's store recognises the events that it has. An event published under `system`
+belongs to the user that it names, or to the owner of its run or session. It waits in `Parking` until the owner is
+known. Only keys for all users establish an owner, since any user can name any run (setting `daemon.owner_claims`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Notice = Callable[[str, JournalEntry], None]
 
 
 class Dispatcher:
-    """Dispatches the events of all users. Lives in one event loop."""
+    """Dispatches the events of all users. Must be used in one event loop."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Dispatcher:
         settings: DaemonSettings,
         notice: Notice = lambda *_: None,
     ) -> None:
-        """`notice` receives each event once its user is known; after a restart, uncommitted events again."""
+        """`notice` receives each event once its user is known; after a restart, uncommitted events come again."""
         self._journal = journal
         self._hosts = hosts
         self._owners = owners
@@ -142,7 +142,7 @@ class Dispatcher:
         return self._read_through - self._low_water()
 
     def waiting(self) -> int:
-        """Return how many events wait to be ingested: at most 200 per user, none of lanes that errors delay."""
+        """Return how many events wait to be ingested, at most 200 per user, without lanes that errors delay."""
         return sum(min(lane.waiting, _COUNTED_OF_ONE_USER) for lane in self._lanes.values())
 
     async def commit(self) -> None:
@@ -245,7 +245,7 @@ class Dispatcher:
                 if not batch.entries:  # the remaining events were erased, or their key was destroyed
                     self._read_through = max(self._read_through, batch.last_seq)
                     await self._journal.wait(_IDLE_WAIT_S)
-            except StoreError:  # from the owners; a missing key is also a `RelayError`
+            except StoreError:  # raised by `Owners`; a missing key is also a `RelayError`
                 raise
             except RelayError as error:
                 await self._pause(error)
@@ -278,7 +278,7 @@ class Dispatcher:
 
     def _route(self, entry: JournalEntry) -> None:
         self.counts["read"] += 1
-        # A block repeats the run of its cause, which proves no ownership. Events of shared items become no memories.
+        # A block repeats the run of its cause, but proves no ownership. Events of shared items become no memories.
         if not is_own(entry.event_type) and entry.user_id != SHARED_USER:
             self._route_to_owner(entry)
         self._read_through = entry.seq
@@ -300,7 +300,7 @@ class Dispatcher:
         self._notice(user_id, entry)
 
     def _owner(self, entry: JournalEntry, keys: tuple[str, ...]) -> str | None:
-        """Return the owner of a `system` event, or None. A user it names becomes the owner of its run and session."""
+        """Return the owner of a `system` event, or None. A named user becomes the owner of its run and session."""
         named = named_owner(entry.data)
         if named is None:
             return self._owners.owner(keys)

@@ -125,7 +125,7 @@ class Workers:
         self._socket.close()
 
     def _work(self) -> None:
-        """Serve until `close`. An unexpected error ends the process: without threads it would never answer again."""
+        """Serve until `close`. An unexpected error ends the process: without its threads it would not answer again."""
         try:
             while not self._is_closed:
                 message = self._socket.receive(_POLL_S)

@@ -1,7 +1,7 @@
 """Users as virtual actors: each always exists by name, wakes at its first request and sleeps when idle.
 
 A user is awake if its memory is open in a host process. Callers name a user, and `Hosts` finds or starts the process.
-At most `daemon.most_awake` users are awake; a further one waits until the least recently used idle user is put to
+At most `daemon.most_awake` users are awake; a further user waits until the least recently used idle user is put to
 sleep. `Directory` assigns awake users to host processes.
 """
 
@@ -48,7 +48,7 @@ class _UserLock:
 
 
 class Hosts:
-    """The host processes and the users awake in them. Lives in one event loop.
+    """The host processes and the users awake in them. Must be used in one event loop.
 
     If a host dies, a request is repeated after Ray has restarted the host, within the deadline, and only if it had not
     been sent or if its verb may be repeated. Processes without awake users are kept as spares, up to
@@ -94,16 +94,16 @@ class Hosts:
         return decode_reply(reply, IngestReport)
 
     async def wake(self, user_id: str, deadline_ms: float) -> None:
-        """Wake the user, or do nothing if it is awake. Raises as `call`, and the error of a memory that cannot open."""
+        """Wake the user, or do nothing if it is awake. Raises the errors of `call` and of opening the memory."""
         decode_reply(await self.call(user_id, "stats", encode(NoParams()), deadline_ms), MemoryStats)
 
     async def address(self, user_id: str, deadline_ms: float) -> HostAddress:
-        """Wake the user and return its actor. Raises as `call`."""
+        """Wake the user and return its actor. Raises the errors of `call`."""
         await self.wake(user_id, deadline_ms)
         return self._host_of(user_id).address
 
     async def sleep(self, user_id: str, *, force: bool = False) -> None:
-        """Put a user to sleep, unless it has a running request. With `force`, in any case."""
+        """Put a user to sleep, unless it has a running request. With `force`, do so even then."""
         if user_id in self._directory:
             async with self._locked(user_id):
                 if force or user_id not in self._busy:
@@ -124,7 +124,7 @@ class Hosts:
             yield
 
     async def sleep_idle(self) -> None:
-        """Put users to sleep that had no request for `daemon.idle_sleep_s`."""
+        """Put users without a request for `daemon.idle_sleep_s` to sleep."""
         for user_id in self._directory.idle(time.monotonic(), self._settings.idle_sleep_s):
             await self.sleep(user_id)
 
@@ -173,7 +173,7 @@ class Hosts:
             self._spares.pop().end()
 
     async def _send(self, request: HostRequest, body: bytes, deadline_s: float, *, is_repeatable: bool) -> bytes:
-        """Send to the user's host. Retry if the host was not up or, for a repeatable request, if it died."""
+        """Send a request to the user's host. Retry if the host was not up or, for a repeatable request, if it died."""
         while (left_s := deadline_s - time.monotonic()) > 0:
             host = self._host_of(request.user_id)
             try:
@@ -187,7 +187,7 @@ class Hosts:
 
     @asynccontextmanager
     async def _busy_user(self, user_id: str, deadline_s: float | None = None) -> AsyncIterator[None]:
-        """Keep the user awake inside the context. Waits until `deadline_s` for a seat: `DeadlineExceededError`."""
+        """Keep the user awake inside the context. Raises `DeadlineExceededError` without a seat at `deadline_s`."""
         if user_id in self._directory and user_id not in self._user_locks:  # awake, and not being put to sleep
             self._busy[user_id] += 1
         else:
@@ -265,7 +265,7 @@ class Hosts:
             empty.end()
 
     async def _sleeps(self, host: Host, user_id: str) -> bool:
-        """Close the memory of `user_id`; return whether the host did."""
+        """Close the memory of `user_id`; return whether this succeeded."""
         try:
             await host.sleep(user_id, _SLEEP_TIMEOUT_S)
         except MemoryAgentError as error:
@@ -302,7 +302,7 @@ class Directory:
     waking user gets the host with the fewest busy users, then the fewest users; rendezvous hashing breaks ties, so that
     a user tends to return to the same host. An awake user keeps its host. Rejected: rendezvous hashing alone, with
     which two of eight users share one of eight hosts in 99.8 of 100 cases, while other hosts are idle. One process per
-    user does not scale: a Ray process costs 53 MB and half a percent of an idle core (measured).
+    user does not scale: a Ray process uses 53 MB and, when idle, half a percent of a core (measured).
     """
 
     def __init__(self, dedicated_limit: int, shared_hosts: int, apart: Mapping[str, str] = {}) -> None:
@@ -341,7 +341,7 @@ class Directory:
         return tuple(user for user in self if now_s - self._seats[user].last_used_s >= idle_s)
 
     def misplaced(self, now_s: float) -> str | None:
-        """Return a busy user on a shared host with other busy users, if another shared host has none; else None."""
+        """Return a busy user who shares a host with busy users while another shared host has none; else None."""
         busy = self._busy(now_s)
         if all(busy[host] for host in self._shared):
             return None

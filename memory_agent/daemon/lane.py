@@ -55,11 +55,11 @@ class Budget:
         self._used_bytes = 0
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` more fit."""
+        """Whether `size_bytes` more bytes fit."""
         return self._used_bytes + size_bytes <= self._limit_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Use bytes. The only event of a lane may exceed the limit."""
+        """Reserve bytes. The only event of a lane may exceed the limit."""
         self._used_bytes += size_bytes
 
     def give(self, size_bytes: int) -> None:
@@ -87,7 +87,7 @@ class Journal(Protocol):
 
 
 class Lane:
-    """The events of one user. Lives in one event loop."""
+    """The events of one user. Must be used in one event loop."""
 
     def __init__(self, user_id: str, hosts: Hosts, journal: Journal, budget: Budget, settings: DaemonSettings) -> None:
         self._user_id = user_id
@@ -186,7 +186,7 @@ class Lane:
             self._late_numbers.append(event.seq)
         else:
             if not self._budget.has_room(len(event.data)):
-                event = replace(event, data=b"")  # read again from the journal
+                event = replace(event, data=b"")  # the data is read again from the journal
             self._budget.take(len(event.data))
             self._late.append(event)
 

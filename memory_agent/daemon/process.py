@@ -89,7 +89,7 @@ class Daemon:
         self._failed = False
 
     async def run(self) -> int:
-        """Start, print the ready line, serve, stop. Return the exit code: 1 if a part failed permanently."""
+        """Start, print the ready line, serve, and stop. Return the exit code: 1 if a part failed permanently."""
         self._catch_signals()
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._layout.clear_sockets)
@@ -212,7 +212,7 @@ class Daemon:
             await self._components.keep_up(fill_vectors=has_model)
 
     async def _watch_ray(self) -> None:
-        """Stop the daemon when Ray's own processes die: actors would run on unsupervised. A restart recovers."""
+        """Stop the daemon when Ray's own processes die: actors would continue unsupervised. A restart recovers."""
         while self._cluster.alive():
             await asyncio.sleep(_RAY_CHECK_S)
         log.error("ray.died")
@@ -280,7 +280,7 @@ class Starting:
         self._began_s = time.monotonic()
 
     def part(self, what: str) -> None:
-        """Report that a part starts now."""
+        """Report that a part is starting."""
         self._write(f"starting {what}")
 
     def ready(self) -> None:

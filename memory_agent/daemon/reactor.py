@@ -1,7 +1,7 @@
 """Publishes blocks (`memory.recalled`) for the events that a trigger names: queues them, recalls, publishes the answer.
 
-Reactions never delay other work: few run at a time, none while callers or events wait, and late ones are dropped and
-counted. An event causes at most one block, even after a crash: the block's event id is derived from the id of its
+Reactions never delay other work: few run at a time, none while callers or events wait, and late reactions are dropped
+and counted. An event causes at most one block, even after a crash: the block's event id is derived from the id of its
 cause, and the journal stores each id once. A crash may lose a block.
 """
 
@@ -35,7 +35,7 @@ _FLUSH_S = 10.0
 
 
 class Reactor:
-    """Reacts to the events of all users. Lives in one event loop."""
+    """Reacts to the events of all users. Must be used in one event loop."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class _Waiting:
 
 
 class TriggerQueue:
-    """Waiting causes: limited in number, users in turn, messages before documents. Times: seconds, monotonic clock.
+    """Waiting causes, limited in number. Users take turns, and messages precede documents. Times: monotonic seconds.
 
     `counts` holds the dropped causes by reason. `debounced`: replaced by a later cause of the same document; `full`:
     too many were waiting; `late`: the deadline passed.

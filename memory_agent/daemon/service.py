@@ -77,7 +77,7 @@ _CHANGES_SHARED = ("publish_confirm", "unpublish")
 
 
 class Service:
-    """Answers requests. Lives in one event loop."""
+    """Answers requests. Must be used in one event loop."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Service:
         """Return the reply of the user's memory to a verb that writes to the store of shared items.
 
         Wakes the store first, since the user's host connects to it directly. Creates it only if the memory accepts the
-        request and fails for lack of the store alone.
+        request and fails only because the store is missing.
         """
         started_s = time.monotonic()
         is_known = not self._absent_users.is_absent(SHARED_USER)
@@ -167,7 +167,7 @@ class Service:
     async def _recall(self, user_id: str, request: Request, rights: Rights) -> bytes:
         """Return the answer of the user's memory or, after the deadline, an empty answer, because recall is advisory.
 
-        If the user was asleep, `degraded` also contains `waking`; by the next recall it is awake.
+        If the user was asleep, `degraded` also contains `waking`; the user is awake by the next recall.
         """
         started_s = time.monotonic()
         was_awake = self._hosts.is_awake(user_id)

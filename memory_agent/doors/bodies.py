@@ -1,7 +1,7 @@
 """The request body of each verb: its parameters, the user and the deadline, as one JSON object. Pure.
 
 The types are derived from the verb table, so parsing and the OpenAPI description (`openapi`) always agree. Fields that
-a client fills in by itself (`Params.implied`, an `event_id`) may be missing; unknown fields are refused.
+our clients fill in (`Params.implied`, an `event_id`) may be missing; unknown fields are refused.
 """
 
 from __future__ import annotations

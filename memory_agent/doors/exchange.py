@@ -1,6 +1,6 @@
 """A minimal HTTP client for processes that a coding agent starts and waits for: hooks and `memory-agent mcp`.
 
-It uses plain sockets and raises only built-in errors, because importing `http.client` costs 7 MB and .03 s,
+It uses plain sockets and raises only built-in errors, because importing `http.client` takes 7 MB and .03 s, and
 `memory_agent.errors` .02 s (measured). Each request opens an HTTP/1.0 connection, which ends with the answer.
 """
 
@@ -28,7 +28,7 @@ class Door(NamedTuple):
 def local_door(layout: Layout, token: str | None = None) -> Door | None:
     """Return the HTTP address of the daemon that serves a data folder; None without a daemon, or if its HTTP is off.
 
-    `token` is that of the caller's own key; None: the data folder's. Raises `OSError` if that cannot be read.
+    `token` belongs to the caller's own key; None: the data folder's token. Raises `OSError` if that cannot be read.
     """
     if layout.daemon_runs():  # a killed daemon leaves its address file, whose port another program may use by now
         with contextlib.suppress(FileNotFoundError):

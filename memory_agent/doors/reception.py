@@ -1,6 +1,6 @@
 """Admits requests from any door: credential -> principal -> scope -> slot -> verb -> reply.
 
-The principal depends on the credential alone, never on the content of the request. The scope that a request needs comes
+The principal depends only on the credential, never on the content of the request. The scope that a request needs comes
 from the verb table (`verbs`); an unknown verb needs the scope `admin`.
 """
 
@@ -36,7 +36,7 @@ class Credential:
 
 
 class Reception:
-    """Admits requests to one service, for any number of doors. Lives in one event loop."""
+    """Admits requests to one service, for any number of doors. Must be used in one event loop."""
 
     def __init__(self, service: Service, credentials: Credentials, limit: int) -> None:
         """Run at most `limit` requests at a time, and for one user a quarter of them (at least 8)."""

@@ -1,7 +1,7 @@
 """Shares the slots and the buffered bytes of requests among users, so that no user takes all of them. Pure.
 
-A user may hold a quarter, whatever the number of its keys. One quarter is reserved for keys for all users, another for
-keys for one user, which several users share.
+A user may hold a quarter, whatever the number of its keys. One quarter is reserved for keys for all users, and another
+is shared by the users of keys for one user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SMALLEST_SHARE = 8
 
 
 class RequestQuota:
-    """The running requests, counted by principal. Lives in one event loop."""
+    """The running requests, counted by principal. Must be used in one event loop."""
 
     def __init__(self, limit: int) -> None:
         """Share `limit` slots; a user gets a quarter of them, but at least 8."""
@@ -57,7 +57,7 @@ class RequestQuota:
 
 
 class ByteQuota:
-    """The bytes buffered for requests, counted by user; keys for all users count as one. Lives in one event loop."""
+    """The bytes buffered for requests, counted by user, with keys for all users as one. For use in one event loop."""
 
     def __init__(self, limit: int) -> None:
         """Share `limit` bytes; a user gets a quarter of them."""

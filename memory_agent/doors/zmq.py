@@ -17,7 +17,7 @@ from relay.net import AsyncReplySocket, Message
 
 
 class Gateway:
-    """Serves one reception at some sockets."""
+    """Passes the requests from several sockets to one reception."""
 
     def __init__(self, reception: Reception, sockets: Sequence[AsyncReplySocket], limit: int, limit_bytes: int) -> None:
         """Run at most `limit` requests at a time, with `limit_bytes` in total. A single request may have any size.

@@ -23,9 +23,9 @@ from memory_agent.sessions.entries import CLAUDE_CODE, GEMINI, Session
 from memory_agent.sessions.events import channel_of, event_of
 
 MOST_CHARS = 9_000
-"""The longest block. Claude Code replaces 10,000 characters by a preview; a pipe can buffer this many in any script."""
+"""The longest block. Claude Code replaces 10,000 characters with a preview; a pipe buffers this many in any script."""
 _MOST_INPUT_BYTES = 32 << 20
-"""The largest input, so that endless input cannot fill the memory. Images that a tool reads have some megabytes."""
+"""The largest input, so that endless input cannot fill the memory. Images that a tool reads take several megabytes."""
 _PROMPT_TOKENS, _START_TOKENS = 1_000, 400
 _MOST_QUERY_CHARS = 8_000
 _RECENTLY = "the last two weeks"
@@ -184,7 +184,7 @@ class _Hook:
         if not block:
             return
         shown = {"hookEventName": self._report.name, "additionalContext": block}
-        with self._deadline.whole(), suppress(OSError):  # the client would show half an answer as text, and may be gone
+        with self._deadline.whole(), suppress(OSError):  # the client would show half an answer as text, or has exited
             os.write(out, _encoded({"hookSpecificOutput": shown}) + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""The deadline of a hook, counted from the start of its process, which ends then whatever it waits for.
+"""The deadline of a hook, counted from the start of its process. The process ends then, even while it waits.
 
 The main thread waits while another thread works. Rejected: a timer (`SIGALRM`), whose handler runs only when the
 interrupted code returns to Python; reading an endless input or resolving a host name may not return for seconds.
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 USUAL_MS = 300
 LONGEST_MS = 60_000
 _LEAST_S = 0.05
-"""The least time for the work, so that events are written to disk even after a slow start."""
+"""The minimum time for the work, so that events are written to disk even after a slow start."""
 _USUAL_START_S = 0.05
 _LONGEST_START_S = 10.0
 _WHOLE_S = 1.0

@@ -46,7 +46,7 @@ class Waiting:
         self._lock: int | None = None
 
     def keep(self, events: Sequence[bytes]) -> Batch:
-        """Write events into a new file; return both. Raises `OSError` if there is no room."""
+        """Write events into a new file; return them as a batch. Raises `OSError` if there is no room."""
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if len(os.listdir(self._folder)) >= MOST_FILES:

@@ -1,7 +1,7 @@
 """The table of clients: the settings files that each reads, and our entries in them.
 
-Tested with Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0, including the syntax that each rejects. Cursor, VS
-Code and Zed follow their documentation.
+Tested with Claude Code 2.1.330, Codex 0.169.0 and Gemini CLI 0.61.0, including the syntax that each rejects. The
+entries for Cursor, VS Code and Zed follow the documentation of these clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from memory_agent.sessions.events import channel_of
 
 PROGRAM = "memory-agent"
 """The name of our command, and of our MCP server in every client."""
-_TIMEOUT_S = 3  # a hook ends long before; Codex allows no more at the end of a session
+_TIMEOUT_S = 3  # a hook ends much earlier; Codex allows no more at the end of a session
 
 Text = JsonText | TomlText
 
@@ -89,7 +89,7 @@ class Server(NamedTuple):
         yield Wanted((self.container,), PROGRAM, value, (command.program, *words))
 
     def found(self, text: Text) -> Iterator[Found]:
-        """Yield our entry in the file, including one of another version."""
+        """Yield our entry in the file, including an entry of another version."""
         place = (self.container, PROGRAM)
         entry = text.find(place)
         if isinstance(entry, Mapping) and isinstance(entry.get("command"), str):
@@ -176,7 +176,7 @@ class Home(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file: its path below `home` (default: the client's) or the project, and its entries. TOML without `syntax`."""
+    """A file: its path below `home` (default: the client's) or the project, and its entries. No `syntax`: TOML."""
 
     path: str
     entries: tuple[Entry, ...]

@@ -242,7 +242,7 @@ def _require_same(change: Change) -> None:
 
 
 def _replace(change: Change, content: bytes) -> None:
-    """Replace the file. Clients write it too, so it is compared at the last moment."""
+    """Replace the file. Clients also write the file, so it is compared at the last moment."""
     target = Path(os.path.realpath(change.path))
     target.parent.mkdir(parents=True, exist_ok=True)
     made = target.with_name(f".{target.name}.{os.getpid()}.new")

@@ -48,11 +48,11 @@ from memory_agent.verbs.protocol import MEMORY_VERSION, OPTIONS_VERSION, PROTOCO
 AGED_AT_ONCE = 20_000
 """The most memories that one request may age; their ids take a few megabytes in one request to the journal."""
 _MOST_IMPORT_BYTES = 32 << 20
-"""Many times the size of a learner. A frame above the limit of the socket would close it without an answer."""
+"""Many times the size of a learner. A frame above the limit of the socket would close the socket without an answer."""
 
 
 class OptionHelp(NamedTuple):
-    """Documentation of a field for the command line alone. That by `means` is in the HTTP description as well."""
+    """Documentation of a field for the command line only. The HTTP description has documentation by `means`."""
 
     description: str
     extra_json_schema: Mapping[str, Any] = MappingProxyType({})
@@ -71,7 +71,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Parameters of one verb."""
 
     implied: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are derived from the other fields and the deadline. Callers of HTTP omit them."""
+    """Fields that are derived from the other fields and the deadline. HTTP callers omit them."""
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
@@ -118,8 +118,8 @@ class NoParams(Params, frozen=True, kw_only=True):
 class RecallParams(Params, frozen=True, kw_only=True):
     """Parameters of `recall`.
 
-    With `usual_deadline` the caller gave no deadline, and the one in the daemon's settings applies if it is shorter
-    than that of the request. A time on the wire is UTC, but days begin in the caller's zone: `reference_offset_s` is
+    `usual_deadline`: the caller gave no deadline, so the deadline in the daemon's settings applies if it is shorter
+    than the request's deadline. A time on the wire is UTC, but days begin in the caller's zone: `reference_offset_s` is
     the offset of `reference_time` from UTC, and `reference_zone` the zone's IANA name, if any, which defines when
     clocks change.
     """
@@ -384,7 +384,7 @@ class SonaImportParams(Params, frozen=True, kw_only=True):
 
 
 class EraseParams(Params, frozen=True, kw_only=True):
-    """Parameters of `erase` and of `erase_begin`, the daemon's first step of it."""
+    """Parameters of `erase` and of `erase_begin`, the first step of an erasure in the daemon."""
 
     selection: Selection
     dry_run: bool = False
@@ -439,7 +439,7 @@ class OwnerParams(Params, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, **arguments: Any) -> Self:
-        """Build from the arguments of `owner`. Raises `InvalidInputError` unless exactly one is given."""
+        """Build from the arguments of `owner`. Raises `InvalidInputError` unless exactly one is set."""
         named = [name for name in ("run_id", "session_id") if arguments.get(name) is not None]
         if len(named) != 1:
             raise InvalidInputError("run_id", "name a run or a session")
@@ -531,5 +531,5 @@ def _in_zone(moment: datetime, zone: str | None) -> datetime:
         return moment
     try:
         return moment.astimezone(ZoneInfo(zone))
-    except (KeyError, ValueError, OSError):  # unknown; not a name at all; a folder of zones
+    except (KeyError, ValueError, OSError):  # an unknown name, an invalid name, or a folder of zones
         return moment

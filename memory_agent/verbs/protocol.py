@@ -21,7 +21,7 @@ from memory_agent.records.shared_requests import NO_RIGHTS, Rights
 from relay import MalformedEventError, QuarantineEntry, read_event
 
 PROTOCOL_VERSION = 1
-"""The version of a request without one."""
+"""The version of a request that states no version."""
 OPTIONS_VERSION = 2
 """Adds profile, dates, reference time, context tokens and run of a recall, which a daemon of version 1 would ignore."""
 MEMORY_VERSION = 3
@@ -80,7 +80,7 @@ class QuarantinedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
     @classmethod
     def of(cls, entry: QuarantineEntry) -> Self:
-        """Describe an entry. Bytes that are no event have no user, type or event id."""
+        """Describe an entry. Bytes that are not an event have no user, type or event id."""
         described = cls(
             id=entry.id,
             code=entry.code,
@@ -112,7 +112,7 @@ class HostAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IngestBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Journal entries of one user for its host. With `replay`, repeats are recognised by event id alone.
+    """Journal entries of one user for its host. With `replay`, repeats are recognised only by event id.
 
     `ahead` are the entries of the next batch, to be embedded in advance; empty with `replay`.
     """

@@ -65,7 +65,7 @@ class ItemParams(Params, frozen=True, kw_only=True):
 
 
 class RateParams(Params, frozen=True, kw_only=True):
-    """Parameters of `rate`. `rating` is 0..1, None to take it back."""
+    """Parameters of `rate`. `rating` is 0..1, or None to remove the rating."""
 
     item_id: str
     rating: float | None

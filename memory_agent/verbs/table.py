@@ -90,11 +90,11 @@ _LONGEST_MS = 600_000.0
 class Verb:
     """One verb.
 
-    `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client.
-    `scope` is the scope that a key needs; None for verbs that only the daemon itself calls. `repeat` defines whether a
-    request may be sent again after its answer was lost. `about` defines the users that the key must cover: the
-    request's user, each user that the parameters name, or all users. `answered_by` is the part of a daemon that
-    answers; an embedded `Memory` has the methods that a memory answers, alone or with the journal.
+    `name` is its name on the wire; `method` is the dotted name of the method of `Memory` and of every client. `scope`
+    is the scope that a key needs; None for verbs that only the daemon itself calls. `repeat` defines whether a request
+    may be sent again after its answer was lost. `about` defines the users that the key must cover: the request's user,
+    each user that the parameters name, or all users. `answered_by` is the part of a daemon that answers; an embedded
+    `Memory` has the methods that a memory answers, with or without the journal.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Verb:
 
     @property
     def is_inner(self) -> bool:
-        """Whether only the daemon itself calls it."""
+        """Whether only the daemon itself calls the verb."""
         return self.scope is None
 
     @property
@@ -261,5 +261,5 @@ VERBS: tuple[Verb, ...] = (
 OF_ANY_STORE = frozenset({"stats", "rebuild", "compact"})
 """Verbs that also apply to the store of shared items."""
 BY_NAME: dict[str, Verb] = {verb.name: verb for verb in reversed(VERBS)}
-"""By the name on the wire. The three methods of `erase` differ only in their parameters."""
+"""The verbs by wire name. The three methods of `erase` differ only in their parameters."""
 BY_METHOD: dict[str, Verb] = {verb.method: verb for verb in VERBS}

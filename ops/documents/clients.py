@@ -28,7 +28,7 @@ FILES: dict[Kind, Path] = {
 SPACES = get_type_hints(Memory)
 """The namespaces of a memory."""
 EMBEDDED_ONLY = "now"
-"""A caller of a daemon does not set its clock."""
+"""A parameter that clients of a daemon lack: they do not set its clock."""
 _STANDARD = ("collections.abc", "datetime", "typing")
 _WIDTH = 120
 
@@ -187,7 +187,7 @@ def _literal(default: object) -> str:
 
 
 def _imports_of(function: Callable[..., Any]) -> dict[str, str]:
-    """Return where the function's module imports each name from."""
+    """Return, for each name, the module from which the function's module imports it."""
     tree = ast.parse(Path(inspect.getfile(function)).read_text(encoding="utf-8"))
     found: dict[str, str] = {}
     for node in ast.walk(tree):

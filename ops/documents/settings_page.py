@@ -126,7 +126,7 @@ def _default(field: Any) -> str:
 
 
 def _number(value: float) -> str:
-    """Show whole binary units as such, other large numbers with commas."""
+    """Format whole binary units with their unit, and other large numbers with commas."""
     if isinstance(value, int) and value >= 1 << 20:
         for shift, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB")):
             if value % (1 << shift) == 0:

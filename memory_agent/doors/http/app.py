@@ -83,7 +83,7 @@ Asgi = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 class Routes:
-    """The request handlers of one server. Lives in one event loop."""
+    """The request handlers of one server. Must be used in one event loop."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Routes:
         settings: HttpSettings,
         bodies_bytes: int,
     ) -> None:
-        """Buffer at most `bodies_bytes` of request bodies, and as much of responses. A single one may have any size.
+        """Buffer at most `bodies_bytes` of request bodies, and as many of responses. A single body may have any size.
 
         `limits` apply to published events.
         """

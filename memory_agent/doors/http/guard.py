@@ -1,7 +1,7 @@
 """Checks of the HTTP server's address, and of the headers Host and Origin. Pure.
 
-A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding) and then send requests to this server. Their
-Host header contains the name of the page's host, so it must name this machine.
+A web page can make its own host name resolve to 127.0.0.1 (DNS rebinding) and then send requests to this server. Such
+requests have the page's host name in the Host header, so the header must name this machine.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def is_loopback(host: str) -> bool:
 
 
 def refuse_names(place: Place, named: tuple[str, ...], host: str, origin: str | None) -> tuple[int, str] | None:
-    """Return a status and a reason if Host is not this machine, or Origin another site; else None.
+    """Return a status and a reason if Host is not this machine, or if Origin is another site; else None.
 
     `named` are the host names in the settings. With TLS and no such names, the certificate identifies the host.
     """

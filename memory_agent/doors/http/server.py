@@ -47,8 +47,8 @@ class HttpDoor:
     async def run(self, reception: Reception, relay: Endpoints, limits: EventLimits, bodies_bytes: int) -> None:
         """Serve until cancelled; running requests are then dropped, and streams end.
 
-        `limits` apply to published events. At most `bodies_bytes` of request bodies are buffered; a single one may have
-        any size.
+        `limits` apply to published events. At most `bodies_bytes` of request bodies are buffered; a single body may
+        have any size.
         """
         watch = JournalWatch(relay)
         routes = Routes(reception, relay, limits, watch, self._settings, bodies_bytes).routes()
@@ -89,7 +89,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio sets it only for sockets of a named protocol; without it, a response takes 40 ms longer (measured).
+        # asyncio sets TCP_NODELAY only for sockets of a named protocol; it makes a response 40 ms faster (measured).
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.connections) > _MOST_CONNECTIONS:
             transport.abort()

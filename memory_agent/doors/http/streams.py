@@ -1,12 +1,12 @@
-"""Server-sent events: what the journal records, and the progress of long work.
+"""Server-sent events: the entries of the journal, and the progress of long requests.
 
 The id of an event is its number in the journal. A client that reconnects with `Last-Event-ID` therefore misses only
 events that the journal no longer keeps, and receives a `gap` for them. The daemon buffers nothing for a subscriber: it
 reads no further for a client that stops reading. Each stream reads the relay with the caller's own key, so the relay's
 access rules apply. `JournalWatch` wakes the streams when there is more to read.
 
-Compacting, erasing and rebuilding take long. With `Accept: text/event-stream` they answer with `progress` events, which
-also keep proxies from closing the connection, and at last with the result.
+Compacting, erasing and rebuilding take a long time. With `Accept: text/event-stream` they answer with `progress`
+events, which also keep proxies from closing the connection, and finally with the result.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Stream:
         self._sent_s = 0.0
 
     async def begin(self, user_id: str | None, after: int | None, owner: Owner | None = None) -> None:
-        """Follow the entries of one user, or of all users (None), after number `after`; default: new entries alone.
+        """Follow the entries of one user, or of all users (None), after number `after`; default: only new entries.
 
         `owner` returns the user to follow, or None while it is unknown. Raises `UnavailableError` and the relay's
         refusals of the key: `UnauthorizedError`, `ScopeMissingError`, `UserNotAllowedError`.
@@ -193,11 +193,11 @@ class _Awaited(NamedTuple):
 
 
 class JournalWatch:
-    """Wakes the streams whose users have new journal entries. Lives in one event loop.
+    """Wakes the streams whose users have new journal entries. Must be used in one event loop.
 
-    The relay signals each new event without naming its user. One task therefore reads on for all streams, with the data
-    folder's token, and wakes the streams concerned, which read with their own keys. When all of 40 idle streams woke at
-    each signal, they used half a core at 100 events/s (decision 0028).
+    The relay signals each new event without naming its user. One task therefore reads the journal for all streams, with
+    the data folder's token, and wakes the streams concerned, which read with their own keys. When all of 40 idle
+    streams woke at each signal, they used half a core at 100 events/s (decision 0028).
     """
 
     def __init__(self, relay: Endpoints) -> None:
@@ -259,7 +259,7 @@ _under_way: set[asyncio.Task[bytes]] = set()
 
 
 class WorkProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The work continues. `waiting`: how many memories have no vector yet; None if the work computes no vectors."""
+    """Reports that work continues. `waiting`: how many memories still lack a vector; None for work without vectors."""
 
     elapsed_ms: int
     waiting: int | None = None
@@ -305,7 +305,7 @@ class Work:
 
 
 def _done(work: asyncio.Task[bytes]) -> None:
-    """Retrieve the error of work whose client has gone; otherwise asyncio would log it with its text."""
+    """Retrieve the error of work whose client has disconnected; otherwise asyncio would log it with its text."""
     _under_way.discard(work)
     if not work.cancelled():
         work.exception()

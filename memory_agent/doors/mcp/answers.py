@@ -19,14 +19,14 @@ from memory_agent.records.shared import FoundItem, GlobalRecord, QualityMetrics
 from memory_agent.records.trajectories import FeedbackReport
 
 _RECALL_TOKENS = 1_000
-"""Estimated tokens of the block in the answer to a recall, at most."""
+"""The maximum number of tokens, as estimated, of the block in the answer to a recall."""
 _ALL_TOKENS = 10_000_000
 _LINE_CHARS = 300
-"""Characters of a memory in a timeline, at most."""
+"""The maximum number of characters of a memory in a timeline."""
 
 
 def answered(verb: str, result: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a tool from that of its verb. `asked` are the parameters of the verb."""
+    """Convert the result of a verb to the result of its tool. `asked` are the parameters of the verb."""
     text, fields = _SHOWN[verb](result, asked)
     return {"content": [{"type": "text", "text": text}], "structuredContent": {"text": text, **fields}}
 
@@ -166,7 +166,7 @@ def check_task(arguments: Any) -> str:
 
 
 def planning_prompt(task: str, result: RecallResult) -> str:
-    """Return the prompt: the task, the memories that bear on it, and what to do with them."""
+    """Return the prompt: the task, the memories relevant to it, and what to do with them."""
     return (
         f"{task}\n\n{_block(result)}\n\n"
         "Before you plan, read the records above: what was tried, how it ended, what failed. Say which of them you "

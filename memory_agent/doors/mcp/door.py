@@ -60,7 +60,7 @@ class Reply(NamedTuple):
 
 
 class McpDoor:
-    """Answers MCP messages. Lives in the event loop of its reception."""
+    """Answers MCP messages. Must be used in the event loop of its reception."""
 
     def __init__(self, reception: Reception) -> None:
         self._reception = reception

@@ -1,7 +1,7 @@
 """JSON-RPC 2.0 messages of the Model Context Protocol, and the differences between its versions. Pure.
 
 Versions up to 2025-11-25 begin with `initialize` (a handshake). From 2026-07-28 on, each request contains its version
-in `params._meta` and, over HTTP, repeats its method and name in headers (stateless). Imports msgspec alone, because
+in `params._meta` and, over HTTP, repeats its method and name in headers (stateless). Imports only msgspec, because
 `memory-agent mcp` must start fast.
 """
 
@@ -137,7 +137,7 @@ def id_within(start: bytes, end: bytes) -> Id | None:
 
 
 def is_stateless(message: Message, headers: Mapping[str, str] | None) -> bool:
-    """Whether the message has a version without handshake. Raises `RpcError` if it contradicts its headers.
+    """Whether the message has a version without a handshake. Raises `RpcError` if it contradicts its headers.
 
     The names of `headers` are in lower case; None means a transport without headers.
     """

@@ -1,7 +1,7 @@
-"""Bridges an agent's standard input to the daemon's `/mcp`: a line is a message, each request an `Exchange`.
+"""Bridges an agent's standard input to the daemon's `/mcp`: each line is a message, and each request an `Exchange`.
 
 A coding agent starts one such process per session, so it uses only msgspec, sockets and threads: its imports take .07 s
-of processor time and 18 MB. The transports of the `mcp` library (2.3) take .84 s and 63 MB (measured), know no
+of processor time and 18 MB. The transports of the `mcp` library (2.3) take .84 s and 63 MB (measured), have no
 deadlines and start no daemon; asyncio alone adds 9 MB and .05 s. The bridge lists the tools without a daemon, starts a
 daemon if none runs, and answers every request within a deadline, at worst with an error that explains what to do.
 """
@@ -59,7 +59,7 @@ class LocalDoor:
     """Finds the address of the daemon that serves a data folder, and starts a daemon if none runs."""
 
     def __init__(self, layout: Layout, token: str | None, say: Say, start_with: Sequence[str] | None = ()) -> None:
-        """`token` is that of the caller's own key; None: the data folder's. `say` shows a line to the user.
+        """`token` belongs to the caller's own key; None: the data folder's token. `say` shows a line to the user.
 
         `start_with` are further arguments of `serve`, which runs in the data folder; None: start no daemon.
         """
@@ -121,7 +121,7 @@ class LocalDoor:
             threading.Thread(target=self._watch, args=(self._process, stack.pop_all()), daemon=True).start()
 
     def _watch(self, process: Any, claim: contextlib.ExitStack) -> None:
-        """Release the claim when the daemon runs, has failed or takes too long. Other sessions may then start one."""
+        """Release the claim when the daemon runs, has failed or takes too long, so that others may start one."""
         with claim:
             until_s = time.monotonic() + _START_S
             while process.poll() is None and time.monotonic() < until_s:
@@ -165,7 +165,7 @@ class Bridge:
         self._slots = threading.Semaphore(_MOST_AT_ONCE)
         self._open: dict[Id, _Request] = {}
         self._unsure: dict[bytes, str] = {}
-        """The idempotency keys of calls with an unknown outcome. A model that repeats one means the same call."""
+        """The idempotency keys of calls with an unknown outcome. A repeated call keeps its key."""
 
     def run(self, lines: IO[bytes]) -> None:
         """Answer until the input ends, then wait for the running requests."""
@@ -242,13 +242,13 @@ class Bridge:
         return key
 
     def _cancel(self, id: object) -> None:
-        """Drop a request: an unsent one is not sent, and no answer is written."""
+        """Drop a request: if it is unsent, it is not sent, and no answer is written."""
         request = self._open.get(id) if isinstance(id, str | int) else None
         if request is not None:
             request.cancel()
 
     def _write(self, line: bytes) -> None:
-        with self._guard, contextlib.suppress(OSError, ValueError):  # the client is gone
+        with self._guard, contextlib.suppress(OSError, ValueError):  # the client has closed its end
             self._out.write(line.rstrip() + b"\n")
             self._out.flush()
 

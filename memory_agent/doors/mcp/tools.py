@@ -1,8 +1,8 @@
-"""The tools: the verb that each calls, the parameters it takes, and those that the connection's context fills in.
+"""The tools: the verb that each tool calls, its parameters, and the parameters that the context fills in.
 
 A tool of the standard set is a verb with some of its parameters; their types, defaults and checks are those of the
 verb. The classic set has names and parameters that agents know from other systems, and calls the same verbs. Users,
-sessions and runs come from the context, so that a model cannot name those of somebody else.
+sessions and runs come from the context, so that a model cannot name somebody else's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from memory_agent.version import VERSION
 Scope = Literal["user", "session", "run"]
 Fields = dict[str, Any]
 _OWN_WORDS: Fields = {"by_session": None, "by_run": None}
-"""For a recall that filters by session or run: the session's own words are then what it searches."""
+"""For a recall that filters by session or run: it searches the session's own words instead of leaving them out."""
 EVERYWHERE = "everywhere"
 """The parameter by which a tool also finds memories outside of the connection's channel."""
 PLANNED_RUNS = 2
@@ -32,7 +32,7 @@ PLANNED_RUNS = 2
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a connection names once, and no call of a tool can change. `tools` is the set of tools on offer."""
+    """The values that a connection sets once, and that no tool call can change. `tools` is the offered set."""
 
     tools: ToolSet = "standard"
     user_id: str | None = None
@@ -51,7 +51,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {f"{scope}_id": named}
 
     def of_project(self, chosen: MemoryFilter | None) -> MemoryFilter | None:
-        """Return the filter, restricted to memories of the connection's channel, if it names one, and of no channel."""
+        """Return the filter, restricted to memories of the connection's channel, if any, or of no channel."""
         if self.channel_id is None:
             return chosen
         return msgspec.structs.replace(chosen or MemoryFilter(), in_channel=self.channel_id)
@@ -75,7 +75,7 @@ class Tool:
     fields: ToFields
 
     def request(self, arguments: bytes, context: Context, token: str, key: str | None = None) -> Request:
-        """Return the request for a call. `key` identifies a repeated one, as `Idempotency-Key` does for any verb.
+        """Return the request for a call. `key` identifies a repeated call, as `Idempotency-Key` does for any verb.
 
         Raises `InvalidInputError` (with the parameter's name).
         """
@@ -83,7 +83,7 @@ class Tool:
         return request_in(context, self.verb, with_key(self.verb, self.fields(given, context), key), token)
 
     def _effect(self) -> dict[str, bool]:
-        """Return the annotations on what the tool does to memories, less those that are the protocol's defaults."""
+        """Return the annotations on what the tool does to memories, without the protocol's defaults."""
         if self.verb.repeat == "read":
             return {"readOnlyHint": True}
         return {} if self.verb.name == "forget" else {"destructiveHint": False}
