@@ -56,8 +56,7 @@ def validate_event_user(user_id: object) -> str:
 
 
 def validate_owner(field: str, user_id: object) -> str:
-    """Return `user_id` if it may own events of `system`: any user but `system`. Raises `MalformedEventError`.
-    """
+    """Return `user_id` if it may own events of `system`: any user but `system`. Raises `MalformedEventError`."""
     try:
         owner = validate_event_user(user_id)
     except MalformedEventError as error:

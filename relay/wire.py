@@ -222,8 +222,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuarantineEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that are not an event, or an event (`seq`) that could not be handled, with the error's code and reason.
-    """
+    """Bytes that are not an event, or an event (`seq`) that could not be handled, with the error's code and reason."""
 
     id: int
     data: bytes
@@ -243,8 +242,7 @@ class ConsumerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erased(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of the erased events and the count of quarantine entries; `next_after` begins the next part.
-    """
+    """The numbers of the erased events and the count of quarantine entries; `next_after` begins the next part."""
 
     seqs: list[int]
     quarantined: int

@@ -349,8 +349,7 @@ class Environment:
 
     @contextmanager
     def _without_transactions(self, tries: int) -> Iterator[None]:
-        """Wait until no transaction is open, delaying new ones, and prevent new ones in the block.
-        """
+        """Wait until no transaction is open, delaying new ones, and prevent new ones in the block."""
         with ExitStack() as stack:
             for attempt in range(tries):
                 if attempt:

@@ -214,8 +214,7 @@ def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
 
 
 def last_epoch(folder: Path, errors: ErrorFamily) -> int:
-    """Return the epoch of a store's last owner, or 0, without opening the store. Raises `failed`.
-    """
+    """Return the epoch of a store's last owner, or 0, without opening the store. Raises `failed`."""
     with _system_errors(folder, errors):
         owner = _read_owner(folder / _LOCK_FILE)
     return 0 if owner is None else owner.epoch
@@ -230,8 +229,7 @@ def _system_errors(folder: Path, errors: ErrorFamily) -> Iterator[None]:
 
 
 def _may_wait(role: Role, owner: Owner | None) -> bool:
-    """Whether to wait for the owner: a host waits for a host, but not for one in its own process.
-    """
+    """Whether to wait for the owner: a host waits for a host, but not for one in its own process."""
     return role == "host" and (owner is None or (owner.role == "host" and owner.pid != os.getpid()))
 
 

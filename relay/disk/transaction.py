@@ -91,8 +91,7 @@ class Transaction:
         self._put_many(database, pairs, append=False)
 
     def append_all(self, database: str, pairs: Collection[Pair]) -> None:
-        """Add pairs in ascending order, with keys above all existing keys. Raises `damaged` otherwise.
-        """
+        """Add pairs in ascending order, with keys above all existing keys. Raises `damaged` otherwise."""
         added = self._put_many(database, pairs, append=True)
         if added < len(pairs):
             first, _ = next(iter(pairs))

@@ -57,8 +57,7 @@ class Masker:
     """
 
     def __init__(self, settings: MaskingSettings | None = None, counts: Counter[str] | None = None) -> None:
-        """Count secrets in `counts`, under `masked_` plus the kind. Raises `RelaySettingsError` for an invalid pattern.
-        """
+        """Count secrets in `counts` as `masked_` plus the kind. Raises `RelaySettingsError` for a bad pattern."""
         settings = settings or MaskingSettings()
         self._counts: Counter[str] = Counter() if counts is None else counts
         self._formats = (*map(_extra_format, settings.patterns.items()), *FORMATS) if settings.enabled else ()
@@ -288,8 +287,7 @@ class _Literals:
         return dict(sorted(found.items()))
 
     def rows_within(self, value: Any) -> Rows:
-        """Return the rows with a literal that occurs in a nested value, or all rows if JSON cannot hold it.
-        """
+        """Return the rows with a literal that occurs in a nested value, or all rows if JSON cannot hold it."""
         try:
             written = msgspec.json.encode(value)  # keeps literals unchanged: none contains a quote or a backslash
         except (TypeError, ValueError, OverflowError, RecursionError):

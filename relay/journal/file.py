@@ -96,8 +96,7 @@ def require_encryption(environment: Environment, keys: KeyRing | None, *, readon
 
 
 def claim_ring(keys: KeyRing) -> bytes:
-    """Return the id of the system key, which marks a journal as encrypted. Creates the key if it is missing.
-    """
+    """Return the id of the system key, which marks a journal as encrypted. Creates the key if it is missing."""
     keys.claim()
     return keys.cipher(SYSTEM_USER, PURPOSE, create=True).key_id
 

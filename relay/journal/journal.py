@@ -343,8 +343,7 @@ class Journal:
             return self._append(transaction, [event], [origin], milliseconds(now))[0]
 
     def set_aside(self, seq: int, now: datetime) -> int:
-        """Move a damaged entry to quarantine, so that readers can pass it; return its new id. Durable on return.
-        """
+        """Move a damaged entry to quarantine, so that readers can pass it; return its new id. Durable on return."""
         with self._writing() as transaction:
             raw = self._retention.delete_damaged(transaction, seq)
             suspect = Suspect(raw, EntryDamagedError.code, "does not match its checksum", "journal", seq)
@@ -469,8 +468,7 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
-        """Begin a write that may encrypt. It is rolled back if the keys folder disappears or is replaced.
-        """
+        """Begin a write that may encrypt. It is rolled back if the keys folder disappears or is replaced."""
         self._sealing.require_keys()
         with self._environment.write() as transaction:
             yield transaction

@@ -145,8 +145,7 @@ def _damaged(entry_id: int, value: bytes) -> QuarantineEntry:
 
 
 def _locked(entry_id: int, sealed: AnyQuarantine, error: EncryptionKeyMissingError) -> QuarantineEntry:
-    """Return the readable part of an entry whose key is gone: the user, which erasing a user needs.
-    """
+    """Return the readable part of an entry whose key is gone: the user, which erasing a user needs."""
     return QuarantineEntry(
         id=entry_id,
         data=b"",

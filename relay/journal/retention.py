@@ -89,8 +89,7 @@ class Retention:
         return value or b""
 
     def _plan(self, now: datetime) -> tuple[int, str | None, dict[str, int]]:
-        """Return the last number to delete, the consumer that prevents more, and the passed entries by consumer.
-        """
+        """Return the last number to delete, the consumer that prevents more, and the passed entries by consumer."""
         with self._environment.read() as transaction:
             first, wanted = self._wanted(transaction, now)
             cursors = self._cursors(transaction)

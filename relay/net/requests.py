@@ -117,8 +117,7 @@ class AsyncReplySocket:
             self._authenticator.close()
 
     def _look(self) -> None:
-        """Consume the notification of a request even if no task receives, or the loop would repeat it forever.
-        """
+        """Consume the notification of a request even if no task receives, or the loop would repeat it forever."""
         if zeromq.can_receive(self._socket):
             self._may_receive.set()
 

@@ -69,8 +69,7 @@ class CurveAuthenticator:
     """
 
     def __init__(self, pair: CurvePair, knows: Callable[[str], bool]) -> None:
-        """`pair` is the server's key pair. `knows`, called in another thread, decides whether a public key may connect.
-        """
+        """`pair` is the server's. `knows`, called in another thread, returns whether a public key may connect."""
         self._pair = pair
         self._knows = knows
         self.context: zmq.Context[PlainSocket] = zmq.Context()
