@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TextIO
 
 CONSUMER = "memory"
-"""The name of the daemon's cursor in the journal."""
+"""The daemon's consumer name in the journal."""
 DATA_DIR_VARIABLE = "MEMORY_AGENT_DATA_DIR"
 CONFIG_VARIABLE = "MEMORY_AGENT_CONFIG"
 TOKEN_VARIABLE = "MEMORY_AGENT_TOKEN"

@@ -98,7 +98,7 @@ class RecallSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class LearningSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How runs are followed and learned from.
+    """How the memory follows runs and learns from them.
 
     `mode`: `auto` applies the learned ranking once the use of memories in runs has shown that it helps, `on` always
     applies it, and `off` learns nothing. The weights scale with the spread of the scores; 0 is off. `association` is

@@ -92,7 +92,7 @@ class Broker:
     def run(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Serve until `stop`, or until `wanted()` is false; then answer queued requests, and close.
 
-        Raises the error that ended it early.
+        Raises the error that stopped it.
         """
         for worker in self._workers:
             worker.start()
@@ -252,7 +252,7 @@ class Broker:
 
 
 class _Upkeep:
-    """A worker's task: retention, dead readers, and compaction after erasure."""
+    """A worker's task: applies retention, frees slots of dead readers, and compacts after erasures."""
 
     name = "upkeep"
 

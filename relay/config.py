@@ -23,7 +23,7 @@ SqlName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
 class EventLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of an event. `max_bytes` bounds the bytes as received, `max_id_bytes` each of its ids."""
+    """Bounds of an event. `max_bytes` bounds its size as received, and `max_id_bytes` the size of each id."""
 
     max_bytes: Annotated[int, msgspec.Meta(ge=256, le=16 << 20)] = 262_144
     max_future_s: Annotated[float, msgspec.Meta(ge=0.0, le=1e12)] = 300.0

@@ -51,7 +51,7 @@ _IDS = ("session_id", "actor_id", "thread_id", "channel_id", "agent_id", "correl
 _OWN_FIELDS = frozenset(Event.__struct_fields__) - {"extra"}
 _DERIVED_PREFIX = "derived-"
 
-# Sorted keys: equal events have equal bytes, whether they arrived as JSON or as MessagePack.
+# Keys are sorted, so that equal events have equal bytes, whether they arrived as JSON or MessagePack.
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _event_decoder = msgspec.msgpack.Decoder(Event)
 

@@ -108,7 +108,7 @@ class Subscriber:
                 if matches_any(topics, entry.event_type):
                     yield entry
             if not batch.entries:
-                position = max(position, batch.last_seq)  # the rest was erased, or its keys were destroyed
+                position = max(position, batch.last_seq)  # the other entries were erased, or their keys destroyed
             if not batch.entries and not batch.has_more:
                 self.wait(self._timeout_s)
 

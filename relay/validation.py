@@ -14,7 +14,7 @@ from typing import Any
 from relay.errors import MalformedEventError
 
 SYSTEM_USER = "system"
-"""The user id under which conductors publish events that belong to the users of their runs."""
+"""The user id with which conductors publish events that belong to the users of their runs."""
 SHARED_USER = "shared-knowledge"
 """The user id of the store of shared items. No key can be for this user. Each of its events names its `audience`, and
 only the data folder's own key publishes them.
@@ -77,7 +77,7 @@ def validate_group_name(field: str, name: object) -> str:
 
 
 def validate_event_type(event_type: object) -> str:
-    """Return `event_type` if it is text without spaces and wildcards. Raises `MalformedEventError`."""
+    """Return `event_type` if it is text without spaces or wildcards. Raises `MalformedEventError`."""
     if event_type is None or event_type == "":
         raise MalformedEventError("event_type", "is missing")
     if not isinstance(event_type, str):

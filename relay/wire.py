@@ -1,9 +1,9 @@
 """The messages of the bus as frames: requests, replies, acks, and messages of plain PUB emitters. Pure.
 
 A request has three frames: a correlation id that the reply repeats, a MessagePack map whose `op` names its type, and
-the client's token (empty where the connection proved a CURVE key). A reply has the first two. Events are sent as
-encoded bytes, so that a malformed event does not affect its neighbours. Rejected: a frame for each event, because at 1
-KB a frame costs more than the copy it saves. New fields are added at the end, with defaults; types never change.
+the client's token (empty if the connection proved a CURVE key). A reply has the first two. Events are sent as encoded
+bytes, so that a malformed event does not affect its neighbours. Rejected: a frame for each event, because at 1 KB a
+frame takes longer than the copy it saves. New fields are added at the end, with defaults; types never change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Place = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="op"):
-    """Base of all messages; `op` is the tag."""
+    """Base of all messages. `op` is the type tag."""
 
 
 class Publish(_Message, frozen=True, tag="publish"):

@@ -29,7 +29,7 @@ class Task(Protocol):
 
 
 class Worker:
-    """Runs one task in its own thread."""
+    """A thread that runs one task."""
 
     def __init__(self, task: Task, on_failure: Callable[[BaseException], None]) -> None:
         self._task = task

@@ -24,7 +24,7 @@ from sona.prior import MemoryPrior
 from sona.quality import Baselines
 
 VERSION = 2
-_FORMER = 1  # its gate counted differently, so the learner is relearned
+_FORMER = 1  # its gate counted differently, so the learner has to be rebuilt
 _MAGIC = b"sona"
 _DIGEST_BYTES = 16
 

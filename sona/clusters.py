@@ -1,9 +1,9 @@
 """Clusters requests into a given number of clusters (`kmeans`) or by similarity (`average_linkage`).
 
-`kmeans`: seeding by k-means++ (Arthur, Vassilvitskii 2007), then spherical k-means. `average_linkage` (Sokal, Michener
-1958) merges clusters until none are similar enough. With one threshold (.25) it recovered twelve planted groups among
-outliers with an adjusted Rand index of at least .99 at each of three noise levels. Leader clustering fell to .91,
-complete linkage to .60, single linkage to .06 (measured).
+`kmeans` runs spherical k-means after seeding by k-means++ (Arthur, Vassilvitskii 2007). `average_linkage` (Sokal,
+Michener 1958) merges clusters until none are similar enough. With one threshold (.25) it recovered twelve planted
+groups among outliers with an adjusted Rand index of at least .99 at each of three noise levels. Leader clustering fell
+to .91, complete linkage to .60, single linkage to .06 (measured).
 
 Clusters are numbered by their first member, so labels depend only on the partition.
 
@@ -110,7 +110,7 @@ def _plus_plus(points: Array, weights: Array, k: int, rng: np.random.Generator) 
 
 
 def _nearest(points: Array, centres: Array) -> Rows:
-    """Return the nearest centre of each point, (n,). An empty cluster takes the point farthest from its centre."""
+    """Return the nearest centre of each point, (n,). An empty cluster gets the point farthest from its own centre."""
     if not len(centres):
         return np.zeros(len(points), dtype=np.int64)
     cosines = points @ centres.T

@@ -3,12 +3,12 @@
 SHADOW (fewer than 2 credited lessons) -> TRIAL (the baseline answers and is compared with the learned ranking, which is
 not shown) -> ON (the learned ranking answers; 10 % interleaved) or OFF (for 100 credited lessons, then TRIAL again).
 
-The test is by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings multiplies
-a wealth that starts at 1. For a learner no better than the baseline, the expected wealth never rises, so by Ville's
-inequality the probability of ever reaching t is at most 1/t, however often it is tested. All comparisons of a TRIAL
-therefore count, from the first. The n-th TRIAL requires 28 * 2^(n - 1), so such a learner is turned ON with probability
-at most 1/28 = .036 in the first TRIAL, and 1/28 + 1/56 + ... = .072 over all TRIALs. The test does not change any
-answer.
+The gate tests by betting (Shafer 2021): each comparison (`comparison`) and each contest of interleaved rankings
+multiplies a wealth that starts at 1. For a learner no better than the baseline, the expected wealth never rises, so by
+Ville's inequality the probability of ever reaching t is at most 1/t, however often it is tested. All comparisons of a
+TRIAL therefore count, from the first. The n-th TRIAL requires 28 * 2^(n - 1), so such a learner is turned ON with
+probability at most 1/28 = .036 in the first TRIAL, and 1/28 + 1/56 + ... = .072 over all TRIALs. The test does not
+change any answer.
 
 Wealth is divided among several bets: for comparisons, one bet per steepness, by prior shares; for contests, stakes of
 .1, .2, .4 and .8 in equal shares. Contests count in TRIAL too, because earlier versions interleaved there.

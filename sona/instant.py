@@ -47,7 +47,7 @@ class InstantLayer:
             self._lora.step(examples)
 
     def train(self, exemplars: Sequence[Exemplar], takes_part: bool) -> None:
-        """Train from scratch on all exemplars; reset to the identity unless `takes_part`."""
+        """Train from scratch on all exemplars, or reset to the identity unless `takes_part`."""
         self._lora = MicroLora(self._ndim)
         if not takes_part:
             return

@@ -35,7 +35,7 @@ from sona.reasoning_bank import ReasoningBank
 CAPACITY = 512
 """Maximum number of exemplars after a rebuild, which condenses older exemplars."""
 RESERVE = 128
-"""Room for exemplars added until the next rebuild."""
+"""Number of exemplars that may be added until the next rebuild."""
 REACH = 0.5
 """Maximum distance by which a query may be moved. Two memories cannot swap ranks if their scores differ by more than
 `REACH` times the distance of their vectors.
@@ -225,7 +225,7 @@ class Learner:
             self.association.add(one.number, one.request, one.used, one.credits, one.worth)
 
     def _places_of_bank(self) -> Places:
-        """Return the positions of the bank's exemplars among those of the association."""
+        """Return the positions of the bank's exemplars among the association's exemplars."""
         if self._bank_places is None:
             self._bank_places = np.searchsorted(self.association.numbers, self.bank.numbers)
         return self._bank_places

@@ -1,10 +1,10 @@
 """MicroLoRA: a rank-2 adapter that moves every request, trained online when runs end.
 
-v = x + (xA)B, u = v/|v|; the loss is that of `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA = x'(gB').
+v = x + (xA)B, u = v/|v|; the loss is defined in `listwise`. G = dL/du; g = (G - (G.u)u)/|v|; dB = (xA)'g; dA = x'(gB').
 A starts as the first two left singular vectors of X'g, the gradient with respect to the product AB, and B at zero: the
 adapter starts as the identity, and the first step on B is exactly that gradient truncated to rank two. (With both at
-zero it would never learn; a random A learns worse.) The spectral norm of AB is capped at 1. On unseen evidence it is no
-better than one global Rocchio vector (measured).
+zero it would never learn; a random A learns worse.) The spectral norm of AB is capped at 1. On held-out evidence it is
+not better than one global Rocchio vector (measured).
 
 Shapes: d = dimensions of an embedding, r = rank, s = samples, p = 2 r d parameters: A (d, r), then B (r, d).
 """

@@ -22,10 +22,10 @@ from sona.lesson import Array, Vector
 
 Numbers = npt.NDArray[np.int64]
 
-LEAST_WEIGHT = 1e-9  # below this an exemplar has no effect
+LEAST_WEIGHT = 1e-9  # an exemplar with a lower weight has no effect
 _NEAR, _NEAR_WIDTH = 0.2, 0.4
 _STRIP = 128  # rows updated at a time; the buffer is a quarter of P
-_BY_HALVES = 32  # below this size the plain solver is as fast
+_BY_HALVES = 32  # below this size, the plain solver is as fast
 
 
 class ReasoningBank:

@@ -42,7 +42,7 @@ class Identity(NamedTuple):
     server: str = ""
     file: Path | None = None
     user_id: str | None = None
-    """The key's user, if known: publishers fill it in."""
+    """The key's user, if known. Publishers add it to events that name no user."""
 
 
 def identity_of(document: KeyDocument) -> Identity:
@@ -71,7 +71,7 @@ def local_identity(endpoint: str) -> Identity:
 
 
 class TokenSource:
-    """The token of one client, read again when it was missing or refused. Not thread-safe."""
+    """The token of one client, reread when it was missing or refused. Not thread-safe."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity

@@ -1,4 +1,4 @@
-"""The keys of one data folder on disk: create, rotate, revoke.
+"""Creates, rotates and revokes the keys of one data folder, which are stored on disk.
 
 DATA/keys.json stores the SHA-256 of each token. A token has 256 random bits, so salting and stretching would add
 nothing. The file is replaced atomically, and its checksum prevents a flipped bit from assigning a key to another user.
@@ -172,7 +172,7 @@ def rotate_key(data_dir: Path, key_id: str, make: Callable[[], CurvePair]) -> Ke
             found, created=_now(), token_sha256=secret.token_sha256, curve_public=secret.curve_public
         )
         if key_id == LOCAL:
-            _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either
+            _write_keys(data_dir, (rotated, *keys))  # both tokens are valid while clients may read either of them
             write_private(data_dir / TOKEN_FILE, secret.shown["token"].encode())
         _write_keys(data_dir, tuple(rotated if key.id == key_id else key for key in keys))
     return KeyDocument(id=key_id, user_id=found.user_id, **secret.shown)
@@ -187,7 +187,7 @@ class _Secret(NamedTuple):
 
 
 def _new_secret(pair: CurvePair | None) -> _Secret:
-    """Return the secret of a CURVE key with this pair, or a new token."""
+    """Return the secret of a CURVE key with this pair, or of a new token."""
     if pair is not None:
         return _Secret("", pair.public, {"public": pair.public, "secret": pair.secret})
     token = secrets.token_urlsafe(_TOKEN_BYTES)
@@ -234,7 +234,7 @@ def _local_token(data_dir: Path) -> str:
         token = ""
     except UnicodeDecodeError as error:
         raise KeyFileError(str(path), "is damaged: remove it, and a new one is created") from error
-    if not token:  # an empty token is what a client without one presents
+    if not token:  # clients without a token present an empty one
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_private(path, token.encode())
     return token

@@ -79,7 +79,7 @@ class Principal(NamedTuple):
             raise self.not_for_user()
 
     def not_for_user(self) -> UserNotAllowedError:
-        """Return the error for a request about another user. It names the key and no user."""
+        """Return the error for a request about another user. The message names the key but no user."""
         hint = "omit the user, or use that user's key"
         return UserNotAllowedError("user_id", f"the key {self.key_id} is for another user; {hint}")
 

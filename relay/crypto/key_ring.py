@@ -34,7 +34,7 @@ _MARK_FILE = "encryption"
 """The file in a data folder that identifies its ring."""
 _SUFFIX = ".key"
 _SETTING = "encryption.keys_folder"
-_DESTROYED = b"destroyed"  # an overwritten key file begins with it, a damaged one does not
+_DESTROYED = b"destroyed"  # the beginning of an overwritten key file, but not of a damaged one
 _LOOKS, _LOOK_S = 10, 0.01
 _MOST_KEPT = 1_000  # ciphers of 7 KB each (measured); others are read from their files
 _FileId = tuple[int, int]

@@ -48,7 +48,7 @@ _DAMAGE = (
     lmdb.BadValsizeError,
 )
 _MARKERS, _MARKER = "encryption", b"key"
-_MARKER_VERSION = b"1"  # comes before the id of the key
+_MARKER_VERSION = b"1"  # precedes the id of the key
 _ADVICE = (
     "nothing was changed; memory-agent verify tells more, and memory-agent restore brings a backup back in its place"
 )
@@ -143,7 +143,7 @@ class Environment:
         Durable when the block ends; rolled back when it raises. Raises `full` (rolled back; the environment stays
         usable) and `failed` (rolled back; close and reopen).
         """
-        self._refuse_fork()  # before locking: a child never gets a lock that another thread of its parent held
+        self._refuse_fork()  # before locking: a child would never get a lock that another thread of its parent held
         try:
             with self._writing, self._begin(write=True) as transaction:
                 yield transaction
@@ -312,7 +312,7 @@ class Environment:
     def replace_by(self, copy: Path) -> None:
         """Close, and replace the file with the environment in `copy` (made by `room_for_copy`). Durable on return.
 
-        Data written here since the copy was made are lost. Raises `failed` and `full`, `TimeoutError`.
+        Data written to the environment since the copy was made are lost. Raises `failed` and `full`, `TimeoutError`.
         """
         try:
             flush_copy(copy)
@@ -378,7 +378,7 @@ class Environment:
 
 
 class _Failures:
-    """Translates errors of LMDB and of the system for one environment."""
+    """Translates LMDB errors and system errors for one environment."""
 
     engine: type[Exception] = lmdb.Error
 
@@ -388,7 +388,7 @@ class _Failures:
         self.map_size_bytes = map_size_bytes
 
     def translate(self, error: lmdb.Error) -> Exception:
-        # py-lmdb reports ENOSPC as DiskError, and other errors of the system only by their text.
+        # py-lmdb reports ENOSPC as DiskError, and other system errors only by their text.
         if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or means_no_room(str(error), self.path):
             return self.errors.full(str(self.path), self.map_size_bytes)
         if isinstance(error, _DAMAGE):

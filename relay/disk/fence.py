@@ -203,7 +203,7 @@ def opening(folder: Path, kind: type[WriterLock] = OwnerLock) -> Iterator[None]:
     """
     try:
         descriptor = os.open(folder / kind.swap_file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:  # a copy, or a folder that was never written
+    except FileNotFoundError:  # the folder is a copy, or was never written
         yield
         return
     try:
@@ -234,7 +234,7 @@ def _may_wait(role: Role, owner: Owner | None) -> bool:
 
 
 def _try_lock(path: Path) -> int | None:
-    """Return the descriptor of the locked file, or None when another process holds the lock."""
+    """Return the descriptor of the locked file, or None if another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -57,7 +57,7 @@ def write_private(path: Path, content: bytes) -> None:
         made.replace(path)
     except OSError as error:
         if error.filename is not None:
-            error.filename = str(path)  # the caller does not know the temporary file
+            error.filename = str(path)  # the name of the temporary file would mean nothing to the caller
         raise
     flush(path.parent)
 

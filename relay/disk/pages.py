@@ -6,7 +6,7 @@ bounds, child pages, the counts of each tree, and that no page is used twice. It
 own checksums, or unreachable pages. Rejected: `lmdb.verify`, which is as thorough but twenty times as slow, and a check
 in a child process for each store that is opened. 10,000 memories take 40 ms, 100,000 take .4 s.
 
-Format 1, as LMDB 0.9 writes it on a little-endian machine of 64 bits (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
+Reads format 1, as written by LMDB 0.9 on 64-bit little-endian machines (`mdb.c`: MDB_page, MDB_meta, MDB_db, MDB_node).
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _meta_page(content: mmap.mmap, number: int, offset: int) -> Commit:
 
 
 class _Walk:
-    """One walk over all pages of a commit."""
+    """A walk over all pages of a commit."""
 
     def __init__(self, content: memoryview, commit: Commit) -> None:
         self._content = content
@@ -173,7 +173,7 @@ class _Walk:
             self._free(offset + key_bytes, flags)
 
     def _tree(self, name: str, tree: Tree) -> list[tuple[int, int, int]]:
-        """Check one tree; return its leaf nodes if it lists databases or free pages."""
+        """Check one tree. Return its leaf nodes if the tree lists databases or free pages."""
         if tree.root == _NO_PAGE:
             self._require(name, tree.entries == 0, f"is empty, but should have {tree.entries} entries")
             return []

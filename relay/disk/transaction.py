@@ -106,7 +106,7 @@ class Transaction:
         return int(added)
 
     def delete(self, database: str, key: bytes) -> bool:
-        """Remove `key`; return whether it was there."""
+        """Remove `key`; return whether it existed."""
         try:
             return bool(self._transaction.delete(key, db=self._databases[database]))
         except self._failures.engine as error:
@@ -196,7 +196,7 @@ class Transaction:
 
 
 class EncryptedTransaction(Transaction):
-    """A transaction whose keys and values are encrypted on the disk; callers see plain ones."""
+    """A transaction whose keys and values are encrypted on disk and plain for callers."""
 
     def __init__(self, transaction: Any, databases: Mapping[str, Any], failures: Failures, cipher: PairCipher) -> None:
         super().__init__(transaction, databases, failures)

@@ -41,7 +41,7 @@ class Admission:
         return self.admit_mapping(decode_mapping(data, self.limits), principal, now)
 
     def admit_mapping(self, mapping: object, principal: Principal, now: datetime) -> Event:
-        """As `admit`, for a decoded event. Checks the user first."""
+        """Admit a decoded event, as `admit` does. Checks the user first."""
         if isinstance(mapping, Mapping):
             mapping = _with_user(mapping, principal)
         event = event_from_mapping(mapping, self.limits, now)
@@ -50,7 +50,7 @@ class Admission:
         return self.masker.event(event)
 
     def try_admit(self, data: bytes, principal: Principal, now: datetime) -> Admitted:
-        """As `admit`, but return the error instead of raising it."""
+        """Do what `admit` does, but return the error instead of raising it."""
         try:
             return self.admit(data, principal, now)
         except MalformedEventError as error:

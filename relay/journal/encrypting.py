@@ -66,7 +66,7 @@ def _set_damaged_aside(journal: Journal, now: datetime) -> None:
 
 
 class _Encrypted:
-    """The content of a plain journal in its encrypted form."""
+    """The content of a plain journal, in encrypted form."""
 
     def __init__(self, transaction: Transaction, sealing: Sealing, mark: bytes) -> None:
         self._transaction = transaction

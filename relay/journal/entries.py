@@ -102,7 +102,7 @@ AnyEvent = StoredEvent | SealedEvent
 AnyQuarantine = StoredQuarantine | SealedQuarantine
 
 _SEALED = b"\xc1"
-"""The first byte of encrypted content; MessagePack never begins with it."""
+"""The first byte of encrypted content, with which MessagePack never begins."""
 _encoder = msgspec.msgpack.Encoder()
 _event_decoder = msgspec.msgpack.Decoder(StoredEvent)
 _sealed_event_decoder = msgspec.msgpack.Decoder(SealedEvent)

@@ -124,7 +124,7 @@ class Journal:
         suspects: Sequence[Suspect] = (),
         source: tuple[str, int] | None = None,
     ) -> list[Appended]:
-        """Append events in order, in one transaction; return the number of each. Durable on return.
+        """Append events in order, in one transaction; return their numbers. Durable on return.
 
         `origins` holds the origin of each event, if known. The same transaction quarantines `suspects` and stores the
         cursor of a `source`: its name and read position. Raises `JournalPausedError` (nothing was written),
@@ -383,7 +383,7 @@ class Journal:
         return self._erasure.erase(wanted, now, dry_run=dry_run)
 
     def erase_all(self, wanted: Erasable, now: datetime, *, dry_run: bool = False) -> Erased:
-        """Erase all parts of a selection, one transaction each. Durable on return.
+        """Erase all parts of a selection, one transaction per part. Durable on return.
 
         >>> appended = journal.append(events, now)
         >>> journal.erase_all(Erasable(user_id="alice", everything=True), now).seqs
@@ -416,7 +416,7 @@ class Journal:
 
     @property
     def uncompacted(self) -> int:
-        """Number of erased entries whose bytes may still be in the file."""
+        """The number of erased entries whose bytes may still be in the file."""
         with self._environment.read() as transaction:
             return counter(transaction, "uncompacted")
 

@@ -33,7 +33,7 @@ from relay.journal.sources import source_name, user_of
 from relay.wire import QuarantineEntry
 
 REFUSED = 0
-"""The id of an entry that did not fit."""
+"""Returned instead of an id if the entry does not fit."""
 
 
 class Suspect(NamedTuple):

@@ -111,7 +111,7 @@ class Retention:
         for key, value in transaction.scan("events"):
             stored = load_event(key, value)
             if stored is None:
-                continue  # of unknown age: deleted with the next entry that is deleted
+                continue  # of unknown age: deleted together with the next entry
             too_old = self._settings.retention_age_s > 0 and stored.received_ms < oldest_ms
             too_much = self._settings.retention_bytes > 0 and excess > 0
             if not (too_old or too_much):

@@ -154,7 +154,7 @@ class _KeySnapshot:
         if known is None:
             known = self._known[user_id] = self._find(user_id, purpose, create)
         if isinstance(known, EncryptionKeyMissingError):
-            raise known.with_traceback(None)  # otherwise the traceback grows with each raise, and keeps the entry alive
+            raise known.with_traceback(None)  # otherwise it grows with each raise and keeps the entry alive
         return known
 
     def _find(self, user_id: str, purpose: str, create: bool) -> Cipher | EncryptionKeyMissingError:

@@ -119,7 +119,7 @@ def _message(number: int, frames: Sequence[Any]) -> Message:
 
 
 class CollectorSocket:
-    """A SUB for all messages of plain PUB emitters. Not thread-safe."""
+    """A SUB socket for all messages of plain PUB emitters. Not thread-safe."""
 
     def __init__(self, bind: Sequence[str], connect: Sequence[str], queue_bytes: int, max_bytes: int) -> None:
         """Bind and connect, queueing at most `queue_bytes` for each emitter.

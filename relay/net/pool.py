@@ -15,7 +15,7 @@ _SILENT_PATIENCE_S = 0.05
 
 
 class RequestSockets:
-    """Idle sockets to one endpoint. Thread-safe without a lock, since the garbage collector may return one."""
+    """Idle sockets to one endpoint. Thread-safe without a lock, as the garbage collector may return a socket."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint

@@ -64,7 +64,7 @@ class ReplySocket:
         with self._guard:
             zeromq.send_now(self._socket, [request.peer, request.correlation, *frames])
             has_more = zeromq.can_receive(self._socket)
-        if has_more:  # sending may consume the notification of a request
+        if has_more:  # because sending may consume the notification of a request
             self._waker.wake()
 
     def listen_again(self) -> None:
@@ -94,7 +94,7 @@ class AsyncReplySocket:
         self._watch = zeromq.Watch(self._socket, self._look)
 
     async def receive(self) -> Message:
-        """Return the next request. Other tasks run first, so that a flood of requests does not starve them."""
+        """Return the next request. Lets other tasks run first, so that a flood of requests does not starve them."""
         await asyncio.sleep(0)
         while True:
             self._may_receive.clear()

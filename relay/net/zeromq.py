@@ -179,7 +179,7 @@ def async_context() -> zmq.Context[AsyncSocket]:
 
 
 def open_router(context: zmq.Context[Socket], limits: Limits) -> Socket:
-    """Return a ROUTER: receives from many peers, and replies to each."""
+    """Return a ROUTER, which receives from many peers and replies to each of them."""
     return _open(context, zmq.ROUTER, limits)
 
 
@@ -192,7 +192,7 @@ def open_mandatory_router(context: zmq.Context[Socket], limits: Limits, linger_m
 
 
 def open_dealer(context: zmq.Context[Socket], limits: Limits) -> Socket:
-    """Return a DEALER: sends and receives in any order."""
+    """Return a DEALER, which sends and receives in any order."""
     return _open(context, zmq.DEALER, limits)
 
 

@@ -1,4 +1,4 @@
-"""A publisher's unacknowledged events, and the totals of their outcomes. Pure: no sockets, no clock."""
+"""A publisher's unacknowledged events, and totals of their outcomes. Pure: uses no sockets and no clock."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Publisher:
         return checked.event_id
 
     def try_publish(self, event: Event | Mapping[str, Any]) -> str | None:
-        """Queue an event and return its `event_id`; None if that would wait or need the disk.
+        """Queue an event and return its `event_id`, or None if this would block or need the disk.
 
         >>> publisher.try_publish({"event_id": "e-1", "event_type": "user_input", "user_id": "alice"})
         'e-1'
@@ -204,7 +204,7 @@ class Publisher:
         return sendable(mapping, self._limits, datetime.now(UTC))
 
     def _try_take(self, event: Event, data: bytes) -> bool:
-        """Add an event to the window; False if that would wait or need the disk."""
+        """Add an event to the window; return False if this would block or need the disk."""
         with self._condition.lock:
             self._require_open()
             if self._is_spooling or not self._window.room:
@@ -303,7 +303,7 @@ class Publisher:
             raise RelayUnavailableError(f"{count} {were} not acknowledged and {are} lost when this process ends{hint}")
 
     def _take_waiting(self) -> None:
-        """Take the events that did not fit or need the disk, in order, while there is room."""
+        """While there is room, take waiting events in order: those that did not fit, and those that need the disk."""
         for waiting in tuple(self._waiting):
             try:
                 waiting.is_taken = self._take(waiting.event, waiting.data)
@@ -447,7 +447,7 @@ class Publisher:
 
 @dataclass(eq=False)
 class _Waiting:
-    """An event that waits for the background thread. `is_taken` is None until the thread has looked at it."""
+    """An event that waits for the background thread. `is_taken` is None until the thread has processed it."""
 
     event: Event
     data: bytes
@@ -469,7 +469,7 @@ class AsyncPublisher:
         on_progress: Callable[[Progress], None] | None = None,
         identity: Identity | None = None,
     ) -> None:
-        """As `Publisher`; `on_progress` is called in another thread."""
+        """Connect as `Publisher` does. `on_progress` is called in another thread."""
         self._publisher = Publisher(
             ingest,
             settings=settings,
